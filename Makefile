@@ -1,0 +1,40 @@
+# Every target sets up what it needs in .venv; a fresh machine needs only Python 3.11+ and make.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SETUP := $(VENV)/.installed
+WORKERS ?= 2
+
+.PHONY: demo test test-gpu lint typecheck bench build clean
+
+demo: $(SETUP)  ## train a small ViT with and without AttentionDrop and compare
+	$(BIN)/attentiondrop compare digits --methods none dropout hard blur --seeds 2 --out runs/digits
+
+test: lint typecheck  ## everything that CI runs
+	COVERAGE_CORE=sysmon OMP_NUM_THREADS=1 $(BIN)/pytest -m "not gpu" -n $(WORKERS) --dist worksteal --durations=15 --cov --cov-report=term
+
+test-gpu: $(SETUP)  ## the tests that need a CUDA device
+	$(BIN)/pytest -m gpu
+
+lint: $(SETUP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+typecheck: $(SETUP)
+	$(BIN)/mypy
+
+bench: $(SETUP)  ## ratios of step times on this machine
+	$(BIN)/python benchmarks/attention.py
+
+build: $(SETUP)  ## wheel and source distribution
+	$(BIN)/python -m build
+
+clean:
+	rm -rf $(VENV) dist build runs
+
+# pip leaves the environment half-built if it is interrupted: the stamp is written last, so the next make goes on.
+$(SETUP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed, this is " + sys.version.split()[0] + ". Use make PYTHON=...")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --progress-bar on -c constraints.txt -e ".[dev]"
+	touch $@
