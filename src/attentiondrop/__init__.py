@@ -1,0 +1,53 @@
+"""AttentionDrop: regularise the attention distribution itself, in training only.
+
+This package describes (specs), `attentiondrop.reference` defines (NumPy), `attentiondrop.torch` computes.
+Importing it loads no framework.
+"""
+
+from .errors import (
+    ArgumentError,
+    AttachError,
+    AttentionDropError,
+    AttentionDropWarning,
+    BackendError,
+    ParseError,
+    ShapeError,
+)
+from .parsing import parse
+from .specs import (
+    AttentionDropout,
+    BlurSmoothing,
+    Compose,
+    Consistency,
+    DropHead,
+    DropKey,
+    GaussianNoise,
+    HardMasking,
+    OneOf,
+    Spec,
+    from_dict,
+)
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ArgumentError",
+    "AttachError",
+    "AttentionDropError",
+    "AttentionDropWarning",
+    "AttentionDropout",
+    "BackendError",
+    "BlurSmoothing",
+    "Compose",
+    "Consistency",
+    "DropHead",
+    "DropKey",
+    "GaussianNoise",
+    "HardMasking",
+    "OneOf",
+    "ParseError",
+    "ShapeError",
+    "Spec",
+    "from_dict",
+    "parse",
+]

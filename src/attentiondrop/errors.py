@@ -1,0 +1,65 @@
+"""Every error and warning that the library raises on purpose.
+
+All errors are `ValueError` subclasses, so that `except ValueError` works for people who do not know the library.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from typing import Any
+
+
+class AttentionDropError(ValueError):
+    """Base of every error of the library."""
+
+
+class ArgumentError(AttentionDropError):
+    """A value is outside what the argument accepts. The message names argument, expectation and value."""
+
+
+class ShapeError(AttentionDropError):
+    """Tensors whose shapes do not belong together."""
+
+
+class ParseError(AttentionDropError):
+    """A text that does not describe a spec."""
+
+
+class BackendError(AttentionDropError):
+    """A backend that cannot run what it was explicitly asked to run."""
+
+
+class AttachError(AttentionDropError):
+    """A model that cannot be attached to as requested."""
+
+
+class AttentionDropWarning(UserWarning):
+    """Something legal that rarely is what one wants."""
+
+
+def bad_argument(name: str, expected: str, received: Any) -> ArgumentError:
+    """The one wording of "this argument is wrong" in the library."""
+    return ArgumentError(f"{name}: expected {expected}, received {received!r}")
+
+
+_warned: set[str] = set()
+
+
+def warn_once(topic: str, message: str) -> None:
+    """Warn the first time that `topic` comes up in this process; Python's own filters would warn once per call site.
+
+    The warning points at the first line outside of this package.
+    """
+    if topic in _warned:
+        return
+    _warned.add(topic)
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == __package__:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, AttentionDropWarning, stacklevel=level)
+
+
+def forget_warnings() -> None:
+    """Let `warn_once` speak again (used by tests)."""
+    _warned.clear()

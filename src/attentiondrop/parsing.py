@@ -1,0 +1,146 @@
+"""From text to spec: `parse(str(spec)) == spec`.
+
+The grammar, in full::
+
+    expression := term { "+" term }
+    term       := NAME [ "(" [ argument { "," argument } ] ")" ]
+    argument   := NAME "=" value | expression          (expressions only inside compose and oneof)
+    value      := NUMBER | WORD | "[" NUMBER { "," NUMBER } "]"
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from .errors import ArgumentError, ParseError
+from .specs import Compose, OneOf, Spec, build, spec_class
+
+_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+_TOKEN = re.compile(rf"\s*(?P<token>{_NUMBER}|[-+]?\w+|'[^']*'|\"[^\"]*\"|[()\[\],=+])")
+_NAME = re.compile(r"[A-Za-z_]\w*")
+
+
+def parse(text: str) -> Spec:
+    """The spec that `text` describes; it is the same text that `str(spec)` gives.
+
+    >>> parse("hard(p=0.1,k=5)")
+    HardMasking(p=0.1, k=5, fill='zero')
+    >>> str(parse("blur + consistency(weight=0.2)"))
+    'blur(sigma_max=0.5)+consistency(weight=0.2)'
+    """
+    if not isinstance(text, str):
+        raise ParseError(f"text: expected a str, received {text!r}")
+    reader = _Reader(text)
+    spec = _expression(reader)
+    if reader.peek() is not None:
+        raise reader.error(f"unexpected {reader.peek()!r}")
+    return spec
+
+
+class _Reader:
+    """The tokens of a text, one at a time."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.position = 0
+
+    def _match(self) -> tuple[str | None, int]:
+        found = _TOKEN.match(self.text, self.position)
+        if found is None:
+            if self.text[self.position :].strip():
+                raise self.error("unreadable characters")
+            return None, len(self.text)
+        token = found["token"]
+        # "+blur" after a term is a join, "+0.5" after "=" a number: names never carry a sign.
+        if token[0] == "+" and len(token) > 1 and _NAME.fullmatch(token[1:]):
+            return "+", found.end() - len(token) + 1
+        return token, found.end()
+
+    def peek(self) -> str | None:
+        return self._match()[0]
+
+    def take(self, expected: str | None = None) -> str:
+        token, end = self._match()
+        if token is None or (expected is not None and token != expected):
+            wanted = repr(expected) if expected else "a name or value"
+            raise self.error(f"expected {wanted}, found {'the end' if token is None else repr(token)}")
+        self.position = end
+        return token
+
+    def error(self, reason: str) -> ParseError:
+        return ParseError(f"cannot read spec {self.text!r} at position {self.position}: {reason}")
+
+
+def _expression(reader: _Reader) -> Spec:
+    terms = [_term(reader)]
+    while reader.peek() == "+":
+        reader.take("+")
+        terms.append(_term(reader))
+    return _built(reader, Compose, {"parts": terms}) if len(terms) > 1 else terms[0]
+
+
+def _term(reader: _Reader) -> Spec:
+    name = reader.take()
+    if not _NAME.fullmatch(name):
+        raise reader.error(f"expected the name of a spec, found {name!r}")
+    try:
+        cls = spec_class(name)
+    except ArgumentError as error:
+        raise reader.error(str(error)) from None
+    fields: dict[str, Any] = {}
+    parts: list[Spec] = []
+    if reader.peek() == "(":
+        reader.take("(")
+        while reader.peek() != ")":
+            _argument(reader, cls, fields, parts)
+            if reader.peek() != ")":
+                reader.take(",")
+        reader.take(")")
+    if parts:
+        fields["parts"] = parts
+    return _built(reader, cls, fields)
+
+
+def _argument(reader: _Reader, cls: type[Spec], fields: dict[str, Any], parts: list[Spec]) -> None:
+    start = reader.position
+    word = reader.take()
+    if reader.peek() != "=":
+        if not issubclass(cls, (Compose, OneOf)):
+            raise reader.error(f"expected field=value in {cls.name}(...), found {word!r}")
+        reader.position = start
+        parts.append(_expression(reader))
+        return
+    reader.take("=")
+    if word in fields:
+        raise reader.error(f"field {word!r} is given twice")
+    fields[word] = _value(reader)
+
+
+def _value(reader: _Reader) -> Any:
+    token = reader.take()
+    if token == "[":
+        values = [_value(reader)]
+        while reader.peek() == ",":
+            reader.take(",")
+            values.append(_value(reader))
+        reader.take("]")
+        return values
+    if token[0] in "'\"":
+        return token[1:-1]
+    for kind in (int, float):
+        # "-inf" is the word of a fill, and no field takes an infinite number.
+        if token.lstrip("+-").lower() in ("inf", "nan", "infinity"):
+            break
+        try:
+            return kind(token)
+        except ValueError:
+            continue
+    return token
+
+
+def _built(reader: _Reader, cls: type[Spec], fields: dict[str, Any]) -> Spec:
+    try:
+        return build(cls, fields)
+    except ArgumentError as error:
+        raise ParseError(f"cannot read spec {reader.text!r}: {error}") from error

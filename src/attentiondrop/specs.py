@@ -1,0 +1,385 @@
+"""What to do to the attention, as data: frozen, validated, hashable descriptions that no framework needs to read.
+
+A spec says *what* is computed (`semantics` in the documentation says how); `attentiondrop.reference`,
+`attentiondrop.torch` and the other backends do the computing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from .errors import ArgumentError, bad_argument, warn_once
+
+Level = Literal["logits", "weights", "heads", "model", "container"]
+
+#: Short name -> class, in order of definition. The command line, the parser and the tests find specs here.
+REGISTRY: dict[str, type[Spec]] = {}
+
+
+@dataclass(frozen=True)
+class Spec:
+    """Base of all descriptions. Subclasses are frozen dataclasses registered under a short name."""
+
+    #: The name in texts and dictionaries.
+    name: ClassVar[str] = ""
+    #: Where in the attention the spec acts.
+    level: ClassVar[Level]
+    #: Fields that `str` always shows; the others appear only when they differ from their default.
+    headline: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if cls.name:
+            REGISTRY[cls.name] = cls
+
+    def __str__(self) -> str:
+        shown = [
+            f"{field.name}={_text(getattr(self, field.name))}"
+            for field in dataclasses.fields(self)
+            if field.name in self.headline or getattr(self, field.name) != field.default
+        ]
+        return f"{self.name}({','.join(shown)})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON types that `attentiondrop.from_dict` turns back into an equal spec."""
+        return {"name": self.name} | {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+    def leaves(self) -> Iterator[Spec]:
+        """The regularisers inside, in order; a plain spec is its own only leaf."""
+        yield self
+
+    def _set(self, field: str, value: Any) -> None:
+        """Store a normalised value during construction of a frozen instance."""
+        object.__setattr__(self, field, value)
+
+
+@dataclass(frozen=True)
+class HardMasking(Spec):
+    """Zero each of a row's `k` largest logits with probability `p`.
+
+    `fill="zero"` is the paper's definition: a dropped key keeps the weight of a logit of 0. `fill="-inf"` takes its
+    whole weight away; a row that would lose every key keeps its largest one.
+
+    >>> print(HardMasking(p=0.2, k=3))
+    hard(p=0.2,k=3)
+    """
+
+    p: float = 0.1
+    k: int = 5
+    fill: Literal["zero", "-inf"] = "zero"
+
+    name = "hard"
+    level = "logits"
+    headline = ("p", "k")
+
+    def __post_init__(self) -> None:
+        _set_probability(self, "p")
+        self._set("k", integer("k", self.k, minimum=1))
+        one_of("fill", self.fill, ("zero", "-inf"))
+
+
+@dataclass(frozen=True)
+class BlurSmoothing(Spec):
+    """Convolve each logit row with a Gaussian whose sigma is drawn from `U(sigma_min, sigma_max)`.
+
+    >>> print(BlurSmoothing(sigma_max=1.0, edges="renormalize"))
+    blur(sigma_max=1.0,edges=renormalize)
+    """
+
+    sigma_max: float = 0.5
+    width: int = 5
+    sigma_min: float = 0.0
+    axes: Literal["keys", "both"] = "keys"
+    edges: Literal["zero", "renormalize"] = "zero"
+    sampling: Literal["batch", "sample", "head"] = "batch"
+
+    name = "blur"
+    level = "logits"
+    headline = ("sigma_max",)
+
+    def __post_init__(self) -> None:
+        self._set("sigma_max", number("sigma_max", self.sigma_max, minimum=0.0))
+        self._set("sigma_min", number("sigma_min", self.sigma_min, minimum=0.0))
+        if self.sigma_min > self.sigma_max:
+            raise bad_argument("sigma_min", f"at most sigma_max={self.sigma_max}", self.sigma_min)
+        self._set("width", integer("width", self.width, minimum=1))
+        if self.width % 2 == 0:
+            raise bad_argument("width", "an odd integer", self.width)
+        if self.width > 9:
+            warn_once(
+                "width",
+                f"width={self.width} is legal, but the paper reports losses above 2 points for widths over 9",
+            )
+        one_of("axes", self.axes, ("keys", "both"))
+        one_of("edges", self.edges, ("zero", "renormalize"))
+        one_of("sampling", self.sampling, ("batch", "sample", "head"))
+
+    @property
+    def radius(self) -> int:
+        """How many neighbours on each side the kernel reaches."""
+        return (self.width - 1) // 2
+
+
+@dataclass(frozen=True)
+class GaussianNoise(Spec):
+    """Add independent `N(0, sigma^2)` to every visible logit: what the paper's PAC-Bayes section analyses."""
+
+    sigma: float = 0.1
+
+    name = "noise"
+    level = "logits"
+    headline = ("sigma",)
+
+    def __post_init__(self) -> None:
+        self._set("sigma", number("sigma", self.sigma, minimum=0.0))
+
+
+@dataclass(frozen=True)
+class DropKey(Spec):
+    """Hide each visible key from each row with probability `p`; a row never loses its last key."""
+
+    p: float = 0.1
+
+    name = "dropkey"
+    level = "logits"
+    headline = ("p",)
+
+    def __post_init__(self) -> None:
+        _set_probability(self, "p")
+
+
+@dataclass(frozen=True)
+class DropHead(Spec):
+    """Zero each (sample, head) output with probability `p`, scale the kept heads; at least one is kept."""
+
+    p: float = 0.1
+
+    name = "drophead"
+    level = "heads"
+    headline = ("p",)
+
+    def __post_init__(self) -> None:
+        _set_probability(self, "p")
+
+
+@dataclass(frozen=True)
+class AttentionDropout(Spec):
+    """Ordinary dropout of the attention weights, after the softmax, scaled by `1 / (1 - p)`."""
+
+    p: float = 0.1
+
+    name = "attndropout"
+    level = "weights"
+    headline = ("p",)
+
+    def __post_init__(self) -> None:
+        _set_probability(self, "p")
+
+
+@dataclass(frozen=True)
+class Consistency(Spec):
+    """A KL loss between `views` independently perturbed passes: acts on model outputs, not on one attention."""
+
+    weight: float = 0.5
+    views: int = 2
+    direction: Literal["forward", "reverse", "symmetric"] = "forward"
+    task: Literal["first", "mean"] = "first"
+
+    name = "consistency"
+    level = "model"
+    headline = ("weight",)
+
+    def __post_init__(self) -> None:
+        self._set("weight", number("weight", self.weight, minimum=0.0))
+        self._set("views", integer("views", self.views, minimum=2))
+        one_of("direction", self.direction, ("forward", "reverse", "symmetric"))
+        one_of("task", self.task, ("first", "mean"))
+
+
+@dataclass(frozen=True)
+class Compose(Spec):
+    """Several specs in order on the same attention; nested `Compose` are flattened.
+
+    >>> both = Compose([BlurSmoothing(sigma_max=0.5), Consistency(weight=0.2)])
+    >>> print(both)
+    blur(sigma_max=0.5)+consistency(weight=0.2)
+    >>> both.consistency
+    Consistency(weight=0.2, views=2, direction='forward', task='first')
+    """
+
+    parts: tuple[Spec, ...]
+
+    name = "compose"
+    level = "container"
+
+    def __init__(self, parts: Sequence[Spec]) -> None:
+        flat: list[Spec] = []
+        for part in _specs("parts", parts):
+            flat.extend(part.parts if isinstance(part, Compose) else [part])
+        if sum(isinstance(part, Consistency) for part in flat) > 1:
+            raise bad_argument("parts", "at most one consistency(...)", " + ".join(map(str, flat)))
+        self._set("parts", tuple(flat))
+
+    def __str__(self) -> str:
+        if len(self.parts) == 1:
+            return f"compose({self.parts[0]})"
+        return "+".join(map(str, self.parts))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON types, the parts as a list of such."""
+        return {"name": self.name, "parts": [part.to_dict() for part in self.parts]}
+
+    def leaves(self) -> Iterator[Spec]:
+        """The regularisers inside all parts, in order."""
+        for part in self.parts:
+            yield from part.leaves()
+
+    @property
+    def consistency(self) -> Consistency | None:
+        """The consistency loss that goes with the perturbations, if one was named."""
+        return next((part for part in self.parts if isinstance(part, Consistency)), None)
+
+
+@dataclass(frozen=True)
+class OneOf(Spec):
+    """One of several specs, drawn anew in every call, with the given probabilities (equal ones by default).
+
+    >>> print(OneOf([HardMasking(), BlurSmoothing()], weights=[1, 3]))
+    oneof(hard(p=0.1,k=5),blur(sigma_max=0.5),weights=[0.25,0.75])
+    """
+
+    parts: tuple[Spec, ...]
+    weights: tuple[float, ...]
+
+    name = "oneof"
+    level = "container"
+
+    def __init__(self, parts: Sequence[Spec], weights: Sequence[float] | None = None) -> None:
+        choices = _specs("parts", parts)
+        for choice in choices:
+            if any(isinstance(leaf, Consistency) for leaf in choice.leaves()):
+                raise bad_argument("parts", "no consistency(...) inside oneof(...)", str(choice))
+        if weights is None:
+            weights = [1.0] * len(choices)
+        given: Any = weights
+        if isinstance(given, str) or not isinstance(given, Sequence) or len(given) != len(choices):
+            raise bad_argument("weights", f"{len(choices)} numbers, one for each spec", given)
+        values = [number("weights", weight, minimum=0.0) for weight in given]
+        if not sum(values) > 0:
+            raise bad_argument("weights", "at least one positive number", weights)
+        self._set("parts", choices)
+        # Normalising what is normalised already must change nothing, or texts would not round-trip.
+        total = math.fsum(values)
+        normal = values if math.isclose(total, 1.0, rel_tol=1e-12) else [value / total for value in values]
+        self._set("weights", tuple(normal))
+
+    def __str__(self) -> str:
+        parts = ",".join(map(str, self.parts))
+        equal = self == OneOf(self.parts)
+        return f"oneof({parts})" if equal else f"oneof({parts},weights={_text(self.weights)})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON types, the parts as a list of such."""
+        return {
+            "name": self.name,
+            "parts": [part.to_dict() for part in self.parts],
+            "weights": list(self.weights),
+        }
+
+    def leaves(self) -> Iterator[Spec]:
+        """The regularisers inside all parts, in order."""
+        for part in self.parts:
+            yield from part.leaves()
+
+
+def from_dict(data: dict[str, Any]) -> Spec:
+    """The spec that `Spec.to_dict` described.
+
+    >>> from_dict({"name": "hard", "p": 0.2}) == HardMasking(p=0.2)
+    True
+    """
+    if not isinstance(data, dict) or not isinstance(data.get("name"), str):
+        raise bad_argument("data", "a dict with a 'name'", data)
+    fields = dict(data)
+    cls = spec_class(fields.pop("name"))
+    if "parts" in fields and issubclass(cls, (Compose, OneOf)):
+        if not isinstance(fields["parts"], (list, tuple)):
+            raise bad_argument("parts", "a list of dicts", fields["parts"])
+        fields["parts"] = [from_dict(part) for part in fields["parts"]]
+    return build(cls, fields)
+
+
+def spec_class(name: str) -> type[Spec]:
+    """The class registered under `name`, or an error that lists what there is."""
+    try:
+        return REGISTRY[name]
+    except KeyError:
+        raise ArgumentError(f"unknown spec {name!r}: expected one of {', '.join(REGISTRY)}") from None
+
+
+def build(cls: type[Spec], fields: dict[str, Any]) -> Spec:
+    """Construct `cls` from named fields; an unknown one is an error that lists what there is."""
+    known = [field.name for field in dataclasses.fields(cls)]
+    for field in fields:
+        if field not in known:
+            raise ArgumentError(f"{cls.name}: unknown field {field!r}, expected one of {', '.join(known)}")
+    missing = [name for name in known if name == "parts" and name not in fields]
+    if missing:
+        raise ArgumentError(f"{cls.name}: field 'parts' is missing")
+    return cls(**fields)
+
+
+def number(name: str, value: Any, minimum: float, maximum: float = math.inf) -> float:
+    """`value` as a finite float within the limits, or an error that names the argument."""
+    expected = f"a number >= {minimum:g}" if maximum == math.inf else f"a number in [{minimum:g}, {maximum:g}]"
+    # NumPy scalars are numbers too, but most are not registered as int or float.
+    plain = value.item() if getattr(value, "ndim", None) == 0 and hasattr(value, "item") else value
+    if isinstance(plain, bool) or not isinstance(plain, int | float):
+        raise bad_argument(name, expected, value)
+    result = float(plain)
+    if not math.isfinite(result) or not minimum <= result <= maximum:
+        raise bad_argument(name, expected, value)
+    return result
+
+
+def integer(name: str, value: Any, minimum: int) -> int:
+    """`value` as an int of at least `minimum`, or an error that names the argument."""
+    result = number(name, value, minimum)
+    if result != int(result):
+        raise bad_argument(name, f"an integer >= {minimum}", value)
+    return int(result)
+
+
+def one_of(name: str, value: Any, choices: tuple[str, ...]) -> None:
+    """Check that `value` is one of a few words."""
+    if not isinstance(value, str) or value not in choices:
+        raise bad_argument(name, "one of " + ", ".join(map(repr, choices)), value)
+
+
+def _set_probability(spec: Spec, field: str) -> None:
+    value = number(field, getattr(spec, field), 0.0, 1.0)
+    spec._set(field, value)
+    if value > 0.5:
+        warn_once(
+            field,
+            f"{field}={value:g} is legal, but the paper reports losses above 2 points for rates over 0.5",
+        )
+
+
+def _specs(name: str, parts: Any) -> tuple[Spec, ...]:
+    if isinstance(parts, (str, Spec)) or not isinstance(parts, Sequence) or len(parts) == 0:
+        raise bad_argument(name, "a non-empty list of specs", parts)
+    for part in parts:
+        if not isinstance(part, Spec):
+            raise bad_argument(name, "a list of specs", part)
+    return tuple(parts)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, tuple):
+        return "[" + ",".join(map(_text, value)) + "]"
+    return value if isinstance(value, str) else repr(value)

@@ -1,0 +1,17 @@
+"""Shared set-up: every test starts from the same seeds, and from a library that has not warned yet."""
+
+from __future__ import annotations
+
+import pytest
+
+from attentiondrop.errors import forget_warnings
+
+
+@pytest.fixture(autouse=True)
+def fresh_state() -> None:
+    forget_warnings()
+    try:
+        import torch
+    except ImportError:
+        return
+    torch.manual_seed(0)

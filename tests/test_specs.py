@@ -1,0 +1,209 @@
+"""Specs: validation, text, dictionaries, identity."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pickle
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import attentiondrop as ad
+from attentiondrop.specs import REGISTRY, Spec
+
+rates = st.floats(0.0, 1.0)
+sizes = st.floats(0.0, 1e6)
+LEAVES = {
+    "hard": st.builds(ad.HardMasking, rates, st.integers(1, 10**6), st.sampled_from(["zero", "-inf"])),
+    "blur": st.builds(
+        lambda low, more, *rest: ad.BlurSmoothing(low + more, rest[0], low, *rest[1:]),
+        sizes,
+        sizes,
+        st.integers(0, 50).map(lambda r: 2 * r + 1),
+        st.sampled_from(["keys", "both"]),
+        st.sampled_from(["zero", "renormalize"]),
+        st.sampled_from(["batch", "sample", "head"]),
+    ),
+    "noise": st.builds(ad.GaussianNoise, sizes),
+    "dropkey": st.builds(ad.DropKey, rates),
+    "drophead": st.builds(ad.DropHead, rates),
+    "attndropout": st.builds(ad.AttentionDropout, rates),
+    "consistency": st.builds(
+        ad.Consistency,
+        sizes,
+        st.integers(2, 9),
+        st.sampled_from(["forward", "reverse", "symmetric"]),
+        st.sampled_from(["first", "mean"]),
+    ),
+}
+perturbations = st.one_of([strategy for name, strategy in LEAVES.items() if name != "consistency"])
+
+
+def one_of(parts: st.SearchStrategy[Spec]) -> st.SearchStrategy[Spec]:
+    weighted = st.lists(st.tuples(parts, st.floats(0.01, 100.0)), min_size=1, max_size=3)
+    return weighted.map(lambda pairs: ad.OneOf([p for p, _ in pairs], [w for _, w in pairs])) | st.lists(
+        parts, min_size=1, max_size=3
+    ).map(ad.OneOf)
+
+
+nested = st.recursive(
+    perturbations, lambda parts: one_of(parts) | st.lists(parts, min_size=1, max_size=3).map(ad.Compose), max_leaves=6
+)
+any_spec = (
+    nested | LEAVES["consistency"] | st.tuples(nested, LEAVES["consistency"]).map(lambda pair: ad.Compose(list(pair)))
+)
+
+
+@pytest.mark.filterwarnings("ignore::attentiondrop.AttentionDropWarning")
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(any_spec)
+def test_round_trips(spec: Spec) -> None:
+    assert ad.parse(str(spec)) == spec
+    assert ad.from_dict(json.loads(json.dumps(spec.to_dict()))) == spec
+    assert pickle.loads(pickle.dumps(spec)) == spec
+    assert hash(ad.parse(str(spec))) == hash(spec)
+    assert "\n" not in str(spec)
+
+
+def test_every_registered_spec_has_a_strategy_and_an_entry_in_the_documentation() -> None:
+    assert set(REGISTRY) == {*LEAVES, "compose", "oneof"}
+    for cls in REGISTRY.values():
+        assert cls.__name__ in ad.__all__ and cls.__doc__
+        assert len(dataclasses.fields(cls)) <= 8
+
+
+def test_defaults_and_texts() -> None:
+    assert str(ad.HardMasking()) == "hard(p=0.1,k=5)"
+    assert str(ad.BlurSmoothing()) == "blur(sigma_max=0.5)"
+    assert str(ad.HardMasking(fill="-inf")) == "hard(p=0.1,k=5,fill=-inf)"
+    assert str(ad.Compose([ad.BlurSmoothing(), ad.Consistency()])) == "blur(sigma_max=0.5)+consistency(weight=0.5)"
+    assert ad.parse("hard") == ad.HardMasking(p=0.1, k=5, fill="zero")
+    assert ad.parse(" hard( p = 1e-1 , fill = 'zero' ) + blur ") == ad.Compose([ad.HardMasking(), ad.BlurSmoothing()])
+    assert ad.parse("blur(sigma_max=.3)+consistency").consistency == ad.Consistency()  # type: ignore[attr-defined]
+    assert ad.Compose([ad.DropKey()]).consistency is None
+
+
+def test_specs_are_values() -> None:
+    spec = ad.HardMasking(p=np.float32(0.25), k=np.int64(3))
+    assert spec == ad.HardMasking(p=0.25, k=3) and type(spec.p) is float and type(spec.k) is int
+    assert {spec: 1}[ad.HardMasking(p=0.25, k=3)] == 1
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        spec.p = 0.5  # type: ignore[misc]
+    inner = ad.Compose([ad.DropKey(), ad.Compose([ad.DropHead(), ad.GaussianNoise()])])
+    assert inner.parts == (ad.DropKey(), ad.DropHead(), ad.GaussianNoise())
+    assert ad.OneOf([ad.DropKey(), ad.DropHead()], [1, 3]).weights == (0.25, 0.75)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: ad.HardMasking(p=-0.1), "p: expected a number in [0, 1], received -0.1"),
+        (lambda: ad.HardMasking(p=1.5), "p: expected a number in [0, 1], received 1.5"),
+        (lambda: ad.HardMasking(p=float("nan")), "p: expected a number in [0, 1], received nan"),
+        (lambda: ad.HardMasking(p="high"), "p: expected a number in [0, 1], received 'high'"),
+        (lambda: ad.HardMasking(p=True), "p: expected a number in [0, 1], received True"),
+        (lambda: ad.HardMasking(k=0), "k: expected a number >= 1, received 0"),
+        (lambda: ad.HardMasking(k=2.5), "k: expected an integer >= 1, received 2.5"),
+        (lambda: ad.HardMasking(fill="one"), "fill: expected one of 'zero', '-inf', received 'one'"),
+        (lambda: ad.BlurSmoothing(width=4), "width: expected an odd integer, received 4"),
+        (lambda: ad.BlurSmoothing(width=-3), "width: expected a number >= 1, received -3"),
+        (lambda: ad.BlurSmoothing(sigma_max=-1), "sigma_max: expected a number >= 0, received -1"),
+        (lambda: ad.BlurSmoothing(float("nan")), "sigma_max: expected a number >= 0, received nan"),
+        (lambda: ad.BlurSmoothing(float("inf")), "sigma_max: expected a number >= 0, received inf"),
+        (lambda: ad.BlurSmoothing(0.5, sigma_min=0.6), "sigma_min: expected at most sigma_max=0.5, received 0.6"),
+        (lambda: ad.BlurSmoothing(axes="rows"), "axes: expected one of 'keys', 'both', received 'rows'"),
+        (lambda: ad.BlurSmoothing(edges="wrap"), "edges: expected one of 'zero', 'renormalize', received 'wrap'"),
+        (
+            lambda: ad.BlurSmoothing(sampling="row"),
+            "sampling: expected one of 'batch', 'sample', 'head', received 'row'",
+        ),
+        (lambda: ad.GaussianNoise(-0.1), "sigma: expected a number >= 0, received -0.1"),
+        (lambda: ad.DropKey(2), "p: expected a number in [0, 1], received 2"),
+        (lambda: ad.DropHead(None), "p: expected a number in [0, 1], received None"),
+        (lambda: ad.AttentionDropout([0.1]), "p: expected a number in [0, 1], received [0.1]"),
+        (lambda: ad.Consistency(weight=-1), "weight: expected a number >= 0, received -1"),
+        (lambda: ad.Consistency(views=1), "views: expected a number >= 2, received 1"),
+        (
+            lambda: ad.Consistency(direction="up"),
+            "direction: expected one of 'forward', 'reverse', 'symmetric', received 'up'",
+        ),
+        (lambda: ad.Consistency(task="last"), "task: expected one of 'first', 'mean', received 'last'"),
+        (lambda: ad.Compose([]), "parts: expected a non-empty list of specs, received []"),
+        (lambda: ad.Compose(ad.DropKey()), "parts: expected a non-empty list of specs, received DropKey(p=0.1)"),
+        (lambda: ad.Compose(["hard"]), "parts: expected a list of specs, received 'hard'"),
+        (lambda: ad.Compose([ad.Consistency()] * 2), "parts: expected at most one consistency(...)"),
+        (lambda: ad.OneOf([ad.Consistency()]), "parts: expected no consistency(...) inside oneof(...)"),
+        (lambda: ad.OneOf([ad.DropKey()], [1, 2]), "weights: expected 1 numbers, one for each spec, received [1, 2]"),
+        (lambda: ad.OneOf([ad.DropKey()], [-1]), "weights: expected a number >= 0, received -1"),
+        (lambda: ad.OneOf([ad.DropKey()], [0]), "weights: expected at least one positive number, received [0]"),
+        (lambda: ad.from_dict({"p": 0.1}), "data: expected a dict with a 'name', received {'p': 0.1}"),
+        (lambda: ad.from_dict({"name": "hrad"}), "unknown spec 'hrad': expected one of hard, blur, "),
+        (lambda: ad.from_dict({"name": "hard", "q": 1}), "hard: unknown field 'q', expected one of p, k, fill"),
+        (lambda: ad.from_dict({"name": "compose"}), "compose: field 'parts' is missing"),
+        (lambda: ad.from_dict({"name": "compose", "parts": "hard"}), "parts: expected a list of dicts"),
+    ],
+)
+def test_bad_fields(build: Any, message: str) -> None:
+    with pytest.raises(ad.ArgumentError) as error:
+        build()
+    assert str(error.value).startswith(message)
+    assert isinstance(error.value, ad.AttentionDropError) and isinstance(error.value, ValueError)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "at position 0: expected a name or value, found the end"),
+        ("hrad(p=0.1)", "unknown spec 'hrad': expected one of hard, blur"),
+        ("hard(q=0.1)", "hard: unknown field 'q', expected one of p, k, fill"),
+        ("hard(p=2)", "p: expected a number in [0, 1], received 2"),
+        ("hard(p=0.1", "at position 10: expected ',', found the end"),
+        ("hard(p=0.1,p=0.2)", "field 'p' is given twice"),
+        ("hard(0.1)", "expected field=value in hard(...), found '0.1'"),
+        ("hard(p=0.1;k=2)", "at position 10: unreadable characters"),
+        ("hard)", "unexpected ')'"),
+        ("hard+", "expected a name or value, found the end"),
+        ("0.1", "expected the name of a spec, found '0.1'"),
+        ("compose", "compose: field 'parts' is missing"),
+        ("oneof(hard,weights=[1,2])", "weights: expected 1 numbers"),
+        ("consistency+consistency", "parts: expected at most one consistency(...)"),
+        ("dropout(p=0.1)", "unknown spec 'dropout'"),
+    ],
+)
+def test_bad_texts(text: str, message: str) -> None:
+    with pytest.raises(ad.ParseError) as error:
+        ad.parse(text)
+    assert f"cannot read spec {text!r}" in str(error.value) and message in str(error.value)
+
+
+def test_parse_wants_a_text() -> None:
+    with pytest.raises(ad.ParseError, match="text: expected a str, received 3"):
+        ad.parse(3)  # type: ignore[arg-type]
+
+
+def test_legal_extremes_warn_once() -> None:
+    with pytest.warns(ad.AttentionDropWarning, match=r"p=0.7 is legal, but the paper reports losses above 2 points"):
+        ad.HardMasking(p=0.7)
+    with pytest.warns(ad.AttentionDropWarning, match=r"width=11 is legal, but the paper reports losses above 2 points"):
+        ad.BlurSmoothing(width=11)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ad.HardMasking(p=0.8)
+        ad.DropKey(p=0.9)
+        ad.BlurSmoothing(width=21)
+        ad.HardMasking(p=0.5)
+        ad.BlurSmoothing(width=9)
+
+
+def test_the_warning_points_at_the_caller() -> None:
+    with pytest.warns(ad.AttentionDropWarning) as caught:
+        ad.HardMasking(p=0.7)
+    assert caught[0].filename == __file__
+    with pytest.warns(ad.AttentionDropWarning) as caught:
+        ad.parse("blur(width=11)")
+    assert caught[0].filename == __file__
