@@ -1,0 +1,306 @@
+"""The oracle: what every backend must compute, in NumPy and float64, one short function for each definition.
+
+Nothing here is fast and nothing here is random: the draws are arguments. Each regulariser returns a `Step`, which
+also carries its pullback (the transpose of its derivative), so that gradients have a reference too.
+
+What a draw is, for each spec:
+
+========================  ==========================================================================================
+`HardMasking`, `DropKey`  uniforms in [0, 1) of shape [B, H, N, M]: a key is dropped where the uniform is below `p`
+`AttentionDropout`        the same, for weights
+`GaussianNoise`           standard normals of shape [B, H, N, M]
+`BlurSmoothing`           uniforms of shape [] ("batch"), [B] ("sample") or [H] ("head"): where sigma lies in its range
+`DropHead`                uniforms of shape [B, H]
+`Compose`                 a list with the draws of its parts
+`OneOf`                   a pair (uniform that chooses, list with the draws of its parts)
+`Consistency`             None
+========================  ==========================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .errors import bad_argument
+from .specs import (
+    AttentionDropout,
+    BlurSmoothing,
+    Compose,
+    Consistency,
+    DropHead,
+    DropKey,
+    GaussianNoise,
+    HardMasking,
+    OneOf,
+    Spec,
+)
+
+Array = NDArray[Any]
+Pullback = Callable[[Array], Array]
+
+
+class Step(NamedTuple):
+    """Logits and visibility after a regulariser, and the map from gradients after it to gradients before it."""
+
+    logits: Array
+    visible: Array
+    pullback: Pullback
+
+
+class Weights(NamedTuple):
+    """Attention weights (or factors of them) and their pullback."""
+
+    weights: Array
+    pullback: Pullback
+
+
+class Result(NamedTuple):
+    """`output` = `weights` @ values; `gradients(d output)` gives the gradients of queries, keys, values and bias."""
+
+    output: Array
+    weights: Array
+    gradients: Callable[[Array], tuple[Array, Array, Array, Array]]
+
+
+# --- what a row sees -------------------------------------------------------------------------------------------------
+
+
+def visibility(shape: tuple[int, ...], mask: Array | None = None, is_causal: bool = False) -> Array:
+    """Which keys each row sees, [B, H, N, M]: not hidden by a boolean or additive mask, and not in the future."""
+    visible = np.ones(shape, dtype=bool)
+    if mask is not None:
+        if mask.dtype == bool:
+            visible &= mask
+        else:
+            visible &= mask > np.finfo(mask.dtype).min / 2
+    if is_causal:
+        visible &= np.tri(shape[-2], shape[-1], dtype=bool)
+    return visible
+
+
+def masked_softmax(logits: Array, visible: Array, sinks: Array | None = None) -> Weights:
+    """Softmax over the visible keys; a row that sees none gives zeros. A sink (one logit for each head) only takes."""
+    shown = np.where(visible, logits, -np.inf)
+    top = shown.max(axis=-1, keepdims=True, initial=-np.inf)
+    if sinks is not None:
+        top = np.maximum(top, sinks[:, None, None])
+    top = np.where(np.isfinite(top), top, 0.0)
+    powers = np.exp(shown - top)
+    total = powers.sum(axis=-1, keepdims=True)
+    if sinks is not None:
+        total = total + np.exp(sinks[:, None, None] - top)
+    weights = powers / np.where(total == 0, 1.0, total)
+    return Weights(weights, lambda g: weights * (g - (weights * g).sum(axis=-1, keepdims=True)))
+
+
+# --- logit level -----------------------------------------------------------------------------------------------------
+
+
+def top_k(logits: Array, visible: Array, k: int) -> Array:
+    """The `min(k, visible)` largest visible logits of each row, as a boolean array; ties go to the lower key."""
+    order = np.argsort(np.where(visible, -logits, np.inf), axis=-1, kind="stable")
+    rank = np.argsort(order, axis=-1, kind="stable")
+    return np.asarray((rank < k) & visible)
+
+
+def without_emptying(dropped: Array, logits: Array, visible: Array) -> Array:
+    """`dropped`, except that a row which would lose every visible key keeps its largest one."""
+    emptied = ~(visible & ~dropped).any(axis=-1, keepdims=True)
+    return np.asarray(dropped & ~(emptied & top_k(logits, visible, 1)))
+
+
+def hard_masking(logits: Array, visible: Array, uniform: Array, p: float, k: int, fill: str = "zero") -> Step:
+    """Each of the `k` largest logits of a row becomes 0 (or -inf) where its uniform is below `p`."""
+    dropped = top_k(logits, visible, k) & (uniform < p)
+    if fill == "zero":
+        return Step(np.where(dropped, 0.0, logits), visible, lambda g: np.where(dropped, 0.0, g))
+    return _hide(logits, visible, dropped)
+
+
+def drop_key(logits: Array, visible: Array, uniform: Array, p: float) -> Step:
+    """Each visible key is hidden from the row where its uniform is below `p`."""
+    return _hide(logits, visible, visible & (uniform < p))
+
+
+def _hide(logits: Array, visible: Array, dropped: Array) -> Step:
+    dropped = without_emptying(dropped, logits, visible)
+    return Step(logits, visible & ~dropped, lambda g: np.where(dropped, 0.0, g))
+
+
+def gaussian_noise(logits: Array, visible: Array, normal: Array, sigma: float) -> Step:
+    """Independent `N(0, sigma^2)` on every visible logit."""
+    return Step(logits + sigma * np.where(visible, normal, 0.0), visible, lambda g: g)
+
+
+def gaussian_kernel(sigma: Array | float, width: int) -> Array:
+    """Weights of the offsets -r..r, summing to 1, for each sigma; `sigma = 0` is the identity.
+
+    >>> gaussian_kernel(0.0, 3)
+    array([0., 1., 0.])
+    """
+    offsets = np.arange(width) - (width - 1) // 2
+    variance = np.square(np.asarray(sigma, dtype=np.float64))[..., None]
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        # sigma = 0 makes this exp(-inf) = 0 everywhere but in the middle, where 0 / 0 is replaced.
+        weights = np.where(offsets == 0, 1.0, np.exp(-np.square(offsets) / (2 * variance)))
+    return np.asarray(weights / weights.sum(axis=-1, keepdims=True))
+
+
+def blur_smoothing(
+    logits: Array, visible: Array, sigma: Array | float, width: int, axes: str = "keys", edges: str = "zero"
+) -> Step:
+    """Convolve along the keys (and the queries) with a Gaussian; `sigma` broadcasts against [B, H]."""
+    kernel = np.broadcast_to(gaussian_kernel(sigma, width), (*logits.shape[:2], width))
+    step = _blur_axis(logits, visible, kernel, -1, edges)
+    if axes == "keys":
+        return step
+    second = _blur_axis(step.logits, visible, kernel, -2, edges)
+    return Step(second.logits, visible, lambda g: step.pullback(second.pullback(g)))
+
+
+def _blur_axis(logits: Array, visible: Array, kernel: Array, axis: int, edges: str) -> Step:
+    radius = kernel.shape[-1] // 2
+
+    def convolve(x: Array, flipped: bool = False) -> Array:
+        """sum_d kernel[d] x[j + d] (or x[j - d], the transpose), with zeros outside of the sequence."""
+        padding = [(0, 0)] * x.ndim
+        padding[axis] = (radius, radius)
+        padded = np.pad(x, padding)
+        length = x.shape[axis]
+        total = np.zeros_like(x)
+        for place in range(kernel.shape[-1]):
+            start = 2 * radius - place if flipped else place
+            window = np.take(padded, np.arange(start, start + length), axis=axis)
+            total += kernel[:, :, place, None, None] * window
+        return total
+
+    share = convolve(visible.astype(np.float64)) if edges == "renormalize" else np.ones(1)
+    share = np.where(visible, share, 1.0)
+    blurred = convolve(np.where(visible, logits, 0.0)) / share
+    return Step(
+        np.where(visible, blurred, logits),
+        visible,
+        lambda g: np.where(visible, convolve(np.where(visible, g, 0.0) / share, flipped=True), 0.0),
+    )
+
+
+# --- weight and head level -------------------------------------------------------------------------------------------
+
+
+def attention_dropout(weights: Array, uniform: Array, p: float) -> Weights:
+    """Each weight becomes 0 where its uniform is below `p`; the others grow by `1 / (1 - p)`."""
+    factor = np.where(uniform < p, 0.0, 1.0 / (1.0 - p) if p < 1 else 0.0)
+    return Weights(weights * factor, lambda g: g * factor)
+
+
+def head_factors(uniform: Array, p: float) -> Array:
+    """What each (sample, head) output is multiplied by; where all heads would go, the largest uniform stays."""
+    kept = uniform >= p
+    kept |= ~kept.any(axis=-1, keepdims=True) & (np.argmax(uniform, axis=-1)[:, None] == np.arange(uniform.shape[-1]))
+    return np.asarray(kept * (uniform.shape[-1] / kept.sum(axis=-1, keepdims=True)))
+
+
+# --- all together ----------------------------------------------------------------------------------------------------
+
+
+def chosen_leaves(spec: Spec | None, draws: Any) -> list[tuple[Spec, Any]]:
+    """The regularisers that act in this call, with their draws: `OneOf` resolved, `Consistency` left out."""
+    if spec is None or isinstance(spec, Consistency):
+        return []
+    if isinstance(spec, Compose):
+        return [leaf for part, draw in zip(spec.parts, draws, strict=True) for leaf in chosen_leaves(part, draw)]
+    if isinstance(spec, OneOf):
+        uniform, parts = draws
+        index = min(int((np.cumsum(spec.weights) <= uniform).sum()), len(spec.parts) - 1)
+        return chosen_leaves(spec.parts[index], parts[index])
+    return [(spec, draws)]
+
+
+def perturb_logits(spec: Spec, logits: Array, visible: Array, draw: Array) -> Step:
+    """One logit-level regulariser with its fields taken from the spec."""
+    if isinstance(spec, HardMasking):
+        return hard_masking(logits, visible, draw, spec.p, spec.k, spec.fill)
+    if isinstance(spec, BlurSmoothing):
+        sigma = spec.sigma_min + (spec.sigma_max - spec.sigma_min) * np.asarray(draw, dtype=np.float64)
+        by_head = {"batch": sigma, "sample": sigma[..., None], "head": sigma}[spec.sampling]
+        return blur_smoothing(logits, visible, by_head, spec.width, spec.axes, spec.edges)
+    if isinstance(spec, GaussianNoise):
+        return gaussian_noise(logits, visible, draw, spec.sigma)
+    if isinstance(spec, DropKey):
+        return drop_key(logits, visible, draw, spec.p)
+    raise bad_argument("spec", "a logit-level regulariser", str(spec))
+
+
+def attention(
+    q: Array,
+    k: Array,
+    v: Array,
+    spec: Spec | None = None,
+    draws: Any = None,
+    *,
+    attn_mask: Array | None = None,
+    is_causal: bool = False,
+    scale: float | None = None,
+    bias: Array | None = None,
+    softcap: float | None = None,
+    sinks: Array | None = None,
+    dropout_p: float = 0.0,
+    dropout_draws: Array | None = None,
+) -> Result:
+    """Attention over [B, H, N, D] queries and [B, Hk, M, D] keys in float64, H a multiple of Hk.
+
+    >>> q = k = v = np.eye(2)[None, None]
+    >>> attention(q, k, v, HardMasking(p=0.5, k=1), draws=np.zeros((1, 1, 2, 2))).weights.round(3)
+    array([[[[0.5, 0.5],
+             [0.5, 0.5]]]])
+    """
+    q, k, v = (np.asarray(x, dtype=np.float64) for x in (q, k, v))
+    groups = q.shape[1] // k.shape[1]
+    keys, values = (np.repeat(x, groups, axis=1) for x in (k, v))
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    visible = visibility((*q.shape[:-1], k.shape[-2]), attn_mask, is_causal)
+
+    products = scale * (q @ keys.swapaxes(-1, -2))
+    capped = products if softcap is None else softcap * np.tanh(products / softcap)
+    logits = capped if bias is None else capped + bias
+    if attn_mask is not None and attn_mask.dtype != bool:
+        logits = logits + np.where(attn_mask > np.finfo(attn_mask.dtype).min / 2, attn_mask, 0.0)
+
+    leaves = chosen_leaves(spec, draws)
+    pullbacks: list[Pullback] = []
+    step = Step(logits, visible, lambda g: g)
+    for leaf, draw in leaves:
+        if leaf.level == "logits":
+            step = perturb_logits(leaf, step.logits, step.visible, draw)
+            pullbacks.append(step.pullback)
+    soft = masked_softmax(step.logits, step.visible, sinks)
+    pullbacks.append(soft.pullback)
+    weights = soft.weights
+    dropouts = [(leaf.p, draw) for leaf, draw in leaves if isinstance(leaf, AttentionDropout)]
+    if dropout_p > 0:
+        dropouts.append((dropout_p, np.asarray(dropout_draws)))
+    for p, draw in dropouts:
+        dropped = attention_dropout(weights, draw, p)
+        weights = dropped.weights
+        pullbacks.append(dropped.pullback)
+    for leaf, draw in leaves:
+        if isinstance(leaf, DropHead):
+            factors = head_factors(draw, leaf.p)[:, :, None, None]
+            weights = weights * factors
+            pullbacks.append(lambda g, factors=factors: g * factors)  # type: ignore[misc]
+
+    def gradients(d_output: Array) -> tuple[Array, Array, Array, Array]:
+        d = d_output @ values.swapaxes(-1, -2)
+        for pullback in reversed(pullbacks):
+            d = pullback(d)
+        d_products = d if softcap is None else d * (1 - np.square(capped / softcap))
+        d_keys = scale * (d_products.swapaxes(-1, -2) @ q)
+        d_values = weights.swapaxes(-1, -2) @ d_output
+        grouped = (q.shape[0], k.shape[1], groups, *k.shape[2:-1], -1)
+        return scale * (d_products @ keys), d_keys.reshape(grouped).sum(2), d_values.reshape(grouped).sum(2), d
+
+    return Result(weights @ values, weights, gradients)
