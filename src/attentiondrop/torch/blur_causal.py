@@ -1,0 +1,156 @@
+"""Causal blur without an N x M tensor.
+
+Row i sees the keys j <= i. For j <= i - r its kernel lies fully in the past: plain attention on blurred keys, which is
+causal attention of the rows from r on. On the r diagonals i - r < j <= i the kernel is cut off: their logits come from
+2r diagonals of the raw logits. One softmax runs over both parts, merged by their log-sum-exp.
+
+The backward needs no gradient of a log-sum-exp. The softmax gradient of every logit is `P * (dO.v - delta)` with the
+joint P and the joint delta = dO.O, and fused backward kernels compute P from the log-sum-exp and delta from the output
+that they are given: handing them the merged ones gives the exact gradient of their part.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..specs import BlurSmoothing
+from .draws import Active, blur_sigma
+from .fused_parts import Part, attend_with_lse, attend_with_lse_backward, why_no_lse
+from .inputs import Inputs
+from .regularisers import convolve_keys, gaussian_kernel
+
+
+def why_not_causal(inputs: Inputs, blurs: list[Active], bias: Tensor | None, dropout_p: float) -> str | None:
+    """The reason why causal blur cannot take this path, or None if it can."""
+    if len(blurs) > 1:
+        return "several blurs under a causal mask do not reduce to blurred keys"
+    if bias is not None:
+        return "causal blur with an additive bias has no fused path yet"
+    if dropout_p > 0:
+        return "causal blur with dropout_p has no fused path yet"
+    return why_no_lse(inputs)
+
+
+def causal_blurred_attention(inputs: Inputs, blur: Active, visible_keys: Tensor | None) -> Tensor:
+    """Output [B, H, N, E] of causal attention over blurred logits, for a kernel wider than 1."""
+    spec: BlurSmoothing = blur.spec
+    dtype = inputs.compute_dtype
+    q, k, v = inputs.q, inputs.k, inputs.v
+    if inputs.grouped:
+        groups = q.shape[1] // k.shape[1]
+        k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
+    kernel = gaussian_kernel(blur_sigma(blur, dtype), spec.width)
+    blurred = convolve_keys(k.to(dtype), visible_keys, kernel, spec.edges).to(k.dtype)
+    band = _band_logits(q.to(dtype) * inputs.scale, k.to(dtype), visible_keys, kernel, spec.edges)
+    output: Tensor = _Merged.apply(q, blurred, v, band, visible_keys, inputs.scale)
+    return output
+
+
+def _band_logits(q: Tensor, k: Tensor, visible_keys: Tensor | None, kernel: Tensor, edges: str) -> Tensor:
+    """The blurred logits of the cut-off diagonals: entry [..., i, t] belongs to key i - t, -inf where it is hidden."""
+    radius = kernel.shape[-1] // 2
+    rows, diagonals = q.shape[-2], 2 * radius
+    if visible_keys is None:
+        column = torch.ones(1, 1, k.shape[-2], 1, dtype=k.dtype, device=k.device)
+    else:
+        column = visible_keys.transpose(-1, -2).to(k.dtype)
+    visible = torch.cat([_diagonal(column, rows, t) for t in range(diagonals)], dim=-1)
+    raw = torch.stack([(q * _diagonal(k, rows, t)).sum(-1) for t in range(diagonals)], dim=-1)
+    # Key i - t gathers the raw diagonal u with the kernel's weight of offset t - u; later diagonals are the past.
+    index = torch.arange(diagonals, device=k.device)
+    place = radius + index[None, :radius] - index[:, None]
+    gather = kernel[:, :, place.clamp_min(0)].masked_fill(place < 0, 0.0)
+    band = raw.where(visible > 0, 0.0) @ gather
+    if edges == "renormalize":
+        share = visible @ gather
+        band = band / share.where(share > 0, 1.0)
+    return band.masked_fill(visible[..., :radius] == 0, -torch.inf)
+
+
+def _diagonal(x: Tensor, rows: int, distance: int) -> Tensor:
+    """Row i of the result is row i - `distance` of `x` [..., M, D], zeros where there is none."""
+    padded = F.pad(x, (0, 0, distance, max(0, rows - x.shape[-2])))
+    return padded.narrow(-2, 0, rows)
+
+
+def _from_diagonal(x: Tensor, length: int, distance: int) -> Tensor:
+    """The transpose of `_diagonal`: row j of the result is row j + `distance` of `x`."""
+    shifted = x[..., distance:, :]
+    return F.pad(shifted, (0, 0, 0, max(0, length - shifted.shape[-2]))).narrow(-2, 0, length)
+
+
+class _Merged(torch.autograd.Function):
+    """Softmax over (causal attention of rows r.. on blurred keys) and (r explicit diagonals)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, band: Tensor, visible_keys: Tensor | None, scale: float
+    ) -> Tensor:
+        rows, radius = q.shape[-2], band.shape[-1]
+        columns = min(k.shape[-2], max(rows - radius, 0))
+        keys = None if visible_keys is None else visible_keys[..., :columns]
+        values = v.to(band.dtype)
+        lse = torch.full(q.shape[:-1], -torch.inf, dtype=band.dtype, device=q.device)
+        output = torch.zeros(*q.shape[:-1], v.shape[-1], dtype=band.dtype, device=q.device)
+        if columns > 0:
+            part = attend_with_lse(q[..., radius:, :], k[..., :columns, :], v[..., :columns, :], keys, scale)
+            part_lse, part_output = part.lse.to(band.dtype), part.output.to(band.dtype)
+            if keys is not None:
+                seeing = _sees_a_key(keys, rows - radius)
+                part_lse = part_lse.masked_fill(~seeing, -torch.inf)
+                part_output = part_output.masked_fill(~seeing.unsqueeze(-1), 0.0)
+            lse = torch.cat([lse[..., :radius], part_lse], dim=-1)
+            output = torch.cat([output[..., :radius, :], part_output], dim=-2)
+        merged = torch.logsumexp(torch.cat([lse.unsqueeze(-1), band], dim=-1), dim=-1)
+        # A blind row gets a finite lse: all its logits are -inf, so all its weights are 0.
+        merged = merged.masked_fill(merged == -torch.inf, 0.0)
+        weights = torch.exp(band - merged.unsqueeze(-1))
+        output = output * torch.exp(lse - merged).unsqueeze(-1)
+        for t in range(radius):
+            output = output + weights[..., t : t + 1] * _diagonal(values, rows, t)
+        output = output.to(q.dtype)
+        ctx.save_for_backward(q, k, v, output, merged, weights, keys)
+        ctx.scale = scale
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, output, merged, weights, keys = ctx.saved_tensors
+        rows, radius, length = q.shape[-2], weights.shape[-1], k.shape[-2]
+        columns = min(length, max(rows - radius, 0))
+        wide, values = grad.to(weights.dtype), v.to(weights.dtype)
+        delta = (wide * output.to(weights.dtype)).sum(-1, keepdim=True)
+        d_band = weights * (
+            torch.stack([(wide * _diagonal(values, rows, t)).sum(-1) for t in range(radius)], dim=-1) - delta
+        )
+        d_v = torch.zeros_like(values)
+        for t in range(radius):
+            d_v = d_v + _from_diagonal(weights[..., t : t + 1] * wide, length, t)
+        d_q, d_k = torch.zeros_like(q), torch.zeros_like(k)
+        if columns > 0:
+            part_q, part_k, part_v = attend_with_lse_backward(
+                grad[..., radius:, :].contiguous(),
+                q[..., radius:, :],
+                k[..., :columns, :],
+                v[..., :columns, :],
+                Part(output[..., radius:, :], merged[..., radius:].to(weights.dtype)),
+                keys,
+                ctx.scale,
+            )
+            d_q = F.pad(part_q, (0, 0, radius, 0))
+            d_k = F.pad(part_k, (0, 0, 0, length - columns))
+            d_v = d_v + F.pad(part_v, (0, 0, 0, length - columns)).to(weights.dtype)
+        return d_q, d_k, d_v.to(v.dtype), d_band, None, None
+
+
+def _sees_a_key(keys: Tensor, rows: int) -> Tensor:
+    """Which of `rows` causal rows see at least one visible key: [B or 1, H or 1, rows]."""
+    seen = keys.squeeze(-2).cumsum(dim=-1, dtype=torch.int32) > 0
+    missing = rows - seen.shape[-1]
+    if missing > 0:
+        seen = torch.cat([seen, seen[..., -1:].expand(*seen.shape[:-1], missing)], dim=-1)
+    return seen[..., :rows]

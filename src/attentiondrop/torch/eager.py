@@ -1,0 +1,84 @@
+"""The path that serves every regulariser on any device: it materialises the logits, and so defines correctness."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..specs import AttentionDropout, BlurSmoothing, DropHead, DropKey, GaussianNoise, HardMasking
+from . import regularisers
+from .draws import DROPOUT_STREAM, Active, blur_sigma
+from .inputs import Inputs
+from .random import Stream
+from .visibility import Visibility
+
+
+def eager_attention(
+    inputs: Inputs,
+    leaves: list[Active],
+    visibility: Visibility,
+    bias: Tensor | None,
+    seed: Tensor | None,
+    dropout_p: float,
+    softcap: float | None,
+    sinks: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """Output [B, H, N, E] in the dtype of the inputs, and the weights that made it in the compute dtype."""
+    dtype = inputs.compute_dtype
+    q, k, v = inputs.q.to(dtype), inputs.k.to(dtype), inputs.v.to(dtype)
+    if inputs.grouped:
+        groups = q.shape[1] // k.shape[1]
+        k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
+    logits = (q * inputs.scale) @ k.transpose(-1, -2)
+    if softcap is not None:
+        logits = softcap * torch.tanh(logits / softcap)
+    if bias is not None:
+        logits = logits + bias.to(dtype)
+    visible = visibility.dense(inputs.shape.rows, inputs.shape.columns, q.device)
+    weights = perturbed_weights(logits, visible, leaves, seed, dropout_p, sinks)
+    return (weights @ v).to(inputs.q.dtype), weights
+
+
+def perturbed_weights(
+    logits: Tensor,
+    visible: Tensor | None,
+    leaves: list[Active],
+    seed: Tensor | None,
+    dropout_p: float = 0.0,
+    sinks: Tensor | None = None,
+) -> Tensor:
+    """From logits to attention weights through every regulariser: logit level, softmax, weight level, head level."""
+    for leaf in leaves:
+        if leaf.spec.level == "logits":
+            logits, visible = perturb_logits(leaf, logits, visible)
+    weights = regularisers.masked_softmax(logits, visible, sinks)
+    for leaf in leaves:
+        if isinstance(leaf.spec, AttentionDropout):
+            weights = regularisers.attention_dropout(weights, leaf.draw, leaf.rate(leaf.spec.p))
+    if dropout_p > 0 and seed is not None:
+        uniform = Stream(seed, DROPOUT_STREAM).uniforms(*weights.shape)
+        weights = regularisers.attention_dropout(weights, uniform, dropout_p)
+    for leaf in leaves:
+        if isinstance(leaf.spec, DropHead):
+            weights = weights * head_factors(leaf, weights.dtype)
+    return weights
+
+
+def perturb_logits(leaf: Active, logits: Tensor, visible: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """One logit-level regulariser with its fields taken from the spec."""
+    spec = leaf.spec
+    if isinstance(spec, HardMasking):
+        return regularisers.hard_masking(logits, visible, leaf.draw, leaf.rate(spec.p), spec.k, spec.fill)
+    if isinstance(spec, BlurSmoothing):
+        kernel = regularisers.gaussian_kernel(blur_sigma(leaf, logits.dtype), spec.width)
+        return regularisers.blur_smoothing(logits, visible, kernel, spec.axes, spec.edges)
+    if isinstance(spec, GaussianNoise):
+        return regularisers.gaussian_noise(logits, leaf.draw.to(logits.dtype), leaf.rate(spec.sigma)), visible
+    if isinstance(spec, DropKey):
+        return regularisers.drop_key(logits, visible, leaf.draw, leaf.rate(spec.p))
+    raise TypeError(f"no torch function for the logit-level spec {spec}")
+
+
+def head_factors(leaf: Active, dtype: torch.dtype) -> Tensor:
+    """The factors of a `DropHead` leaf, shaped to multiply [B, H, N, E] or [B, H, N, M]."""
+    return regularisers.head_factors(leaf.draw, leaf.rate(leaf.spec.p), dtype)[:, :, None, None]

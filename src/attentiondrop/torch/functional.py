@@ -1,0 +1,189 @@
+"""`attention`: what `torch.nn.functional.scaled_dot_product_attention` takes, plus a spec."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..errors import ArgumentError, BackendError, bad_argument
+from ..specs import BlurSmoothing, Spec, number, one_of
+from .blur import blurred_attention, why_not_linear, why_not_masked
+from .draws import Active, LogitShape, active_leaves, sample
+from .eager import eager_attention
+from .inputs import Inputs, check_tensors, normalise
+from .random import draw_seed
+from .visibility import Visibility, find_layout, split
+
+Backend = Literal["auto", "eager", "fused"]
+BACKENDS = ("auto", "eager", "fused")
+
+
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    drop: Spec | None = None,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    training: bool = True,
+    generator: torch.Generator | None = None,
+    backend: Backend = "auto",
+    *,
+    bias: Tensor | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+) -> Tensor:
+    """Scaled dot-product attention whose distribution is perturbed as `drop` says.
+
+    Shapes, masks and broadcasting are those of `F.scaled_dot_product_attention`; with `drop=None` or `training=False`
+    this is that call, with the same arguments. Rows that see no key give zeros.
+
+    Args:
+        query: [..., H, N, D] or [..., N, D].
+        key: [..., Hk, M, D]; `enable_gqa=True` lets several query heads share a key head.
+        value: [..., Hk, M, E].
+        drop: what to do to the attention. A `Consistency` inside is left to `consistency_loss`.
+        attn_mask: boolean (True: visible) or additive, broadcastable to [..., H, N, M].
+        dropout_p: dropout of the attention weights, as in SDPA, after the perturbation.
+        is_causal: row i sees the keys j <= i. Not together with `attn_mask`, as in SDPA.
+        scale: of the dot products; `1 / sqrt(D)` by default.
+        enable_gqa: grouped queries.
+        training: whether the perturbation acts.
+        generator: where the call's seed comes from; the default generator of the device otherwise.
+        backend: "eager" materialises the logits; "fused" never does, and raises `BackendError` where it cannot run;
+            "auto" takes fused where it can.
+        bias: added to the logits. Unlike an additive mask it hides nothing, and it goes together with `attn_mask` and
+            `is_causal`.
+        softcap: logits become `softcap * tanh(logits / softcap)` before mask, bias and perturbation.
+        sinks: one logit for each head that takes part in the softmax without being a key.
+
+    Returns:
+        [..., H, N, E] in the dtype that SDPA would return.
+
+    Example:
+        >>> import attentiondrop as ad
+        >>> q, k, v = torch.randn(3, 2, 4, 10, 8)
+        >>> attention(q, k, v, ad.HardMasking(p=0.1, k=3), is_causal=True).shape
+        torch.Size([2, 4, 10, 8])
+    """
+    if drop is not None and not isinstance(drop, Spec):
+        raise bad_argument("drop", "a spec such as attentiondrop.HardMasking(), or None", drop)
+    one_of("backend", backend, BACKENDS)
+    extras = bias is not None or softcap is not None or sinks is not None
+    if (drop is None or not training) and not extras:
+        return F.scaled_dot_product_attention(
+            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+        )
+    return perturbed_attention(
+        query,
+        key,
+        value,
+        drop if training else None,
+        Options(attn_mask, dropout_p, is_causal, scale, enable_gqa, bias, softcap, sinks),
+        generator,
+        backend,
+    ).output
+
+
+class Options(NamedTuple):
+    """The arguments of `attention` that say what is computed, apart from the tensors and the spec."""
+
+    attn_mask: Tensor | None = None
+    dropout_p: float = 0.0
+    is_causal: bool = False
+    scale: float | None = None
+    enable_gqa: bool = False
+    bias: Tensor | None = None
+    softcap: float | None = None
+    sinks: Tensor | None = None
+
+
+class Attended(NamedTuple):
+    """`weights` [..., H, N, M] is None where a fused path ran."""
+
+    output: Tensor
+    weights: Tensor | None
+
+
+def perturbed_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    drop: Spec | None,
+    options: Options,
+    generator: torch.Generator | None = None,
+    backend: Backend = "auto",
+) -> Attended:
+    """The computation behind `attention`, which also hands out the weights of the eager path."""
+    number("dropout_p", options.dropout_p, 0.0, 1.0)
+    if options.attn_mask is not None and options.is_causal:
+        raise ArgumentError("is_causal: expected False where attn_mask is given, as in scaled_dot_product_attention")
+    if generator is not None and torch.compiler.is_compiling():
+        raise BackendError("generator: torch.compile cannot trace a generator; seed the default one instead")
+    check_tensors(query, key, value)
+    query, key, value = _autocast(query, key, value)
+    with torch.autocast(query.device.type, enabled=False):
+        inputs = normalise(query, key, value, options.attn_mask, options.bias, options.scale, options.enable_gqa)
+        seed = None if drop is None and options.dropout_p == 0 else draw_seed(query.device, generator)
+        leaves = leaves_of(drop, seed, inputs.shape, inputs.compute_dtype)
+        output, weights = _dispatch(inputs, leaves, options, seed, backend)
+    if weights is not None and len(inputs.lead) != 2:
+        weights = inputs.restore(weights)
+    return Attended(inputs.restore(output), weights)
+
+
+def leaves_of(drop: Spec | None, seed: Tensor | None, shape: LogitShape, dtype: torch.dtype) -> list[Active]:
+    """The regularisers of a call with their draws; a spec without any is an error, not a silent no-op."""
+    if drop is None or seed is None:
+        return []
+    leaves = active_leaves(drop, sample(drop, seed, shape), dtype)
+    if not leaves:
+        raise bad_argument("drop", "a spec that acts on attention (consistency acts on model outputs)", str(drop))
+    return leaves
+
+
+def _dispatch(
+    inputs: Inputs, leaves: list[Active], options: Options, seed: Tensor | None, backend: Backend
+) -> tuple[Tensor, Tensor | None]:
+    visible, mask_bias = split(inputs.mask)
+    bias = mask_bias if inputs.bias is None else inputs.bias if mask_bias is None else inputs.bias + mask_bias
+    reason = None if backend == "eager" else why_not_linear(leaves, options.softcap, options.sinks)
+    look = backend != "eager" and reason is None
+    visibility = layout_for(leaves, visible, options.is_causal, inputs.shape.rows, look)
+    if backend != "eager":
+        reason = reason or why_not_masked(inputs, leaves, visibility, bias, options.dropout_p)
+        if reason is None:
+            return blurred_attention(inputs, leaves, visibility, bias, options.dropout_p), None
+        if backend == "fused":
+            raise BackendError(f'backend="fused" cannot run here: {reason}; use "auto" or "eager"')
+    return eager_attention(inputs, leaves, visibility, bias, seed, options.dropout_p, options.softcap, options.sinks)
+
+
+def layout_for(leaves: list[Active], visible: Tensor | None, is_causal: bool, rows: int, look: bool) -> Visibility:
+    """The form of the mask: looked at only where a blur can gain from it, or must be refused because of it."""
+    blurs = [leaf.spec for leaf in leaves if isinstance(leaf.spec, BlurSmoothing)]
+    both = any(blur.axes == "both" for blur in blurs)
+    if not (blurs and look) and not both:
+        return Visibility(is_causal, pairs=visible)
+    layout = find_layout(visible, is_causal, rows)
+    if both and (layout.causal or layout.pairs is not None):
+        kind = "a causal mask" if layout.causal else "a mask that hides different keys from different rows"
+        raise ArgumentError(
+            f'axes: expected "keys" under {kind}, received "both", which would show a row what only later rows see'
+        )
+    return layout
+
+
+def _autocast(*tensors: Tensor) -> list[Tensor]:
+    """Cast as SDPA is cast under autocast; everything after that runs with autocast off."""
+    kind = tensors[0].device.type
+    if not torch.is_autocast_enabled(kind):
+        return list(tensors)
+    dtype = torch.get_autocast_dtype(kind)
+    return [x.to(dtype) if x.is_floating_point() and x.dtype != torch.float64 else x for x in tensors]

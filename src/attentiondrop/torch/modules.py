@@ -1,0 +1,67 @@
+"""`AttentionDrop`: logits in, attention weights out. The paper's interface, for hand-written attention layers."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import ShapeError, bad_argument
+from ..parsing import parse
+from ..specs import Spec
+from .draws import LogitShape
+from .eager import perturbed_weights
+from .functional import layout_for, leaves_of
+from .inputs import mask_in_four_dimensions
+from .random import draw_seed
+from .visibility import split
+
+
+class AttentionDrop(nn.Module):
+    """Turn attention logits into weights, perturbed in training and plain softmax in evaluation.
+
+    It has no parameters, no buffers and no state. `DropHead` scales whole heads of the weights, which is the same as
+    scaling their outputs.
+
+    Args:
+        spec: what to do, as a spec or as its text.
+        generator: where the seeds come from; the default generator of the device otherwise.
+
+    Shape:
+        logits [..., H, N, M], or [B, N, M] for one head; mask (boolean, True: visible, or additive) broadcastable to
+        it; weights like the logits.
+
+    Example:
+        >>> import attentiondrop as ad
+        >>> drop = AttentionDrop(ad.BlurSmoothing(sigma_max=0.5))
+        >>> drop(torch.randn(2, 4, 10, 10)).sum(-1).allclose(torch.ones(2, 4, 10))
+        True
+    """
+
+    def __init__(self, spec: Spec | str, generator: torch.Generator | None = None) -> None:
+        super().__init__()
+        spec = parse(spec) if isinstance(spec, str) else spec
+        if not isinstance(spec, Spec):
+            raise bad_argument("spec", "a spec or its text", spec)
+        self.spec = spec
+        self.generator = generator
+
+    def forward(self, logits: Tensor, mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
+        """Attention weights in the dtype of `logits`; rows that see no key give zeros."""
+        if logits.ndim < 3:
+            raise ShapeError(f"logits: expected [..., heads, queries, keys], received {list(logits.shape)}")
+        # The same rules as for attention: heads are dimension -3 of four or more, what stands before is the batch.
+        work = logits.unsqueeze(1) if logits.ndim == 3 else logits.reshape(-1, *logits.shape[-3:])
+        work = work.to(torch.float64 if logits.dtype == torch.float64 else torch.float32)
+        visible, bias = split(mask_in_four_dimensions(mask, tuple(logits.shape), "mask"))
+        if bias is not None:
+            work = work + bias.to(work.dtype)
+        shape = LogitShape(*work.shape)
+        seed = draw_seed(logits.device, self.generator) if self.training else None
+        leaves = leaves_of(self.spec, seed, shape, work.dtype)
+        layout = layout_for(leaves, visible, is_causal, shape.rows, look=False)
+        weights = perturbed_weights(work, layout.dense(shape.rows, shape.columns, logits.device), leaves, seed)
+        return weights.to(logits.dtype).reshape(logits.shape)
+
+    def extra_repr(self) -> str:
+        """The spec, for `print(module)`."""
+        return str(self.spec)

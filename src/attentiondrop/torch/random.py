@@ -1,0 +1,132 @@
+"""Random numbers by position: a call draws one seed, everything else is a hash of (seed, stream, position).
+
+Why not `torch.rand`: a hash needs no stored mask, gives a fused kernel and the eager path the same decisions whatever
+order they compute in, and gives a compiled graph the same numbers as an eager one (Inductor replaces `torch.rand` by a
+generator of its own). Only the seed comes from the framework's generator, so `torch.manual_seed` is all a user needs,
+and activation checkpointing, which restores that generator, recomputes the same draws.
+
+The hash, on 32-bit words with wrap-around::
+
+    mix(x)         = lowbias32: x ^= x >> 16; x *= 0x7FEB352D; x ^= x >> 15; x *= 0x846CA68B; x ^= x >> 16
+    key            = mix(low word of seed ^ mix(high word of seed + stream * 0x9E3779B1))
+    line(i)        = mix(key + i)                              i: a row, counted over batch, heads and queries
+    column(j)      = mix(mix(key ^ 0x85EBCA77) + j)            j: a key
+    joined(i, j)   = y = (line(i) ^ column(j)) * 0x9E3779B1; y ^= y >> 15; y *= 0x85EBCA77; y ^ (y >> 13)
+    uniform        = top 24 bits / 2^24
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+# Signed spellings of the constants above: torch has full int32 arithmetic, and hardly any for uint32.
+_GOLDEN = 0x9E3779B1 - 2**32
+_PRIME = 0x85EBCA77 - 2**32
+_MIX_1 = 0x7FEB352D
+_MIX_2 = 0x846CA68B - 2**32
+
+
+# An op of its own, because Inductor would otherwise lower the draw to its own generator. Defined by hand:
+# `torch.library.custom_op` loads the compiler, and with it Triton, on the first call even on a CPU.
+_library = torch.library.Library("attentiondrop", "FRAGMENT")
+_library.define("draw_seed(Device device) -> Tensor", tags=(torch.Tag.nondeterministic_seeded,))
+
+
+def _draw_seed(device: torch.device) -> Tensor:
+    """A fresh seed from the default generator of `device`, as a 0-dim int64 tensor there (no synchronisation)."""
+    seed = torch.randint(0, 2**63 - 1, (), dtype=torch.int64, device=device)
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        # Ranks that were all seeded alike must not drop the same positions. Rank 0 keeps its seed.
+        seed = seed ^ ((torch.distributed.get_rank() * 0x9E3779B97F4A7C15) & (2**63 - 1))
+    return seed
+
+
+def _fake_seed(device: torch.device) -> Tensor:
+    return torch.empty((), dtype=torch.int64, device=device)
+
+
+_library.impl("draw_seed", _draw_seed, "CompositeExplicitAutograd")
+torch.library.register_fake("attentiondrop::draw_seed", _fake_seed, lib=_library)
+
+
+def draw_seed(device: torch.device, generator: torch.Generator | None = None) -> Tensor:
+    """One seed for one call. A generator that is passed in is used as it is, also across ranks."""
+    if generator is None:
+        seed: Tensor = torch.ops.attentiondrop.draw_seed(device)
+        return seed
+    drawn = torch.randint(0, 2**63 - 1, (), dtype=torch.int64, device=generator.device, generator=generator)
+    return drawn.to(device)
+
+
+class Stream:
+    """The draws of one regulariser in one call: a seed and the number of the regulariser within its spec."""
+
+    def __init__(self, seed: Tensor, number: int) -> None:
+        # The int64 sums stay below 2^63; only their low words count.
+        high = _word((seed >> 32) + number * 0x9E3779B1)
+        self.key = _mix(_word(seed) ^ _mix(high))
+
+    def uniforms(
+        self, batch: int, heads: int, rows: int, columns: int, first_row: int = 0, total_rows: int = 0
+    ) -> Tensor:
+        """Uniforms in [0, 1) of shape [batch, heads, rows, columns], float32.
+
+        `first_row` and `total_rows` name a block of the rows of a longer field.
+        """
+        return _to_uniform(self._joined(batch, heads, rows, columns, first_row, total_rows or rows))
+
+    def normals(self, batch: int, heads: int, rows: int, columns: int) -> Tensor:
+        """Standard normals of the same shape, by Box and Muller from two words at each position."""
+        first = self._joined(batch, heads, rows, columns, 0, rows)
+        second = _finish(first ^ _PRIME)
+        # (n + 1) / 2^24 is never 0, so the logarithm is finite.
+        radius = torch.sqrt(-2.0 * torch.log(_to_uniform(first) + 2.0**-24))
+        return radius * torch.cos(2.0 * math.pi * _to_uniform(second))
+
+    def uniform_vector(self, length: int) -> Tensor:
+        """`length` uniforms in [0, 1), float32."""
+        return _to_uniform(self._lines(length))
+
+    def _lines(self, length: int) -> Tensor:
+        return _mix(self.key + torch.arange(length, dtype=torch.int32, device=self.key.device))
+
+    def _joined(self, batch: int, heads: int, rows: int, columns: int, first_row: int, total_rows: int) -> Tensor:
+        device = self.key.device
+        plane = torch.arange(batch * heads, dtype=torch.int32, device=device).view(batch, heads, 1, 1)
+        row = torch.arange(first_row, first_row + rows, dtype=torch.int32, device=device).view(rows, 1)
+        line = _mix(self.key + plane * total_rows + row)
+        column = _mix(_mix(self.key ^ _PRIME) + torch.arange(columns, dtype=torch.int32, device=device))
+        return _finish(line ^ column)
+
+
+def _word(x: Tensor) -> Tensor:
+    """The low 32 bits of an int64, as an int32 of the same bits."""
+    low = x & 0xFFFFFFFF
+    return torch.where(low >= 2**31, low - 2**32, low).to(torch.int32)
+
+
+def _shifted(x: Tensor, bits: int) -> Tensor:
+    """A logical right shift: torch's `>>` copies the sign."""
+    return (x >> bits) & ((1 << (32 - bits)) - 1)
+
+
+def _mix(x: Tensor) -> Tensor:
+    x = x ^ _shifted(x, 16)
+    x = x * _MIX_1
+    x = x ^ _shifted(x, 15)
+    x = x * _MIX_2
+    return x ^ _shifted(x, 16)
+
+
+def _finish(x: Tensor) -> Tensor:
+    x = x * _GOLDEN
+    x = x ^ _shifted(x, 15)
+    x = x * _PRIME
+    return x ^ _shifted(x, 13)
+
+
+def _to_uniform(x: Tensor) -> Tensor:
+    return _shifted(x, 8).to(torch.float32) * 2.0**-24

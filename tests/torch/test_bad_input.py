@@ -1,0 +1,112 @@
+"""Each bad input of `attention` gives its error."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import attentiondrop as ad
+from attentiondrop.torch import attention
+
+Q = torch.randn(2, 4, 6, 8)
+HARD = ad.HardMasking()
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "message"),
+    [
+        (lambda: attention(Q, Q, Q, "hard"), ad.ArgumentError, "drop: expected a spec such as"),
+        (
+            lambda: attention(Q, Q, Q, HARD, backend="triton"),
+            ad.ArgumentError,
+            "backend: expected one of 'auto', 'eager', 'fused'",
+        ),
+        (lambda: attention(Q, Q, Q, HARD, dropout_p=1.5), ad.ArgumentError, "dropout_p: expected a number in [0, 1]"),
+        (
+            lambda: attention(Q.long(), Q, Q, HARD),
+            ad.ArgumentError,
+            "query: expected a floating-point tensor, received torch.int64",
+        ),
+        (
+            lambda: attention(Q, [1.0], Q, HARD),
+            ad.ArgumentError,
+            "key: expected a floating-point tensor, received 'list'",
+        ),
+        (
+            lambda: attention(Q, Q.double(), Q, HARD),
+            ad.ArgumentError,
+            "key, value: expected the dtype of query, torch.float32",
+        ),
+        (lambda: attention(Q[0, 0, 0], Q, Q, HARD), ad.ShapeError, "query: expected at least 2 dimensions"),
+        (lambda: attention(Q, Q[0], Q, HARD), ad.ShapeError, "need the same number of dimensions"),
+        (lambda: attention(Q, Q[..., :4], Q, HARD), ad.ShapeError, "query and key need the same head size"),
+        (lambda: attention(Q, Q, Q[:, :, :5], HARD), ad.ShapeError, "key and value need the same length"),
+        (
+            lambda: attention(Q, Q.repeat(2, 1, 1, 1)[:3], Q, HARD),
+            ad.ShapeError,
+            "batch dimensions do not belong together",
+        ),
+        (
+            lambda: attention(Q, Q[:, :2], Q[:, :2], HARD),
+            ad.ShapeError,
+            "heads differ (enable_gqa=True for grouped queries)",
+        ),
+        (
+            lambda: attention(Q, Q[:, :3], Q[:, :3], HARD, enable_gqa=True),
+            ad.ShapeError,
+            "enable_gqa needs query heads that are a multiple",
+        ),
+        (
+            lambda: attention(Q, Q, Q, HARD, attn_mask=torch.ones(6, 5).bool()),
+            ad.ShapeError,
+            "attn_mask: expected a shape that broadcasts to [2, 4, 6, 6], received [6, 5]",
+        ),
+        (
+            lambda: attention(Q, Q, Q, HARD, attn_mask=torch.ones(6, 6).long()),
+            ad.ArgumentError,
+            "attn_mask: expected a boolean or floating-point tensor, received torch.int64",
+        ),
+        (
+            lambda: attention(Q, Q, Q, HARD, bias=torch.ones(3, 6, 6)),
+            ad.ShapeError,
+            "bias: expected a shape that broadcasts to",
+        ),
+        (
+            lambda: attention(Q, Q, Q, HARD, attn_mask=torch.ones(6, 6).bool(), is_causal=True),
+            ad.ArgumentError,
+            "is_causal: expected False where attn_mask is given",
+        ),
+        (
+            lambda: attention(Q, Q, Q, ad.BlurSmoothing(axes="both"), is_causal=True),
+            ad.ArgumentError,
+            'axes: expected "keys" under a causal mask',
+        ),
+        (
+            lambda: attention(Q, Q, Q, ad.BlurSmoothing(axes="both"), attn_mask=torch.ones(6, 6).bool().tril()),
+            ad.ArgumentError,
+            'axes: expected "keys" under a causal mask',
+        ),
+        (
+            lambda: attention(Q, Q, Q, ad.BlurSmoothing(axes="both"), attn_mask=torch.eye(6).bool()),
+            ad.ArgumentError,
+            'axes: expected "keys" under a mask that hides different keys',
+        ),
+        (
+            lambda: attention(Q, Q, Q, ad.Consistency()),
+            ad.ArgumentError,
+            "drop: expected a spec that acts on attention (consistency acts on model outputs)",
+        ),
+    ],
+)
+def test_message(call: Any, kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind) as error:
+        call()
+    assert message in str(error.value)
+    assert isinstance(error.value, ad.AttentionDropError) and isinstance(error.value, ValueError)
+
+
+def test_both_axes_are_refused_for_eager_too() -> None:
+    with pytest.raises(ad.ArgumentError, match="axes"):
+        attention(Q, Q, Q, ad.BlurSmoothing(axes="both"), is_causal=True, backend="eager")

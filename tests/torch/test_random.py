@@ -1,0 +1,195 @@
+"""Statistics of the draws.
+
+Every assertion compares a z score with 5.2, which a correct generator exceeds with probability 2e-7 (two-sided); there
+are fewer than 200 of them, so the false-alarm rate of the file is below 4e-5. Seeds are fixed, so a pass stays a pass.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor
+
+import attentiondrop as ad
+from attentiondrop.specs import Spec
+from attentiondrop.torch import attention
+from attentiondrop.torch.draws import LogitShape, sample
+from attentiondrop.torch.random import Stream, draw_seed
+
+LIMIT = 5.2
+SHAPE = LogitShape(4, 8, 128, 96)
+CPU = torch.device("cpu")
+
+
+def z_of_mean(x: Tensor, mean: float, variance: float) -> float:
+    return (x.double().mean().item() - mean) / math.sqrt(variance / x.numel())
+
+
+def z_of_correlation(a: Tensor, b: Tensor) -> float:
+    """z of the covariance of two fields of uniforms, which have mean 1/2 and variance 1/12."""
+    return z_of_mean((a.double() - 0.5) * (b.double() - 0.5), 0.0, 1 / 144)
+
+
+@pytest.fixture(scope="module")
+def field() -> Tensor:
+    torch.manual_seed(0)
+    return Stream(draw_seed(CPU), 0).uniforms(*SHAPE)
+
+
+def test_uniforms_are_uniform(field: Tensor) -> None:
+    assert field.min() >= 0.0 and field.max() < 1.0
+    assert abs(z_of_mean(field, 0.5, 1 / 12)) < LIMIT
+    counts = torch.histc(field, bins=256, min=0.0, max=1.0).double().numpy()
+    assert stats.chisquare(counts).pvalue > 2e-7
+    # The low bits too: they decide rates such as 1e-5.
+    counts = np.bincount((field.flatten() * 2**24).long().numpy() % 256, minlength=256)
+    assert stats.chisquare(counts).pvalue > 2e-7
+
+
+@pytest.mark.parametrize("p", [0.01, 0.1, 0.5, 0.9])
+def test_rate_of_decisions(field: Tensor, p: float) -> None:
+    assert abs(z_of_mean((field < p).float(), p, p * (1 - p))) < LIMIT
+
+
+def test_neighbours_are_independent(field: Tensor) -> None:
+    for dim in range(4):
+        for step in (1, 2):
+            length = field.shape[dim]
+            near = field.narrow(dim, 0, length - step), field.narrow(dim, step, length - step)
+            assert abs(z_of_correlation(*near)) < LIMIT, (dim, step)
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5])
+def test_rows_and_columns_drop_independently_of_each_other(field: Tensor, p: float) -> None:
+    """The hash joins a row word and a column word, so look at all pairs of rows, and of columns, of a head."""
+    dropped = (field < p).double()
+    for x in (dropped, dropped.transpose(-1, -2)):
+        n, length = x.shape[-2:]
+        together = (x @ x.transpose(-1, -2)).flatten(0, 1)
+        pairs = torch.triu(torch.ones(n, n), 1).bool()
+        counts = together[:, pairs]
+        expected, variance = length * p * p, length * p * p * (1 - p * p)
+        assert abs(counts.mean().item() - expected) < LIMIT * math.sqrt(variance / counts.numel()) * math.sqrt(n)
+        # Dependent rows would overlap too much or too little: the spread of the counts tells.
+        assert abs(counts.var().item() / variance - 1) < 0.05
+
+
+def test_rectangles_are_independent(field: Tensor) -> None:
+    """(i, j), (i, j'), (i', j), (i', j') share two row words and two column words: their product has mean 0."""
+    x = field.double() - 0.5
+    product = x[..., 1:, 1:] * x[..., :-1, 1:] * x[..., 1:, :-1] * x[..., :-1, :-1]
+    assert abs(z_of_mean(product, 0.0, 12.0**-4)) < LIMIT
+
+
+def test_calls_and_streams_are_independent(field: Tensor) -> None:
+    torch.manual_seed(0)
+    first, second = draw_seed(CPU), draw_seed(CPU)
+    assert abs(z_of_correlation(field, Stream(second, 0).uniforms(*SHAPE))) < LIMIT
+    assert abs(z_of_correlation(field, Stream(first, 1).uniforms(*SHAPE))) < LIMIT
+    assert abs(z_of_correlation(Stream(first, 1).uniforms(*SHAPE), Stream(second, 1).uniforms(*SHAPE))) < LIMIT
+
+
+def test_seeds_that_differ_in_one_bit_are_independent() -> None:
+    shape = (1, 2, 64, 64)
+    base = Stream(torch.tensor(0), 0).uniforms(*shape)
+    for bit in range(63):
+        assert abs(z_of_correlation(base, Stream(torch.tensor(1 << bit), 0).uniforms(*shape))) < LIMIT, bit
+
+
+def test_normals_are_normal() -> None:
+    torch.manual_seed(0)
+    x = Stream(draw_seed(CPU), 0).normals(*SHAPE).double()
+    assert abs(z_of_mean(x, 0.0, 1.0)) < LIMIT
+    assert abs(z_of_mean(x.square(), 1.0, 2.0)) < LIMIT
+    assert abs(z_of_mean(x**3, 0.0, 15.0)) < LIMIT
+    assert abs(z_of_mean(x**4, 3.0, 96.0)) < LIMIT
+    assert abs(z_of_mean(x[..., 1:] * x[..., :-1], 0.0, 1.0)) < LIMIT
+    assert stats.kstest(x.flatten()[:20000].numpy(), "norm").pvalue > 2e-7
+
+
+@pytest.mark.parametrize("sampling", ["batch", "sample", "head"])
+def test_sigma_is_uniform(sampling: str) -> None:
+    spec = ad.BlurSmoothing(sigma_max=0.5, sigma_min=0.1, sampling=sampling)
+    torch.manual_seed(0)
+    draws = torch.cat([sample(spec, draw_seed(CPU), SHAPE).view(-1) for _ in range(4000)])
+    assert draws.numel() == 4000 * {"batch": 1, "sample": 4, "head": 8}[sampling]
+    assert stats.kstest(draws.numpy(), "uniform").pvalue > 2e-7
+    assert abs(z_of_correlation(draws[1:], draws[:-1])) < LIMIT
+
+
+def test_one_of_chooses_with_its_weights() -> None:
+    spec = ad.OneOf([ad.GaussianNoise(), ad.DropKey(), ad.DropHead()], weights=[0.2, 0.3, 0.5])
+    torch.manual_seed(0)
+    choices = torch.stack([sample(spec, draw_seed(CPU), LogitShape(1, 1, 1, 1))[0] for _ in range(5000)])
+    counts = [
+        (choices < 0.2).sum().item(),
+        ((choices >= 0.2) & (choices < 0.5)).sum().item(),
+        (choices >= 0.5).sum().item(),
+    ]
+    assert stats.chisquare(counts, [1000, 1500, 2500]).pvalue > 2e-7
+
+
+def identity_attention(spec: Spec, rows: int = 64, columns: int = 32, heads: int = 8) -> Tensor:
+    """The weights themselves: values are the unit vectors, logits are random."""
+    q, k = torch.randn(4, heads, rows, 16), torch.randn(4, heads, columns, 16)
+    return attention(q, k, torch.eye(columns).expand(4, heads, columns, columns), spec)
+
+
+def test_drop_rates_as_a_user_sees_them() -> None:
+    """Rates realised in the weights of whole calls, not in the draws."""
+    p = 0.3
+    weights = identity_attention(ad.HardMasking(p=p, k=5, fill="-inf"))
+    dropped = (weights == 0).sum(-1).double()
+    assert abs(z_of_mean(dropped, 5 * p, 5 * p * (1 - p))) < LIMIT
+    weights = identity_attention(ad.DropKey(p=p))
+    assert abs(z_of_mean((weights == 0).double(), p, p * (1 - p))) < LIMIT
+    weights = identity_attention(ad.AttentionDropout(p=p))
+    assert abs(z_of_mean((weights == 0).double(), p, p * (1 - p))) < LIMIT
+    heads = torch.cat([(identity_attention(ad.DropHead(p=p), rows=2).sum((-1, -2)) == 0) for _ in range(200)])
+    # Conditioned on at least one head kept: with 8 heads that changes the rate by p^8 / 8.
+    assert abs(z_of_mean(heads.double(), p - p**8 / 8, p * (1 - p))) < LIMIT
+
+
+def test_drop_head_keeps_the_scale_and_at_least_one_head() -> None:
+    with pytest.warns(ad.AttentionDropWarning):
+        spec = ad.DropHead(p=0.95)
+    sums = identity_attention(spec, rows=1).sum((-1, -2))
+    kept = (sums > 0).sum(-1)
+    assert (kept >= 1).all()
+    torch.testing.assert_close(sums.sum(-1), torch.full((4,), 8.0))
+
+
+def test_each_call_draws_anew_and_a_seed_repeats_it() -> None:
+    q, k, v = torch.randn(3, 1, 2, 12, 8)
+    for spec in (
+        ad.HardMasking(p=0.5),
+        ad.BlurSmoothing(1.0),
+        ad.GaussianNoise(),
+        ad.DropKey(0.3),
+        ad.AttentionDropout(0.3),
+    ):
+        torch.manual_seed(3)
+        first, second = attention(q, k, v, spec), attention(q, k, v, spec)
+        assert not torch.equal(first, second)
+        torch.manual_seed(3)
+        assert torch.equal(attention(q, k, v, spec), first)
+        generator = torch.Generator().manual_seed(11)
+        given = attention(q, k, v, spec, generator=generator)
+        assert not torch.equal(attention(q, k, v, spec, generator=generator), given)
+        assert torch.equal(attention(q, k, v, spec, generator=generator.manual_seed(11)), given)
+
+
+def test_backends_draw_alike() -> None:
+    q, k, v = torch.randn(3, 2, 4, 12, 8, dtype=torch.float64)
+    for sampling in ("batch", "sample", "head"):
+        for causal in (False, True):
+            outputs = []
+            for backend in ("eager", "fused"):
+                torch.manual_seed(3)
+                spec = ad.Compose([ad.BlurSmoothing(1.0, sampling=sampling), ad.DropHead(0.4)])
+                outputs.append(attention(q, k, v, spec, is_causal=causal, backend=backend))
+            torch.testing.assert_close(*outputs, rtol=1e-12, atol=1e-12)
