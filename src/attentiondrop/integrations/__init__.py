@@ -1,0 +1,1 @@
+"""Bridges to training libraries. Each module imports its library; nothing imports these on its own."""

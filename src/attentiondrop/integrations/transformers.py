@@ -1,0 +1,71 @@
+"""transformers: the attention implementation `"attentiondrop"`.
+
+`attentiondrop.torch.attach` uses it on its own. Loading a model with `attn_implementation="attentiondrop"` (after
+importing this module) runs it everywhere: modules without a site then attend as with "sdpa".
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import sdpa_mask
+
+from ..torch.functional import Options, perturbed_attention
+from ..torch.sites.base import site_of
+
+#: Without "/" or "flash" in it: transformers would look for a kernel to load.
+NAME = "attentiondrop"
+
+
+def attention_forward(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    position_bias: Tensor | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """The signature that transformers calls: [B, H, N, D] in, [B, N, H, D] and weights (or None) out."""
+    site = site_of(module)
+    origin = None if site is None else site.extra["origin"]
+    if origin == "eager":
+        # Eager attention knows causality from its mask alone.
+        causal = False
+    else:
+        causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+        causal = query.shape[2] > 1 and attention_mask is None and causal
+    if attention_mask is not None and attention_mask.shape[-1] > key.shape[-2]:
+        attention_mask = attention_mask[..., : key.shape[-2]]
+    attended = perturbed_attention(
+        query,
+        key,
+        value,
+        site.spec if site is not None and module.training else None,
+        Options(
+            attn_mask=attention_mask,
+            dropout_p=dropout,
+            is_causal=causal,
+            scale=scaling,
+            enable_gqa=query.shape[1] != key.shape[1],
+            bias=position_bias,
+            softcap=softcap,
+            sinks=s_aux,
+        ),
+        # Eager attention hands out its weights, so its stand-in does.
+        backend="auto" if site is None else "eager" if origin == "eager" and site.backend == "auto" else site.backend,  # type: ignore[arg-type]
+    )
+    weights = attended.weights if origin == "eager" else None
+    return attended.output.transpose(1, 2).contiguous(), None if weights is None else weights.to(query.dtype)
+
+
+AttentionInterface.register(NAME, attention_forward)
+# Without a mask function of the same name transformers passes no mask at all, silently.
+AttentionMaskInterface.register(NAME, sdpa_mask)

@@ -1,0 +1,99 @@
+"""A site: one attention module whose class was exchanged for a generated subclass.
+
+Exchanging the class, rather than patching functions or wrapping modules, is what survives: names, parameters and
+`state_dict` keys stay, `copy.deepcopy` (an EMA) and pickling carry the site along, activation checkpointing enters it
+again when it recomputes, and `torch.compile` guards on the class, so attaching and removing later is seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+from ...specs import Spec
+
+#: Where a site lives in its module's `__dict__`: neither parameter nor buffer, so no `state_dict` shows it.
+ATTRIBUTE = "_attentiondrop_site"
+
+
+@dataclass
+class Site:
+    """What one attention module does in training. Copies of the module get copies of it."""
+
+    name: str
+    spec: Spec
+    backend: str
+    kind: str
+    #: What the kind of site needs to remember, for example the configuration it stands in for.
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+#: Given the class to extend, the members of the generated subclass. One for each kind of site.
+Members = Callable[[type[nn.Module]], dict[str, Any]]
+KINDS: dict[str, Members] = {}
+
+
+def register_kind(kind: str) -> Callable[[Members], Members]:
+    """Make a way of reaching attention known under `kind`, also to pickles."""
+
+    def keep(members: Members) -> Members:
+        KINDS[kind] = members
+        return members
+
+    return keep
+
+
+_classes: dict[tuple[type[nn.Module], str], type[nn.Module]] = {}
+
+
+def regularised_class(base: type[nn.Module], kind: str) -> type[nn.Module]:
+    """The subclass of `base` that perturbs its attention in training; always the same one for the same base.
+
+    It keeps the name of the base: code that looks at class names (wrapping policies, output recorders) sees no change.
+    """
+    if (base, kind) not in _classes:
+        _classes[base, kind] = _generate(base, kind)
+    return _classes[base, kind]
+
+
+def _generate(base: type[nn.Module], kind: str) -> type[nn.Module]:
+    def reduce(self: nn.Module, protocol: Any) -> tuple[Any, ...]:
+        # A generated class cannot be found by name, its base can.
+        return rebuild, (base, kind), self.__getstate__()
+
+    members = {
+        **KINDS[kind](base),
+        "__reduce_ex__": reduce,
+        "__module__": base.__module__,
+        "__qualname__": base.__qualname__,
+        "__doc__": base.__doc__,
+        "_attentiondrop_base": base,
+    }
+    return type(base.__name__, (base,), members)
+
+
+def rebuild(base: type[nn.Module], kind: str) -> nn.Module:
+    """An empty instance for `copy` and `pickle` to fill."""
+    cls = regularised_class(base, kind)
+    return cls.__new__(cls)
+
+
+def site_of(module: nn.Module) -> Site | None:
+    """The site on this very module, if it has one."""
+    site: Site | None = module.__dict__.get(ATTRIBUTE)
+    return site
+
+
+def install(module: nn.Module, site: Site) -> None:
+    """Exchange the class of `module`."""
+    module.__dict__[ATTRIBUTE] = site
+    module.__class__ = regularised_class(type(module), site.kind)
+
+
+def uninstall(module: nn.Module) -> None:
+    """Give `module` its own class back."""
+    module.__class__ = vars(type(module))["_attentiondrop_base"]
+    del module.__dict__[ATTRIBUTE]

@@ -1,0 +1,85 @@
+"""Modules that call `scaled_dot_product_attention` themselves: timm, and most hand-written attention."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+from ...errors import AttachError
+from ..functional import attention
+from .base import ATTRIBUTE, Site, register_kind
+
+
+class PerturbSdpa(TorchFunctionMode):
+    """While active, `scaled_dot_product_attention` is `attention` with the spec of the site."""
+
+    def __init__(self, site: Site) -> None:
+        super().__init__()
+        self.site = site
+        self.calls = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is F.scaled_dot_product_attention:
+            self.calls += 1
+            return _perturbed(self.site, *args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+def _perturbed(
+    site: Site,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    return attention(
+        query,
+        key,
+        value,
+        site.spec,
+        attn_mask,
+        dropout_p,
+        is_causal,
+        scale,
+        enable_gqa,
+        backend=site.backend,  # type: ignore[arg-type]
+    )
+
+
+@register_kind("sdpa")
+def members(base: type[nn.Module]) -> dict[str, Any]:
+    """Enter the mode around the module's own forward only, and only in training."""
+
+    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if not self.training:
+            return base.forward(self, *args, **kwargs)
+        site: Site = getattr(self, ATTRIBUTE)
+        mode = PerturbSdpa(site)
+        with mode:
+            output = base.forward(self, *args, **kwargs)
+        if mode.calls == 0:
+            raise AttachError(
+                f"{site.name or 'the model'} ({base.__name__}) has a branch without scaled_dot_product_attention and "
+                "took it, so nothing was perturbed: switch its fused attention on, or leave it out of attach"
+            )
+        return output
+
+    return {"forward": forward, "fused_attn": property(_fused_attn, _set_fused_attn)}
+
+
+def _fused_attn(self: nn.Module) -> bool:
+    """timm's switch between SDPA and an explicit softmax: in training always SDPA, otherwise what the model says."""
+    if "fused_attn" not in self.__dict__:
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute 'fused_attn'")
+    return self.training or self.__dict__["fused_attn"]
+
+
+def _set_fused_attn(self: nn.Module, value: bool) -> None:
+    self.__dict__["fused_attn"] = value

@@ -1,0 +1,97 @@
+"""Two processes on one machine (gloo): DDP and FSDP keep working, and ranks never share draws."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+pytestmark = pytest.mark.skipif(not dist.is_available(), reason="this torch has no distributed package")
+
+
+def worker(rank: int, kind: str) -> None:
+    """One rank. Every assertion here fails the test that started it."""
+    from torch import nn
+    from torch.nn.parallel import DistributedDataParallel
+
+    import attentiondrop as ad
+    from attentiondrop.torch import attach, attention
+    from attentiondrop.torch.random import draw_seed
+
+    dist.init_process_group("gloo", rank=rank, world_size=2)
+    torch.manual_seed(0)
+    seed = draw_seed(torch.device("cpu"))
+    seeds = [torch.zeros_like(seed) for _ in range(2)]
+    dist.all_gather(seeds, seed)
+    assert not torch.equal(*seeds), "ranks that were seeded alike share their draws"
+    q = torch.randn(1, 2, 6, 4, generator=torch.Generator().manual_seed(0))
+    given = attention(q, q, q, ad.DropKey(0.4), generator=torch.Generator().manual_seed(5))
+    both = [torch.zeros_like(given) for _ in range(2)]
+    dist.all_gather(both, given)
+    assert torch.equal(*both), "an explicit generator is used as it is"
+
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 4, 32, dropout=0.0, batch_first=True)
+    model: nn.Module = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    keys = list(model.state_dict())
+    attachment = attach(model, "hard(p=0.4,k=3)+blur(sigma_max=1.0)")
+    if kind == "ddp":
+        wrapped: nn.Module = DistributedDataParallel(model)
+    else:
+        from torch.distributed.fsdp import fully_shard
+
+        for block in model.layers:
+            fully_shard(block)
+        wrapped = fully_shard(model)
+    optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.1)
+    x = torch.randn(2, 7, 16)  # the same on both ranks: only the draws differ
+    output = wrapped(x)
+    outputs = [torch.zeros_like(output) for _ in range(2)]
+    dist.all_gather(outputs, output.detach().contiguous())
+    assert not torch.allclose(*outputs), "ranks perturb alike"
+    output.square().mean().backward()
+    optimizer.step()
+    assert [key.removeprefix("module.") for key in wrapped.state_dict()] == keys
+    if kind == "ddp":
+        weight = model.layers[0].linear1.weight.detach()
+        weights = [torch.zeros_like(weight) for _ in range(2)]
+        dist.all_gather(weights, weight)
+        assert torch.equal(*weights), "DDP did not keep the ranks together"
+    wrapped.eval()
+    with torch.no_grad():
+        assert torch.equal(wrapped(x), wrapped(x))
+    attachment.remove()
+    wrapped.train()
+    assert torch.equal(wrapped(x), wrapped(x))
+    dist.destroy_process_group()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_two_ranks(kind: str) -> None:
+    environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1"}
+    code = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import test_distributed as t; t.worker(int(sys.argv[1]), {kind!r})"
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(rank)],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    logs = [rank.communicate(timeout=300)[0] for rank in ranks]
+    assert all(rank.returncode == 0 for rank in ranks), "\n".join(logs)

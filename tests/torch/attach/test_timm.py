@@ -1,0 +1,131 @@
+"""timm models: SDPA inside, explicit softmax inside, both, and neither."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+
+import pytest
+import torch
+from checks import check_compiled, check_model, randomise
+from torch import nn
+
+import attentiondrop as ad
+from attentiondrop.torch import attach
+
+timm = pytest.importorskip("timm")
+
+SMALL = {"num_classes": 5}
+#: name, arguments, image size, sites
+MODELS = {
+    "vit": ("vit_tiny_patch16_224", {"img_size": 48, "depth": 3}, 48, 3),
+    "deit": ("deit_tiny_distilled_patch16_224", {"img_size": 48, "depth": 2}, 48, 2),
+    "eva02": ("eva02_tiny_patch14_224", {"img_size": 42, "depth": 2}, 42, 2),
+    "beit": ("beit_base_patch16_224", {"img_size": 48, "depth": 2, "embed_dim": 48, "num_heads": 3}, 48, 2),
+    "swin": (
+        "swin_tiny_patch4_window7_224",
+        {"img_size": 56, "embed_dim": 24, "depths": (2, 2), "num_heads": (2, 4)},
+        56,
+        4,
+    ),
+    "cait": ("cait_xxs24_224", {"img_size": 48, "depth": 2}, 48, 2),
+    "maxvit": ("maxvit_rmlp_pico_rw_256", {"img_size": 64}, 64, 22),
+    "siglip": (
+        "vit_base_patch16_siglip_224",
+        {"img_size": 48, "depth": 1, "embed_dim": 48, "num_heads": 3, "num_classes": 0},
+        48,
+        2,
+    ),
+    "twins": ("twins_svt_small", {"img_size": 64, "depths": (2, 2, 2, 2)}, 64, 8),
+    "hiera": ("hiera_tiny_224", {"img_size": 64, "embed_dim": 32, "num_heads": 1, "stages": (1, 1, 1, 1)}, 64, 4),
+}
+
+
+@pytest.fixture(autouse=True)
+def quiet_about_unreached() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ad.AttentionDropWarning)
+        yield
+
+
+def build(key: str) -> tuple[nn.Module, torch.Tensor, int]:
+    name, options, size, sites = MODELS[key]
+    torch.manual_seed(0)
+    model = timm.create_model(name, **(SMALL | options), drop_path_rate=0.0)
+    return randomise(model), torch.randn(2, 3, size, size), sites
+
+
+@pytest.mark.parametrize("key", MODELS)
+def test_promises(key: str) -> None:
+    model, images, sites = build(key)
+
+    def checkpointing(copy: nn.Module) -> None:
+        copy.set_grad_checkpointing(True)
+
+    # maxvit: BatchNorm would update its statistics twice; twins: timm has no checkpointing for it.
+    no_checkpointing = key in ("maxvit", "twins")
+    check_model(model, lambda m: m(images), sites, None if no_checkpointing else checkpointing)
+
+
+@pytest.mark.parametrize("key", ["vit", "eva02", "beit", "swin", "cait"])
+def test_compiled_equals_eager(key: str) -> None:
+    model, images, _ = build(key)
+    check_compiled(model, lambda m: m(images), "aot_eager")
+
+
+@pytest.mark.parametrize(
+    "spec", [ad.BlurSmoothing(1.0), ad.DropHead(0.4), ad.GaussianNoise(0.5), ad.AttentionDropout(0.3)], ids=str
+)
+@pytest.mark.parametrize("key", ["vit", "swin"])
+def test_other_regularisers(key: str, spec: ad.Spec) -> None:
+    model, images, sites = build(key)
+    check_model(model, lambda m: m(images), sites, lambda m: m.set_grad_checkpointing(True), spec)
+
+
+def test_swin_keeps_its_own_attention_in_evaluation() -> None:
+    """timm's switch to SDPA is on in training only, and setting it still works."""
+    model, _, _ = build("swin")
+    layer = model.layers[0].blocks[0].attn
+    assert layer.fused_attn is False
+    with attach(model, "hard"):
+        assert layer.train().fused_attn is True
+        assert layer.eval().fused_attn is False
+        layer.fused_attn = True
+        assert layer.eval().fused_attn is True
+        layer.fused_attn = False
+    assert layer.fused_attn is False and "fused_attn" in vars(layer)
+
+
+def test_what_cannot_be_reached_is_said() -> None:
+    model, _, _ = build("cait")
+    warnings.simplefilter("always", ad.AttentionDropWarning)
+    with pytest.warns(ad.AttentionDropWarning, match="2 attention modules of Cait could not be reached"):
+        attachment = attach(model, "hard")
+    assert [entry.name for entry in attachment.unreached] == ["blocks.0.attn", "blocks.1.attn"]
+    assert "not reached: 2\n  blocks.*.attn  2 x TalkingHeadAttn  it computes its softmax itself" in str(attachment)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("swinv2_tiny_window8_256", "12 x WindowAttention  it computes its softmax itself"),
+        ("mvitv2_tiny", "MultiScaleAttention  it computes its softmax itself"),
+        ("levit_128s", "Attention            it computes its softmax itself"),
+        ("convit_tiny", "GPSA  it computes its softmax itself"),
+        ("resnet18", "nothing in it calls scaled_dot_product_attention"),
+    ],
+)
+def test_nothing_reached_is_an_error(name: str, reason: str) -> None:
+    with torch.device("meta"):
+        model = timm.create_model(name)
+    with pytest.raises(ad.AttachError, match="found no attention in") as error:
+        attach(model, ad.HardMasking())
+    assert reason in str(error.value)
+
+
+def test_attention_over_channels_is_left_out() -> None:
+    with torch.device("meta"):
+        xcit, davit = timm.create_model("xcit_nano_12_p16_224"), timm.create_model("davit_tiny")
+    for model in (xcit, davit):
+        reasons = {entry.reason for entry in attach(model, "hard").unreached}
+        assert reasons == {"it attends over channels, not over tokens"}

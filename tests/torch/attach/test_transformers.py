@@ -1,0 +1,392 @@
+"""transformers: encoders, decoders, cross-attention, grouped queries, soft caps, position biases; tiny random models."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from checks import check_compiled, check_model, randomise
+from torch import Tensor, nn
+
+import attentiondrop as ad
+from attentiondrop.torch import attach
+
+transformers = pytest.importorskip("transformers")
+
+LENGTH, VALID = 8, 5
+#: Sizes under the names that the configurations of most models use.
+SIZES = {
+    "vocab_size": 50,
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 32,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+
+
+@dataclass
+class Model:
+    """How to build a model, what to feed it, and how many sites it has. `masks` name the arguments that hide padding."""
+
+    build: Callable[[], nn.Module]
+    sites: int
+    inputs: Callable[[], dict[str, Tensor]]
+    padded: tuple[tuple[str, str], ...] = ()
+    #: Which inputs the output has the positions of.
+    positions: str = "input_ids"
+    pick: Callable[[Any], Tensor] = lambda output: output[0]
+    checkpointing: bool = True
+
+
+def tokens(length: int = LENGTH) -> Tensor:
+    return torch.randint(3, 50, (2, length), generator=torch.Generator().manual_seed(0))
+
+
+def padding(length: int = LENGTH, valid: int = VALID) -> Tensor:
+    mask = torch.ones(2, length, dtype=torch.long)
+    mask[1, valid:] = 0
+    return mask
+
+
+def text() -> dict[str, Tensor]:
+    return {"input_ids": tokens(), "attention_mask": padding()}
+
+
+def two_texts() -> dict[str, Tensor]:
+    return text() | {"decoder_input_ids": tokens(6), "decoder_attention_mask": padding(6, 4)}
+
+
+def images() -> dict[str, Tensor]:
+    return {"pixel_values": torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))}
+
+
+def config(name: str, **fields: Any) -> Any:
+    return getattr(transformers, name)(**fields)
+
+
+TEXT = (("input_ids", "attention_mask"),)
+BOTH = (*TEXT, ("decoder_input_ids", "decoder_attention_mask"))
+
+MODELS = {
+    "bert": Model(lambda: transformers.BertModel(config("BertConfig", **SIZES, **NO_DROPOUT)), 2, text, TEXT),
+    "vit": Model(
+        lambda: transformers.ViTModel(
+            config("ViTConfig", **{**SIZES, **NO_DROPOUT, "image_size": 16, "patch_size": 4})
+        ),
+        2,
+        images,
+    ),
+    "gpt2": Model(
+        lambda: transformers.GPT2Model(
+            config(
+                "GPT2Config",
+                vocab_size=50,
+                n_embd=16,
+                n_layer=2,
+                n_head=4,
+                n_positions=32,
+                resid_pdrop=0.0,
+                embd_pdrop=0.0,
+                attn_pdrop=0.0,
+                bos_token_id=1,
+                eos_token_id=2,
+            )
+        ),
+        2,
+        text,
+        TEXT,
+    ),
+    "llama": Model(
+        lambda: transformers.LlamaModel(config("LlamaConfig", **SIZES, num_key_value_heads=2)), 2, text, TEXT
+    ),
+    "gemma2": Model(
+        lambda: transformers.Gemma2Model(
+            config(
+                "Gemma2Config", **SIZES, num_key_value_heads=2, head_dim=4, sliding_window=3, query_pre_attn_scalar=4
+            )
+        ),
+        2,
+        text,
+        TEXT,
+    ),
+    "t5": Model(
+        lambda: transformers.T5Model(
+            config(
+                "T5Config",
+                vocab_size=50,
+                d_model=16,
+                d_kv=4,
+                d_ff=32,
+                num_layers=2,
+                num_heads=4,
+                dropout_rate=0.0,
+                pad_token_id=0,
+                eos_token_id=2,
+                decoder_start_token_id=0,
+            )
+        ),
+        6,
+        two_texts,
+        BOTH,
+        "decoder_input_ids",
+    ),
+    "bart": Model(
+        lambda: transformers.BartModel(
+            config(
+                "BartConfig",
+                vocab_size=50,
+                d_model=16,
+                encoder_layers=2,
+                decoder_layers=2,
+                encoder_attention_heads=4,
+                decoder_attention_heads=4,
+                encoder_ffn_dim=32,
+                decoder_ffn_dim=32,
+                max_position_embeddings=32,
+                dropout=0.0,
+                pad_token_id=0,
+                bos_token_id=1,
+                eos_token_id=2,
+                decoder_start_token_id=2,
+                forced_eos_token_id=2,
+            )
+        ),
+        6,
+        two_texts,
+        BOTH,
+        "decoder_input_ids",
+    ),
+    "clip": Model(
+        lambda: transformers.CLIPModel(
+            config(
+                "CLIPConfig",
+                text_config={**SIZES, "projection_dim": 16},
+                vision_config={
+                    "hidden_size": 16,
+                    "intermediate_size": 32,
+                    "num_hidden_layers": 2,
+                    "num_attention_heads": 4,
+                    "image_size": 16,
+                    "patch_size": 4,
+                    "projection_dim": 16,
+                },
+                projection_dim=16,
+            )
+        ),
+        4,
+        lambda: {"input_ids": torch.cat([tokens()[:, :-1], torch.tensor([[2], [2]])], 1)} | images(),
+        pick=lambda output: torch.cat([output.text_embeds, output.image_embeds], -1),
+    ),
+    "clip text": Model(lambda: transformers.CLIPTextModel(config("CLIPTextConfig", **SIZES)), 2, text, TEXT),
+    "whisper": Model(
+        lambda: transformers.WhisperModel(
+            config(
+                "WhisperConfig",
+                vocab_size=50,
+                num_mel_bins=8,
+                d_model=16,
+                encoder_layers=2,
+                decoder_layers=2,
+                encoder_attention_heads=4,
+                decoder_attention_heads=4,
+                encoder_ffn_dim=32,
+                decoder_ffn_dim=32,
+                max_source_positions=10,
+                max_target_positions=16,
+                pad_token_id=0,
+                bos_token_id=1,
+                eos_token_id=2,
+                decoder_start_token_id=1,
+            )
+        ),
+        6,
+        lambda: {
+            "input_features": torch.randn(2, 8, 20, generator=torch.Generator().manual_seed(0)),
+            "decoder_input_ids": tokens(6),
+            "decoder_attention_mask": padding(6, 4),
+        },
+        (("decoder_input_ids", "decoder_attention_mask"),),
+        "decoder_input_ids",
+    ),
+}
+
+
+def build(key: str, **options: Any) -> nn.Module:
+    torch.manual_seed(0)
+    model = MODELS[key].build()
+    if options:
+        model.set_attn_implementation(**options)
+    return randomise(model, 1.5)
+
+
+def runner(key: str) -> Callable[[nn.Module], Tensor]:
+    inputs, pick = MODELS[key].inputs(), MODELS[key].pick
+    cached = key in ("gpt2", "llama", "gemma2", "t5", "bart", "whisper")
+    options = {"use_cache": False} if cached else {}
+    return lambda model: pick(model(**inputs, **options))
+
+
+def checkpointing(model: Any) -> None:
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    if hasattr(model, "enable_input_require_grads"):
+        model.enable_input_require_grads()
+
+
+@pytest.mark.parametrize("key", MODELS)
+@pytest.mark.parametrize("spec", [ad.HardMasking(p=0.4, k=3), ad.BlurSmoothing(sigma_max=1.5)], ids=str)
+def test_promises(key: str, spec: ad.Spec) -> None:
+    model = build(key)
+    # T5 makes its position biases require gradients under checkpointing only, and SDPA then takes its math kernel.
+    same_kernels = not (key == "t5" and isinstance(spec, ad.BlurSmoothing))
+    check_model(model, runner(key), MODELS[key].sites, checkpointing, spec, same_kernels)
+
+
+@pytest.mark.parametrize("key", ["bert", "gpt2", "llama", "t5"])
+def test_promises_with_eager_attention(key: str) -> None:
+    """A model loaded with eager attention stays eager in evaluation and hands out its weights in training."""
+    model = build(key, attn_implementation="eager")
+    check_model(model, runner(key), MODELS[key].sites, checkpointing)
+    if key == "bert":
+        attach(model, ad.HardMasking(p=0.4, k=8, fill="-inf"))
+        weights = model.train()(**text(), output_attentions=True).attentions
+        assert len(weights) == 2 and (weights[0][0] == 0).any()
+
+
+@pytest.mark.parametrize("key", MODELS)
+def test_compiled_equals_eager(key: str) -> None:
+    model = build(key)
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)  # the forward decides; gradients of compiled calls are tested on `attention`
+    # Bart and Whisper decide about LayerDrop in Python in training, attached or not: one graph break each.
+    check_compiled(model, runner(key), "aot_eager", fullgraph=key not in ("bart", "whisper"))
+
+
+SPECS = ["hard(p=0.4,k=3)", "hard(p=0.4,k=3,fill=-inf)", "blur(sigma_max=1.5)", "blur(sigma_max=1.5,edges=renormalize)"]
+SPECS += ["dropkey(p=0.3)", "noise(sigma=0.5)", "attndropout(p=0.3)", "drophead(p=0.3)"]
+
+
+@pytest.mark.parametrize("key", [key for key, model in MODELS.items() if model.padded])
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+def test_padding_is_masked_in_training(key: str, implementation: str) -> None:
+    """With fixed draws, outputs at valid positions do not depend on what stands in padded ones."""
+    if key == "gemma2" and implementation == "sdpa":
+        implementation = "eager"  # SDPA has no soft cap, and Gemma2 chooses eager by itself
+    model = build(key, attn_implementation=implementation).train()
+    entry = MODELS[key]
+    inputs = entry.inputs()
+    other = copy.deepcopy(inputs)
+    for ids, mask in entry.padded:
+        other[ids] = torch.where(inputs[mask].bool(), inputs[ids], 49)
+        assert not torch.equal(other[ids], inputs[ids])
+    valid = inputs[dict(entry.padded)[entry.positions]].bool()
+    for spec in SPECS:
+        with attach(model, spec):
+            outputs = []
+            for data in (inputs, other):
+                torch.manual_seed(1)
+                outputs.append(entry.pick(model(**data))[valid])
+            assert torch.equal(*outputs), spec
+
+
+def test_no_information_from_the_future_in_a_decoder() -> None:
+    for key in ("gpt2", "llama", "gemma2", "clip text"):
+        model = build(key).train()
+        ids = tokens()
+        embeddings = model.get_input_embeddings()
+        vectors: list[Tensor] = []
+
+        def keep(module: nn.Module, args: Any, output: Tensor, vectors: list[Tensor] = vectors) -> Tensor:
+            vectors.append(output.detach().requires_grad_())
+            return vectors[-1]
+
+        embeddings.register_forward_hook(keep)
+        for spec in SPECS:
+            with attach(model, spec):
+                output = model(input_ids=ids)[0]
+                (grad,) = torch.autograd.grad(output[:, 3].sin().sum(), [vectors[-1]])
+                assert grad[:, :4].any() and not grad[:, 4:].any(), (key, spec)
+
+
+def test_models_that_share_a_configuration_stay_apart() -> None:
+    shared = config("BertConfig", **SIZES, **NO_DROPOUT)
+    first, second = transformers.BertModel(shared), transformers.BertModel(shared)
+    attach(first, "hard(p=0.4,k=3)")
+    first.train(), second.train()
+    assert shared._attn_implementation == "sdpa"
+    assert not torch.equal(first(**text())[0], first(**text())[0])
+    assert torch.equal(second(**text())[0], second(**text())[0])
+
+
+def test_sinks_are_honoured() -> None:
+    """gpt-oss has a sink logit for each head: at rate 0 its training forward is its own."""
+    fields = {
+        **SIZES,
+        "num_key_value_heads": 2,
+        "head_dim": 4,
+        "num_local_experts": 2,
+        "num_experts_per_tok": 1,
+        "sliding_window": 3,
+    }
+    model = randomise(transformers.GptOssModel(config("GptOssConfig", **fields)))
+    with torch.no_grad():
+        for layer in model.layers:
+            layer.self_attn.sinks.normal_()
+    model.train()
+    expected = model(**text())[0]
+    with attach(model, "hard(p=0.0)"):
+        torch.testing.assert_close(model(**text())[0], expected)
+    with attach(model, "hard(p=0.4,k=3)"):
+        assert not torch.allclose(model(**text())[0], expected)
+
+
+@pytest.mark.parametrize("key", MODELS)
+def test_rate_zero_changes_nothing_in_training(key: str) -> None:
+    model, entry = build(key).train(), MODELS[key]
+    inputs = entry.inputs()
+    masks = dict(entry.padded)
+    # A padded position may see nothing: then the library gives zeros, and eager attention the mean of what is hidden.
+    where = inputs[masks[entry.positions]].bool() if masks else ...
+    expected = entry.pick(model(**inputs))[where]
+    for spec in ("hard(p=0.0)", "blur(sigma_max=0.0)", "noise(sigma=0.0)"):
+        with attach(model, spec):
+            torch.testing.assert_close(entry.pick(model(**inputs))[where], expected, rtol=2e-5, atol=2e-5)
+
+
+def test_what_cannot_be_reached() -> None:
+    deberta = transformers.DebertaV2Model(config("DebertaV2Config", **SIZES))
+    with pytest.raises(ad.AttachError, match="2 x DisentangledSelfAttention  it computes its softmax itself"):
+        attach(deberta, "hard")
+    bert = build("bert")
+    bert.config._attn_implementation_internal = "flash_attention_2"
+    with pytest.raises(ad.AttachError, match="attn_implementation='flash_attention_2' passes no full mask"):
+        attach(bert, "hard")
+
+
+def test_the_registered_name_without_a_site_is_sdpa() -> None:
+    import attentiondrop.integrations.transformers  # noqa: F401  registers the name
+
+    model = build("bert").eval()
+    expected = model(**text())[0]
+    model.set_attn_implementation("attentiondrop")
+    torch.testing.assert_close(model(**text())[0], expected)
+    attach(model, "hard(p=0.4,k=3)")
+    torch.testing.assert_close(model(**text())[0], expected)
+    assert not torch.allclose(model.train()(**text())[0], expected)
+
+
+def test_save_pretrained_knows_nothing_of_it(tmp_path: Any) -> None:
+    model = build("bert")
+    attach(model, "hard(p=0.4,k=3)")
+    model.save_pretrained(tmp_path)
+    assert "attentiondrop" not in (tmp_path / "config.json").read_text()
+    loaded = transformers.BertModel.from_pretrained(tmp_path)
+    assert torch.equal(loaded.eval()(**text())[0], model.eval()(**text())[0])
