@@ -1,0 +1,5 @@
+"""`python -m attentiondrop` is the command `attentiondrop`."""
+
+from .cli.main import main
+
+raise SystemExit(main())

@@ -1,0 +1,60 @@
+"""The command `attentiondrop`: reads the arguments, runs one sub-command, turns errors into one line each."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import traceback
+from collections.abc import Sequence
+
+from .. import __version__
+from ..errors import AttentionDropError
+from . import compare, info
+from .extras import MissingExtraError
+
+COMMANDS = (compare, info)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code: 0 done, 2 the request cannot be met, 130 interrupted."""
+    parser = _parser()
+    args = parser.parse_args(argv)
+    if args.command is None:
+        parser.print_help(sys.stderr)
+        return 2
+    try:
+        code: int = args.run(args)
+        return code
+    except KeyboardInterrupt:
+        print(
+            f"attentiondrop {args.command}: interrupted; the same command continues where it stopped", file=sys.stderr
+        )
+        return 130
+    except (AttentionDropError, OSError) as error:
+        if args.traceback:
+            traceback.print_exc()
+        else:
+            _complain(args.command, error)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="attentiondrop", description="Regularise the attention distribution, and compare how well that works."
+    )
+    parser.add_argument("--version", action="version", version=f"attentiondrop {__version__}")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND")
+    for command in COMMANDS:
+        subparser = command.add_parser(subparsers)
+        subparser.add_argument("--traceback", action="store_true", help=argparse.SUPPRESS)
+        subparser.set_defaults(run=command.run)
+    return parser
+
+
+def _complain(command: str, error: Exception) -> None:
+    """Say in one line what is wrong."""
+    message = " ".join(str(error).split())
+    if isinstance(error, OSError) and error.strerror:
+        message = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    separator = " " if isinstance(error, MissingExtraError) else ": "
+    print(f"attentiondrop {command}{separator}{message}", file=sys.stderr)

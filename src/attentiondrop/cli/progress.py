@@ -1,0 +1,51 @@
+"""The progress bar of long commands: on standard error, so that standard output holds nothing but results."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Column
+
+
+class ProgressBar:
+    """A `Listener` of a comparison: a bar over all epochs with elapsed time and time left, and lines above it.
+
+    In a log, where a bar cannot move, the lines tell how far things are and the bar is printed once at the end.
+    """
+
+    def __init__(self) -> None:
+        self._console = Console(stderr=True, highlight=False)
+        self._bar = Progress(
+            TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")),
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(),
+            TextColumn("epochs"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=self._console,
+        )
+        self._task = self._bar.add_task("loading torch", total=None)
+
+    def __enter__(self) -> ProgressBar:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def say(self, line: str) -> None:
+        """Print a line above the bar."""
+        self._console.print(line, markup=False, soft_wrap=True)
+
+    def plan(self, epochs: int) -> None:
+        """Tell the bar how long the way is."""
+        self._bar.update(self._task, total=epochs, description="nothing left to run" if epochs == 0 else "starting")
+
+    def progress(self, label: str, epochs: int) -> None:
+        """Tell the bar how far things are."""
+        self._bar.update(self._task, completed=epochs, description=label)

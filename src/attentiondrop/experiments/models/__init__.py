@@ -1,0 +1,1 @@
+"""The models of the experiments, one file each."""

@@ -1,0 +1,186 @@
+"""The command line: what a person types, reads and gets back."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import attentiondrop
+from attentiondrop.cli.main import main
+
+
+def fresh(code: str, *args: str) -> subprocess.CompletedProcess[str]:
+    """Run `code` in a new interpreter that finds the same library."""
+    source = str(Path(attentiondrop.__file__).parents[1])
+    environment = os.environ | {"PYTHONPATH": source}
+    return subprocess.run([sys.executable, "-c", code, *args], capture_output=True, text=True, env=environment)
+
+
+LOADED = """
+import sys
+from attentiondrop.cli.main import main
+try:
+    code = main(sys.argv[1:])
+except SystemExit as stop:
+    code = stop.code
+heavy = {"torch", "timm", "sklearn", "rich", "torchmetrics", "transformers", "torchvision"} & set(sys.modules)
+print(sorted(heavy), file=sys.stderr)
+sys.exit(code)
+"""
+
+
+@pytest.mark.parametrize("args", [["--help"], ["--version"], ["compare", "--help"], ["info", "--help"], ["info"]])
+def test_light_commands_load_no_framework(args: list[str]) -> None:
+    done = fresh(LOADED, *args)
+    assert done.returncode == 0
+    assert done.stderr.strip() == "[]"
+    assert done.stdout
+
+
+WITHOUT = """
+import sys
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in sys.argv[1].split(","):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Blocker())
+from attentiondrop.cli.main import main
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("blocked", "named"),
+    [
+        ("timm", "timm"),
+        ("sklearn", "scikit-learn"),
+        ("torch,timm,torchmetrics,sklearn,rich", "torch, timm, torchmetrics, scikit-learn, rich"),
+    ],
+)
+def test_a_missing_extra_is_one_line(blocked: str, named: str, tmp_path: Path) -> None:
+    done = fresh(WITHOUT, blocked, "compare", "--out", str(tmp_path / "out"))
+    assert done.returncode == 2
+    expected = f'attentiondrop compare needs {named}; install it with: pip install "attentiondrop[experiments]"\n'
+    assert done.stderr == expected
+    assert done.stdout == ""
+    assert not (tmp_path / "out").exists()
+
+
+def test_light_commands_work_without_any_extra() -> None:
+    done = fresh(WITHOUT, "torch,timm,torchmetrics,sklearn,rich", "info")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_info_names_version_specs_and_device(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["info"]) == 0
+    text = capsys.readouterr().out
+    for part in (attentiondrop.__version__, "numpy ", "torch ", "device: ", "hard(p=0.1,k=5)", "oneof(...)"):
+        assert part in text
+    assert "Zero each of a row's `k` largest logits" in text
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["--version"])
+    assert stop.value.code == 0
+    assert capsys.readouterr().out == f"attentiondrop {attentiondrop.__version__}\n"
+
+
+def test_no_command_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert "compare" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("args", "line"),
+    [
+        (["--methods", "hrad"], "attentiondrop compare: unknown method 'hrad'"),
+        (["--methods", "hard(p=7)"], "attentiondrop compare: cannot read spec 'hard(p=7)'"),
+        (["--methods", "blur+consistency"], "attentiondrop compare: method 'blur+consistency'"),
+        (["--methods", "none", "none"], "attentiondrop compare: method 'none' is given twice"),
+    ],
+)
+def test_a_wrong_method_is_one_line_before_anything_runs(
+    args: list[str], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compare", *args, "--out", str(tmp_path / "out")]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith(line)
+    assert captured.err.count("\n") == 1
+    assert captured.out == ""
+    assert not (tmp_path / "out").exists()
+
+
+def test_traceback_on_request(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "--methods", "hrad", "--traceback"]) == 2
+    assert "Traceback (most recent call last)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flag", ["--seeds", "--epochs"])
+@pytest.mark.parametrize("value", ["0", "-1", "1.5", "two"])
+def test_counts_are_positive_integers(flag: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["compare", flag, value])
+    assert stop.value.code == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_an_unwritable_folder_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    assert main(["compare", "--out", str(tmp_path / "file" / "out")]) == 2
+    line = capsys.readouterr().err
+    assert line == f"attentiondrop compare: {tmp_path / 'file' / 'out'}: Not a directory\n"
+    # The tests may run as root, who may write everywhere.
+    monkeypatch.setattr("attentiondrop.experiments.record.os.access", lambda *args: False)
+    assert main(["compare", "--out", str(tmp_path)]) == 2
+    line = capsys.readouterr().err
+    assert line == f"attentiondrop compare: {tmp_path}: results cannot be written into this folder\n"
+
+
+def test_no_cuda_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert main(["compare", "--device", "cuda", "--out", str(tmp_path)]) == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last == "attentiondrop compare: device 'cuda': torch sees no CUDA device on this machine"
+
+
+def test_compare_prints_a_table_writes_json_and_continues(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = ["compare", "--methods", "none", "hard(k=3)", "--seeds", "1", "--epochs", "1"]
+    assert main(command) == 0
+    first = capsys.readouterr()
+    assert "hard(p=0.1,k=3)" in first.out
+    assert "One seed is too few" in first.out
+    assert str(Path("runs") / "digits" / "results.json") in first.out
+    assert "none, seed 0: accuracy" in first.err
+    assert "2/2 epochs" in first.err
+    assert "\x1b" not in first.err + first.out
+    rows = json.loads(Path("runs/digits/results.json").read_text())["rows"]
+    assert [row["method"] for row in rows] == ["none", "hard(p=0.1,k=3)"]
+    assert main(command) == 0
+    second = capsys.readouterr()
+    assert second.out == first.out
+    assert "2 of 2 runs are finished already" in second.err
+
+
+def test_an_interruption_says_how_to_continue(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("attentiondrop.experiments.compare.run", interrupted)
+    assert main(["compare", "--out", str(tmp_path)]) == 130
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last == "attentiondrop compare: interrupted; the same command continues where it stopped"
