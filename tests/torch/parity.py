@@ -118,7 +118,7 @@ CASES = [
 def numpy_draws(spec: Spec, seed: int, shape: LogitShape, device: str = "cpu") -> tuple[Any, np.ndarray]:
     """The draws that `attention` makes right after `torch.manual_seed(seed)`, and those of its `dropout_p`."""
     torch.manual_seed(seed)
-    drawn = draw_seed(torch.device(device))
+    drawn = draw_seed(torch.zeros(1, device=device))
     return to_numpy(sample(spec, drawn, shape)), to_numpy(Stream(drawn, DROPOUT_STREAM).uniforms(*shape))
 
 

@@ -18,7 +18,7 @@ from .functional import BACKENDS, Backend
 # Each import registers its kind of site.
 from .sites import multihead as _multihead  # noqa: F401
 from .sites import sdpa as _sdpa  # noqa: F401
-from .sites import transformers as _transformers
+from .sites import transformers as _transformers  # noqa: F401
 from .sites.base import Site, install, site_of, uninstall
 from .sites.discovery import Found, find_attention
 
@@ -135,10 +135,7 @@ def attach(model: nn.Module, spec: Choice | Patterns, backend: Backend = "auto")
     # What no pattern asks for is not missed either.
     attachment.unreached = tuple(entry for entry in unreached if _choose(entry.name, patterns) is not None)
     for entry, drop in chosen:
-        site = Site(entry.name, drop, backend, str(entry.kind))
-        if entry.kind == "transformers":
-            site.extra.update(_transformers.training_extra(entry.module.config))
-        install(entry.module, site)
+        install(entry.module, Site(entry.name, drop, backend, str(entry.kind)))
         attachment._modules.append(entry.module)
     if attachment.unreached:
         lines = "\n".join(_grouped([tuple(entry) for entry in attachment.unreached]))

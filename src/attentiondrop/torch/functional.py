@@ -130,7 +130,7 @@ def perturbed_attention(
     query, key, value = _autocast(query, key, value)
     with torch.autocast(query.device.type, enabled=False):
         inputs = normalise(query, key, value, options.attn_mask, options.bias, options.scale, options.enable_gqa)
-        seed = None if drop is None and options.dropout_p == 0 else draw_seed(query.device, generator)
+        seed = None if drop is None and options.dropout_p == 0 else draw_seed(query, generator)
         leaves = leaves_of(drop, seed, inputs.shape, inputs.compute_dtype)
         output, weights = _dispatch(inputs, leaves, options, seed, backend)
     if weights is not None and len(inputs.lead) != 2:

@@ -58,7 +58,9 @@ def attend_with_lse_backward(
             grad, q, k, v, output, lse, 0.0, True, attn_mask=bias, scale=scale
         )
     else:
-        # The kernel reads the log-sum-exp in blocks of 32 rows.
+        # The kernel takes for granted that outputs lie in memory as its forward writes them, [B, N, H, E].
+        output = output.transpose(1, 2).contiguous().transpose(1, 2)
+        # And it reads the log-sum-exp in blocks of 32 rows.
         lse = F.pad(lse, (0, -lse.shape[-1] % 32)).contiguous()
         no_dropout = torch.zeros((), dtype=torch.int64, device=q.device)
         d_q, d_k, d_v, _ = _aten._scaled_dot_product_efficient_attention_backward(

@@ -56,7 +56,7 @@ class AttentionDrop(nn.Module):
         if bias is not None:
             work = work + bias.to(work.dtype)
         shape = LogitShape(*work.shape)
-        seed = draw_seed(logits.device, self.generator) if self.training else None
+        seed = draw_seed(logits, self.generator) if self.training else None
         leaves = leaves_of(self.spec, seed, shape, work.dtype)
         layout = layout_for(leaves, visible, is_causal, shape.rows, look=False)
         weights = perturbed_weights(work, layout.dense(shape.rows, shape.columns, logits.device), leaves, seed)

@@ -17,6 +17,7 @@ The hash, on 32-bit words with wrap-around::
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import torch
@@ -32,33 +33,51 @@ _MIX_2 = 0x846CA68B - 2**32
 # An op of its own, because Inductor would otherwise lower the draw to its own generator. Defined by hand:
 # `torch.library.custom_op` loads the compiler, and with it Triton, on the first call even on a CPU.
 _library = torch.library.Library("attentiondrop", "FRAGMENT")
-_library.define("draw_seed(Device device) -> Tensor", tags=(torch.Tag.nondeterministic_seeded,))
+_library.define("draw_seed(Tensor like, int call) -> Tensor", tags=(torch.Tag.nondeterministic_seeded,))
 
 
-def _draw_seed(device: torch.device) -> Tensor:
-    """A fresh seed from the default generator of `device`, as a 0-dim int64 tensor there (no synchronisation)."""
-    seed = torch.randint(0, 2**63 - 1, (), dtype=torch.int64, device=device)
+def _draw_seed(like: Tensor, call: int) -> Tensor:
+    """A fresh seed from the default generator of the device of `like`, as a 0-dim int64 tensor (no synchronisation).
+
+    Neither argument changes the seed, but both keep a compiled graph honest: `like` orders the draws of layers that
+    feed each other, and `call`, which no two places of a graph share, keeps equal-looking draws from being merged into
+    one (compilers up to torch 2.14 do that to operators they do not know).
+    """
+    seed = torch.randint(0, 2**63 - 1, (), dtype=torch.int64, device=like.device)
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         # Ranks that were all seeded alike must not drop the same positions. Rank 0 keeps its seed.
         seed = seed ^ ((torch.distributed.get_rank() * 0x9E3779B97F4A7C15) & (2**63 - 1))
     return seed
 
 
-def _fake_seed(device: torch.device) -> Tensor:
-    return torch.empty((), dtype=torch.int64, device=device)
+def _fake_seed(like: Tensor, call: int) -> Tensor:
+    return torch.empty((), dtype=torch.int64, device=like.device)
 
 
 _library.impl("draw_seed", _draw_seed, "CompositeExplicitAutograd")
 torch.library.register_fake("attentiondrop::draw_seed", _fake_seed, lib=_library)
 
 
-def draw_seed(device: torch.device, generator: torch.Generator | None = None) -> Tensor:
-    """One seed for one call. A generator that is passed in is used as it is, also across ranks."""
+_calls = itertools.count(1)
+
+
+def _next_call() -> int:
+    """A number that is new each time, while a graph is traced; the graph then holds it as a constant."""
+    return next(_calls)
+
+
+# What torch.compiler.assume_constant_result does, without loading the compiler.
+_next_call._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def draw_seed(like: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """One seed for one call, on the device of `like`. A generator that is passed in is used as it is, on every rank."""
     if generator is None:
-        seed: Tensor = torch.ops.attentiondrop.draw_seed(device)
+        call = _next_call() if torch.compiler.is_compiling() else 0
+        seed: Tensor = torch.ops.attentiondrop.draw_seed(like.detach(), call)
         return seed
     drawn = torch.randint(0, 2**63 - 1, (), dtype=torch.int64, device=generator.device, generator=generator)
-    return drawn.to(device)
+    return drawn.to(like.device)
 
 
 class Stream:

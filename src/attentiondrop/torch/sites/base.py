@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import nn
 
@@ -31,19 +31,21 @@ class Site:
     extra: dict[str, Any] = field(default_factory=dict)
 
 
-#: Given the class to extend, the members of the generated subclass. One for each kind of site.
-Members = Callable[[type[nn.Module]], dict[str, Any]]
-KINDS: dict[str, Members] = {}
+def _nothing(module: nn.Module) -> dict[str, Any]:
+    return {}
 
 
-def register_kind(kind: str) -> Callable[[Members], Members]:
-    """Make a way of reaching attention known under `kind`, also to pickles."""
+class Kind(NamedTuple):
+    """A way of reaching attention."""
 
-    def keep(members: Members) -> Members:
-        KINDS[kind] = members
-        return members
+    #: Given the class to extend, what the generated subclass has of its own.
+    members: Callable[[type[nn.Module]], dict[str, Any]]
+    #: Given the module, what its site must remember of it.
+    remember: Callable[[nn.Module], dict[str, Any]] = _nothing
 
-    return keep
+
+#: Name -> kind. Each module of this package adds its own; pickles find them here.
+KINDS: dict[str, Kind] = {}
 
 
 _classes: dict[tuple[type[nn.Module], str], type[nn.Module]] = {}
@@ -65,7 +67,7 @@ def _generate(base: type[nn.Module], kind: str) -> type[nn.Module]:
         return rebuild, (base, kind), self.__getstate__()
 
     members = {
-        **KINDS[kind](base),
+        **KINDS[kind].members(base),
         "__reduce_ex__": reduce,
         "__module__": base.__module__,
         "__qualname__": base.__qualname__,
@@ -89,6 +91,7 @@ def site_of(module: nn.Module) -> Site | None:
 
 def install(module: nn.Module, site: Site) -> None:
     """Exchange the class of `module`."""
+    site.extra.update(KINDS[site.kind].remember(module))
     module.__dict__[ATTRIBUTE] = site
     module.__class__ = regularised_class(type(module), site.kind)
 

@@ -11,6 +11,7 @@ from torch import nn
 
 from . import transformers
 from .base import site_of
+from .sdpa import SWITCH
 
 #: Classes of timm that attend over channels: their "keys" are features, so dropping or blurring them means nothing.
 _CHANNEL_ATTENTION = {"XCA", "ChannelAttention", "ChannelAttentionV2"}
@@ -54,7 +55,7 @@ def _classify(name: str, module: nn.Module) -> Found | None:
     if cls.__name__ in _CHANNEL_ATTENTION:
         return Found(name, module, None, "it attends over channels, not over tokens")
     if "scaled_dot_product_attention" in used:
-        return _reachable(name, module, "sdpa")
+        return _reachable(name, module, "sdpa with a switch" if SWITCH in module.__dict__ else "sdpa")
     softmax = "softmax" in used or any(isinstance(child, nn.Softmax) for child in module.children())
     if softmax and "att" in f"{cls.__name__} {name.rpartition('.')[2]}".lower():
         return Found(name, module, None, "it computes its softmax itself, without scaled_dot_product_attention")

@@ -13,10 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..functional import Options, perturbed_attention
-from .base import ATTRIBUTE, Site, register_kind
+from .base import ATTRIBUTE, KINDS, Kind, Site
 
 
-@register_kind("multihead")
 def members(base: type[nn.Module]) -> dict[str, Any]:
     """The forward of `nn.MultiheadAttention` in training; everything else stays."""
 
@@ -141,3 +140,6 @@ def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
     if mask.dtype != torch.bool:
         return mask
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, -torch.inf)
+
+
+KINDS["multihead"] = Kind(members)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from ...errors import AttachError
 from ..functional import attention
-from .base import ATTRIBUTE, Site, register_kind
+from .base import ATTRIBUTE, KINDS, Kind, Site
+
+#: The attribute with which a timm module chooses between SDPA and an explicit softmax.
+SWITCH = "fused_attn"
 
 
 class PerturbSdpa(TorchFunctionMode):
@@ -25,6 +29,8 @@ class PerturbSdpa(TorchFunctionMode):
         if func is F.scaled_dot_product_attention:
             self.calls += 1
             return _perturbed(self.site, *args, **(kwargs or {}))
+        if func is Tensor.unflatten:
+            func = torch.unflatten  # the same; the compiler of torch 2.11 cannot trace the method from here
         return func(*args, **(kwargs or {}))
 
 
@@ -53,7 +59,6 @@ def _perturbed(
     )
 
 
-@register_kind("sdpa")
 def members(base: type[nn.Module]) -> dict[str, Any]:
     """Enter the mode around the module's own forward only, and only in training."""
 
@@ -71,15 +76,28 @@ def members(base: type[nn.Module]) -> dict[str, Any]:
             )
         return output
 
-    return {"forward": forward, "fused_attn": property(_fused_attn, _set_fused_attn)}
+    return {"forward": forward}
 
 
-def _fused_attn(self: nn.Module) -> bool:
-    """timm's switch between SDPA and an explicit softmax: in training always SDPA, otherwise what the model says."""
-    if "fused_attn" not in self.__dict__:
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute 'fused_attn'")
-    return self.training or self.__dict__["fused_attn"]
+def members_with_switch(base: type[nn.Module]) -> dict[str, Any]:
+    """timm's modules, which have a switch between SDPA and an explicit softmax."""
+    return {**members(base), SWITCH: property(_switch, _set_switch)}
 
 
-def _set_fused_attn(self: nn.Module, value: bool) -> None:
-    self.__dict__["fused_attn"] = value
+def _switch(self: nn.Module) -> bool:
+    """In training always SDPA, otherwise what the model says."""
+    site: Site = getattr(self, ATTRIBUTE)
+    return self.training or site.extra[SWITCH]
+
+
+def _set_switch(self: nn.Module, value: bool) -> None:
+    self.__dict__[SWITCH] = value  # for the class that the module returns to
+    getattr(self, ATTRIBUTE).extra[SWITCH] = value
+
+
+def _remember_switch(module: nn.Module) -> dict[str, Any]:
+    return {SWITCH: module.__dict__[SWITCH]}
+
+
+KINDS["sdpa"] = Kind(members)
+KINDS["sdpa with a switch"] = Kind(members_with_switch, _remember_switch)

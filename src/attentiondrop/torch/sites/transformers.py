@@ -11,39 +11,43 @@ from typing import Any
 
 from torch import nn
 
-from .base import ATTRIBUTE, Site, register_kind
+from .base import ATTRIBUTE, KINDS, Kind, Site
 
 #: Implementations whose masks say everything that the attention function must know.
 REACHABLE = ("sdpa", "eager", "attentiondrop")
 
 
-@register_kind("transformers")
 def members(base: type[nn.Module]) -> dict[str, Any]:
     """Only the view of the configuration changes; `attentiondrop.integrations.transformers` does the rest."""
     return {"config": property(_config, _set_config)}
 
 
 def _config(self: nn.Module) -> Any:
-    config = self.__dict__["config"]
-    if not self.training:
-        return config
     site: Site = getattr(self, ATTRIBUTE)
-    return site.extra["training_config"]
+    return site.extra["training_config" if self.training else "config"]
 
 
 def _set_config(self: nn.Module, config: Any) -> None:
     self.__dict__["config"] = config
-    getattr(self, ATTRIBUTE).extra.update(training_extra(config))
+    getattr(self, ATTRIBUTE).extra.update(_remember_config(config))
 
 
-def training_extra(config: Any) -> dict[str, Any]:
-    """What a site remembers: the implementation it stands in for, and the configuration for training."""
+def _remember(module: nn.Module) -> dict[str, Any]:
+    return _remember_config(module.__dict__["config"])
+
+
+def _remember_config(config: Any) -> dict[str, Any]:
+    """What a site remembers: the implementation it stands in for, the configuration, and the one for training.
+
+    The module's `__dict__` keeps the configuration too, for the class it returns to; a property that reads it from
+    there sends the compiler of torch 2.11 in circles.
+    """
     from ...integrations.transformers import NAME
 
     view = copy.copy(config)
     # Not through the property: its setter would reach into configurations nested in the shared one.
     view.__dict__["_attn_implementation_internal"] = NAME
-    return {"origin": config._attn_implementation, "training_config": view}
+    return {"origin": config._attn_implementation, "config": config, "training_config": view}
 
 
 def why_unreachable(module: nn.Module) -> str | None:
@@ -57,3 +61,6 @@ def why_unreachable(module: nn.Module) -> str | None:
             "load the model with attn_implementation='sdpa'"
         )
     return None
+
+
+KINDS["transformers"] = Kind(members, _remember)

@@ -1,0 +1,116 @@
+"""What only a CUDA device can show: parity there, CUDA graphs, compiled kernels, memory. Run with `pytest -m gpu`."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from parity import CASES, errors
+from test_parity import FUSED, SPECS, UNFUSED, tolerance
+
+import attentiondrop as ad
+from attentiondrop.specs import Spec
+from attentiondrop.torch import attach, attention
+from attentiondrop.torch.random import Stream
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
+
+
+@pytest.fixture(autouse=True)
+def no_tf32() -> None:
+    torch.backends.cuda.matmul.allow_tf32 = False
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=str)
+def test_eager_matches_the_oracle(spec: Spec) -> None:
+    for case in CASES:
+        for dtype in DTYPES:
+            found = errors(spec, case, dtype, "eager", "cuda")
+            assert max(found.values()) <= tolerance(dtype, "eager"), (str(case), dtype, found)
+
+
+@pytest.mark.parametrize("spec", FUSED, ids=str)
+def test_fused_matches_the_oracle(spec: Spec) -> None:
+    blurs = [leaf for leaf in spec.leaves() if isinstance(leaf, ad.BlurSmoothing) and leaf.width > 1]
+    for case in CASES:
+        if (
+            (blurs and case.name in UNFUSED)
+            or (len(blurs) > 1 and "causal" in case.name)
+            or case.name in ("soft cap", "sinks")
+        ):
+            continue
+        for dtype in DTYPES:
+            if dtype == torch.float64 and blurs and "causal" in case.name:
+                with pytest.raises(ad.BackendError, match=r"no fused attention with a log-sum-exp for torch\.float64"):
+                    errors(spec, case, dtype, "fused", "cuda")
+                continue
+            found = errors(spec, case, dtype, "fused", "cuda")
+            # SDPA's own kernels on a GPU round float32 products once more than a CPU does.
+            bound = 4 * tolerance(dtype, "fused") if dtype == torch.float32 else tolerance(dtype, "fused")
+            assert max(found.values()) <= bound, (str(case), dtype, found)
+
+
+def test_the_hash_is_the_same_on_every_device() -> None:
+    seed = torch.tensor(123456789012345)
+    for number in range(3):
+        cpu, gpu = Stream(seed, number), Stream(seed.cuda(), number)
+        assert torch.equal(cpu.uniforms(2, 3, 50, 70), gpu.uniforms(2, 3, 50, 70).cpu())
+        assert torch.equal(cpu.uniform_vector(1000), gpu.uniform_vector(1000).cpu())
+        torch.testing.assert_close(cpu.normals(2, 3, 50, 70), gpu.normals(2, 3, 50, 70).cpu(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("text", ["hard(p=0.3,k=3)", "blur(sigma_max=1.0)", "oneof(dropkey,noise)"])
+def test_cuda_graphs_draw_anew_in_every_replay(text: str) -> None:
+    spec = ad.parse(text)
+    q, k, v = torch.randn(3, 2, 4, 33, 16, device="cuda", dtype=torch.bfloat16)
+    attention(q, k, v, spec)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        output = attention(q, k, v, spec, is_causal=True)
+    results = []
+    for _ in range(3):
+        graph.replay()
+        results.append(output.clone())
+    assert not torch.equal(results[0], results[1]) and not torch.equal(results[1], results[2])
+
+
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+@pytest.mark.parametrize("text", ["hard(p=0.3,k=3)", "blur(sigma_max=1.0)"])
+def test_compiled_model_equals_eager(text: str, mode: str) -> None:
+    torch._dynamo.reset()
+    # float64, so that rounding cannot hide or fake a difference
+    options = {"device": "cuda", "dtype": torch.float64}
+    layer = torch.nn.TransformerEncoderLayer(64, 4, 128, dropout=0.0, batch_first=True, norm_first=True, **options)
+    model = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    x = torch.randn(4, 33, 64, **options)
+    attach(model, text)
+    compiled = torch.compile(model, fullgraph=True, mode=mode)
+    grads = []
+    for function in (model, compiled):
+        for _ in range(3):  # warm-up, recording, replay
+            model.zero_grad()
+            torch.manual_seed(1)
+            function(x).square().mean().backward()
+        grads.append([p.grad.clone() for p in model.parameters()])
+    for have, want in zip(*grads, strict=True):
+        torch.testing.assert_close(have, want, rtol=1e-9, atol=1e-11)
+    first, second = compiled(x).clone(), compiled(x).clone()
+    assert not torch.equal(first, second)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_memory_of_a_blur_is_linear(causal: bool) -> None:
+    """Peak extra memory of forward and backward grows with N, not with N^2."""
+    peaks = []
+    for n in (2048, 8192):
+        q, k, v = (torch.randn(1, 4, n, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        attention(q, k, v, ad.BlurSmoothing(1.0), is_causal=causal).sum().backward()
+        peaks.append(torch.cuda.max_memory_allocated() - before)
+    assert peaks[1] < 5 * peaks[0], peaks
