@@ -56,8 +56,10 @@ def attention_forward(
             scale=scaling,
             enable_gqa=query.shape[1] != key.shape[1],
             bias=position_bias,
-            softcap=softcap,
-            sinks=s_aux,
+            # Training must match the model's own evaluation: transformers' sdpa knows neither of these (releases up
+            # to 5.17 ignore them there, later ones refuse).
+            softcap=None if origin == "sdpa" else softcap,
+            sinks=None if origin == "sdpa" else s_aux,
         ),
         # Eager attention hands out its weights, so its stand-in does.
         backend="auto" if site is None else "eager" if origin == "eager" and site.backend == "auto" else site.backend,  # type: ignore[arg-type]

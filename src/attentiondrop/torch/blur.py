@@ -36,6 +36,8 @@ def why_not_masked(
 ) -> str | None:
     """The reason why the mask, bias or dropout of this call forbids blurred keys, or None if nothing does."""
     blurs = _blurs(leaves)
+    if blurs and torch.compiler.is_compiling() and inputs.q.dtype == torch.float64 and inputs.q.device.type == "cpu":
+        return "the compiler of torch 2.11 takes the log-sum-exp of float64 attention on a CPU for float32"
     if blurs and visibility.pairs is not None:
         if torch.compiler.is_compiling():
             return (
