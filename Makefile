@@ -11,7 +11,7 @@ demo: $(SETUP)  ## train a small ViT with and without AttentionDrop and compare
 	$(BIN)/attentiondrop compare digits --methods none dropout hard blur --seeds 2 --out runs/digits
 
 test: lint typecheck  ## everything that CI runs
-	COVERAGE_CORE=sysmon OMP_NUM_THREADS=1 $(BIN)/pytest -m "not gpu" -n $(WORKERS) --dist worksteal --durations=15 --cov --cov-report=term
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not gpu" -n $(WORKERS) --dist worksteal --durations=15 --cov --cov-report=term
 
 test-gpu: $(SETUP)  ## the tests that need a CUDA device
 	$(BIN)/pytest -m gpu

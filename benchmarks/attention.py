@@ -1,6 +1,6 @@
 """Attention alone, forward and backward: ratios to plain SDPA from one run on this machine.
 
-    python benchmarks/attention.py [--shape B H N D] [--device cuda] [--dtype bfloat16] [--repeats 20]
+    python benchmarks/attention.py [--shape B H N D] [--device cuda] [--dtype bfloat16] [--repeats 20] [--compile]
 
 Rows take turns within every repeat, so that a machine that slows down slows all of them down; the ratio of each repeat
 is taken to the plain SDPA of the same repeat. The paper's listings are timed as it prints them.
@@ -82,15 +82,17 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--dtype", default=None, help="bfloat16 on a GPU, float32 on a CPU by default")
     parser.add_argument("--repeats", type=int, default=10)
+    parser.add_argument("--compile", action="store_true", help="every row under torch.compile")
     args = parser.parse_args()
     dtype = getattr(torch, args.dtype or ("bfloat16" if args.device == "cuda" else "float32"))
     torch.manual_seed(0)
     inputs = [torch.randn(*args.shape, device=args.device, dtype=dtype, requires_grad=True) for _ in range(3)]
     grad = torch.randn(*args.shape, device=args.device, dtype=dtype)
     chip = torch.cuda.get_device_name() if args.device == "cuda" else f"{platform.machine()} CPU"
-    print(f"{chip}, torch {torch.__version__}, {dtype}, B H N D = {args.shape}, forward and backward")
+    what = "forward and backward" + ", compiled" * args.compile
+    print(f"{chip}, torch {torch.__version__}, {dtype}, B H N D = {args.shape}, {what}")
 
-    table = rows()
+    table = {name: torch.compile(attend) if args.compile else attend for name, attend in rows().items()}
     times: dict[str, list[float]] = {name: [] for name in table}
     for repeat in range(args.repeats + 3):
         for name, attend in table.items():

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from .errors import ArgumentError, bad_argument, warn_once
+from .validation import integer, number, one_of
 
 Level = Literal["logits", "weights", "heads", "model", "container"]
 
@@ -331,33 +332,6 @@ def build(cls: type[Spec], fields: dict[str, Any]) -> Spec:
     if missing:
         raise ArgumentError(f"{cls.name}: field 'parts' is missing")
     return cls(**fields)
-
-
-def number(name: str, value: Any, minimum: float, maximum: float = math.inf) -> float:
-    """`value` as a finite float within the limits, or an error that names the argument."""
-    expected = f"a number >= {minimum:g}" if maximum == math.inf else f"a number in [{minimum:g}, {maximum:g}]"
-    # NumPy scalars are numbers too, but most are not registered as int or float.
-    plain = value.item() if getattr(value, "ndim", None) == 0 and hasattr(value, "item") else value
-    if isinstance(plain, bool) or not isinstance(plain, int | float):
-        raise bad_argument(name, expected, value)
-    result = float(plain)
-    if not math.isfinite(result) or not minimum <= result <= maximum:
-        raise bad_argument(name, expected, value)
-    return result
-
-
-def integer(name: str, value: Any, minimum: int) -> int:
-    """`value` as an int of at least `minimum`, or an error that names the argument."""
-    result = number(name, value, minimum)
-    if result != int(result):
-        raise bad_argument(name, f"an integer >= {minimum}", value)
-    return int(result)
-
-
-def one_of(name: str, value: Any, choices: tuple[str, ...]) -> None:
-    """Check that `value` is one of a few words."""
-    if not isinstance(value, str) or value not in choices:
-        raise bad_argument(name, "one of " + ", ".join(map(repr, choices)), value)
 
 
 def _set_probability(spec: Spec, field: str) -> None:

@@ -118,14 +118,14 @@ def test_autocast_gives_the_dtype_of_sdpa(spec: Spec) -> None:
 
 
 @needs_compiler
-@pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(
-    "spec",
+    ("spec", "causal"),
     [
-        ad.HardMasking(p=0.3, k=3, fill="-inf"),
-        ad.BlurSmoothing(1.0, sampling="head", edges="renormalize"),
-        ad.GaussianNoise(0.5),
-        ad.OneOf([ad.DropKey(0.3), ad.Compose([ad.BlurSmoothing(1.0), ad.AttentionDropout(0.2)]), ad.DropHead(0.3)]),
+        (ad.HardMasking(p=0.3, k=3, fill="-inf"), True),
+        (ad.BlurSmoothing(1.0, sampling="head", edges="renormalize"), False),
+        (ad.BlurSmoothing(1.0, sampling="head", edges="renormalize"), True),
+        (ad.GaussianNoise(0.5), False),
+        (ad.OneOf([ad.DropKey(0.3), ad.Compose([ad.AttentionDropout(0.2), ad.DropHead(0.3)])]), False),
     ],
     ids=str,
 )
@@ -178,6 +178,23 @@ def test_a_generator_cannot_be_compiled_and_says_so() -> None:
     )
     with pytest.raises(Exception, match=r"torch\.compile cannot trace a generator"):
         compiled(torch.randn(1, 2, 6, 4))
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_operators_pass_the_checks_of_torch(dtype: torch.dtype, masked: bool) -> None:
+    """Schemas, fake implementations, autograd registration and tracing of what the package registers."""
+    q, k, v = (torch.randn(2, 3, 7, 8, dtype=dtype, requires_grad=True) for _ in range(3))
+    band = torch.randn(2, 3, 7, 2, requires_grad=True)
+    keys = torch.rand(2, 1, 1, 7) < 0.7 if masked else None
+    operators = torch.ops.attentiondrop
+    torch.library.opcheck(operators.merged_attention.default, (q, k, v, band, keys, 0.3))
+    results = operators.merged_attention(q, k, v, band, keys, 0.3)
+    inputs = [x.detach() for x in (torch.randn_like(q), q, k, v, *results)]
+    torch.library.opcheck(operators.merged_attention_backward.default, (*inputs, keys, 0.3))
+    # A draw differs from call to call, so only what does not compare values can be checked.
+    checks = ("test_schema", "test_faketensor", "test_autograd_registration")
+    torch.library.opcheck(operators.draw_seed.default, (torch.zeros(1), 0), test_utils=checks)
 
 
 def test_fused_says_why_it_cannot_run() -> None:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from ..errors import ArgumentError, ParseError
 from ..parsing import parse
-from ..specs import REGISTRY, Compose, Consistency, Spec, number
+from ..specs import REGISTRY, Compose, Consistency, Spec
+from ..validation import number
 
 #: What a comparison runs when nobody says otherwise.
 DEFAULT_METHODS = ("none", "dropout", "hard", "blur")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import bad_argument
-from ..specs import integer, number, one_of
+from ..validation import integer, number, one_of
 
 #: The data sets a recipe may name.
 DATA = ("digits",)

@@ -12,7 +12,8 @@ from torch import nn
 
 from ..errors import AttachError, AttentionDropWarning, bad_argument
 from ..parsing import parse
-from ..specs import Consistency, Spec, one_of
+from ..specs import Consistency, Spec
+from ..validation import one_of
 from .functional import BACKENDS, Backend
 
 # Each import registers its kind of site.

@@ -46,7 +46,8 @@ def causal_blurred_attention(inputs: Inputs, blur: Active, visible_keys: Tensor 
     kernel = gaussian_kernel(blur_sigma(blur, dtype), spec.width)
     blurred = convolve_keys(k.to(dtype), visible_keys, kernel, spec.edges).to(k.dtype)
     band = _band_logits(q.to(dtype) * inputs.scale, k.to(dtype), visible_keys, kernel, spec.edges)
-    output: Tensor = _Merged.apply(q, blurred, v, band, visible_keys, inputs.scale)
+    output: Tensor
+    output, _, _ = torch.ops.attentiondrop.merged_attention(q, blurred, v, band, visible_keys, inputs.scale)
     return output
 
 
@@ -83,68 +84,76 @@ def _from_diagonal(x: Tensor, length: int, distance: int) -> Tensor:
     return F.pad(shifted, (0, 0, 0, max(0, length - shifted.shape[-2]))).narrow(-2, 0, length)
 
 
-class _Merged(torch.autograd.Function):
-    """Softmax over (causal attention of rows r.. on blurred keys) and (r explicit diagonals)."""
+def _merged_attention(
+    q: Tensor, k: Tensor, v: Tensor, band: Tensor, visible_keys: Tensor | None, scale: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Softmax over (causal attention of rows r.. on blurred keys) and (r explicit diagonals).
 
-    @staticmethod
-    def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, band: Tensor, visible_keys: Tensor | None, scale: float
-    ) -> Tensor:
-        rows, radius = q.shape[-2], band.shape[-1]
-        columns = min(k.shape[-2], max(rows - radius, 0))
+    Returns the output, and what the backward needs: the log-sum-exp of each row and the weights of the diagonals.
+    """
+    rows, radius = q.shape[-2], band.shape[-1]
+    columns = _columns(k, rows, radius)
+    values = v.to(band.dtype)
+    lse = torch.full(q.shape[:-1], -torch.inf, dtype=band.dtype, device=q.device)
+    output = torch.zeros(*q.shape[:-1], v.shape[-1], dtype=band.dtype, device=q.device)
+    if columns > 0:
         keys = None if visible_keys is None else visible_keys[..., :columns]
-        values = v.to(band.dtype)
-        lse = torch.full(q.shape[:-1], -torch.inf, dtype=band.dtype, device=q.device)
-        output = torch.zeros(*q.shape[:-1], v.shape[-1], dtype=band.dtype, device=q.device)
-        if columns > 0:
-            part = attend_with_lse(q[..., radius:, :], k[..., :columns, :], v[..., :columns, :], keys, scale)
-            part_lse, part_output = part.lse.to(band.dtype), part.output.to(band.dtype)
-            if keys is not None:
-                seeing = _sees_a_key(keys, rows - radius)
-                part_lse = part_lse.masked_fill(~seeing, -torch.inf)
-                part_output = part_output.masked_fill(~seeing.unsqueeze(-1), 0.0)
-            lse = torch.cat([lse[..., :radius], part_lse], dim=-1)
-            output = torch.cat([output[..., :radius, :], part_output], dim=-2)
-        merged = torch.logsumexp(torch.cat([lse.unsqueeze(-1), band], dim=-1), dim=-1)
-        # A blind row gets a finite lse: all its logits are -inf, so all its weights are 0.
-        merged = merged.masked_fill(merged == -torch.inf, 0.0)
-        weights = torch.exp(band - merged.unsqueeze(-1))
-        output = output * torch.exp(lse - merged).unsqueeze(-1)
-        for t in range(radius):
-            output = output + weights[..., t : t + 1] * _diagonal(values, rows, t)
-        output = output.to(q.dtype)
-        ctx.save_for_backward(q, k, v, output, merged, weights, keys)
-        ctx.scale = scale
-        return output
+        part = attend_with_lse(q[..., radius:, :], k[..., :columns, :], v[..., :columns, :], keys, scale)
+        lse[..., radius:], output[..., radius:, :] = part.lse, part.output
+        if keys is not None:
+            blind = ~_sees_a_key(keys, rows - radius)
+            lse[..., radius:].masked_fill_(blind, -torch.inf)
+            output[..., radius:, :].masked_fill_(blind.unsqueeze(-1), 0.0)
+    merged = torch.logsumexp(torch.cat([lse.unsqueeze(-1), band], dim=-1), dim=-1)
+    # A blind row gets a finite lse: all its logits are -inf, so all its weights are 0.
+    merged = merged.masked_fill(merged == -torch.inf, 0.0)
+    weights = torch.exp(band - merged.unsqueeze(-1))
+    output *= torch.exp(lse - merged).unsqueeze(-1)
+    for t in range(radius):
+        output += weights[..., t : t + 1] * _diagonal(values, rows, t)
+    return output.to(q.dtype), merged, weights
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, output, merged, weights, keys = ctx.saved_tensors
-        rows, radius, length = q.shape[-2], weights.shape[-1], k.shape[-2]
-        columns = min(length, max(rows - radius, 0))
-        wide, values = grad.to(weights.dtype), v.to(weights.dtype)
-        delta = (wide * output.to(weights.dtype)).sum(-1, keepdim=True)
-        d_band = weights * (
-            torch.stack([(wide * _diagonal(values, rows, t)).sum(-1) for t in range(radius)], dim=-1) - delta
+
+def _merged_attention_backward(
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    output: Tensor,
+    lse: Tensor,
+    weights: Tensor,
+    visible_keys: Tensor | None,
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of q, k, v and the diagonals' logits."""
+    rows, radius, length = q.shape[-2], weights.shape[-1], k.shape[-2]
+    columns = _columns(k, rows, radius)
+    wide, values = grad.to(weights.dtype), v.to(weights.dtype)
+    delta = (wide * output.to(weights.dtype)).sum(-1, keepdim=True)
+    d_q, d_k, d_v, d_band = (torch.zeros_like(x) for x in (q, k, values, weights))
+    for t in range(radius):
+        weight = weights[..., t : t + 1]
+        d_band[..., t : t + 1] = weight * ((wide * _diagonal(values, rows, t)).sum(-1, keepdim=True) - delta)
+        d_v += _from_diagonal(weight * wide, length, t)
+    if columns > 0:
+        part_q, part_k, part_v = attend_with_lse_backward(
+            grad[..., radius:, :].contiguous(),
+            q[..., radius:, :],
+            k[..., :columns, :],
+            v[..., :columns, :],
+            Part(output[..., radius:, :], lse[..., radius:]),
+            None if visible_keys is None else visible_keys[..., :columns],
+            scale,
         )
-        d_v = torch.zeros_like(values)
-        for t in range(radius):
-            d_v = d_v + _from_diagonal(weights[..., t : t + 1] * wide, length, t)
-        d_q, d_k = torch.zeros_like(q), torch.zeros_like(k)
-        if columns > 0:
-            part_q, part_k, part_v = attend_with_lse_backward(
-                grad[..., radius:, :].contiguous(),
-                q[..., radius:, :],
-                k[..., :columns, :],
-                v[..., :columns, :],
-                Part(output[..., radius:, :], merged[..., radius:].to(weights.dtype)),
-                keys,
-                ctx.scale,
-            )
-            d_q = F.pad(part_q, (0, 0, radius, 0))
-            d_k = F.pad(part_k, (0, 0, 0, length - columns))
-            d_v = d_v + F.pad(part_v, (0, 0, 0, length - columns)).to(weights.dtype)
-        return d_q, d_k, d_v.to(v.dtype), d_band, None, None
+        d_q[..., radius:, :] = part_q
+        d_k[..., :columns, :] = part_k
+        d_v[..., :columns, :] += part_v
+    return d_q, d_k, d_v.to(v.dtype), d_band
+
+
+def _columns(k: Tensor, rows: int, radius: int) -> int:
+    """How many blurred keys any row sees."""
+    return min(k.shape[-2], max(rows - radius, 0))
 
 
 def _sees_a_key(keys: Tensor, rows: int) -> Tensor:
@@ -154,3 +163,44 @@ def _sees_a_key(keys: Tensor, rows: int) -> Tensor:
     if missing > 0:
         seen = torch.cat([seen, seen[..., -1:].expand(*seen.shape[:-1], missing)], dim=-1)
     return seen[..., :rows]
+
+
+# Operators of their own, not a torch.autograd.Function: torch 2.11 traces the backward of that one wrongly.
+_library = torch.library.Library("attentiondrop", "FRAGMENT")
+_library.define(
+    "merged_attention(Tensor q, Tensor k, Tensor v, Tensor band, Tensor? visible_keys, float scale)"
+    " -> (Tensor, Tensor, Tensor)"
+)
+_library.define(
+    "merged_attention_backward(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor output, Tensor lse, Tensor weights,"
+    " Tensor? visible_keys, float scale) -> (Tensor, Tensor, Tensor, Tensor)"
+)
+_library.impl("merged_attention", _merged_attention, "CompositeExplicitAutograd")
+_library.impl("merged_attention_backward", _merged_attention_backward, "CompositeExplicitAutograd")
+
+
+def _fake_forward(
+    q: Tensor, k: Tensor, v: Tensor, band: Tensor, visible_keys: Tensor | None, scale: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    return q.new_empty(*q.shape[:-1], v.shape[-1]), band.new_empty(q.shape[:-1]), band.new_empty(band.shape)
+
+
+def _fake_backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), torch.empty_like(rest[2])
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+    q, k, v, _, visible_keys, scale = inputs
+    ctx.save_for_backward(q, k, v, *output, visible_keys)
+    ctx.scale = scale
+
+
+def _backward(ctx: Any, grad: Tensor, *unused: Tensor) -> tuple[Tensor | None, ...]:
+    *saved, visible_keys = ctx.saved_tensors
+    grads = torch.ops.attentiondrop.merged_attention_backward(grad, *saved, visible_keys, ctx.scale)
+    return (*grads, None, None)
+
+
+torch.library.register_fake("attentiondrop::merged_attention", _fake_forward, lib=_library)
+torch.library.register_fake("attentiondrop::merged_attention_backward", _fake_backward, lib=_library)
+torch.library.register_autograd("attentiondrop::merged_attention", _backward, setup_context=_keep, lib=_library)

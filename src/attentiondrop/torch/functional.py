@@ -9,7 +9,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..errors import ArgumentError, BackendError, bad_argument
-from ..specs import BlurSmoothing, Spec, number, one_of
+from ..specs import BlurSmoothing, Spec
+from ..validation import number, one_of
 from .blur import blurred_attention, why_not_linear, why_not_masked
 from .draws import Active, LogitShape, active_leaves, sample
 from .eager import eager_attention

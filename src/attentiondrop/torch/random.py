@@ -88,18 +88,13 @@ class Stream:
         high = _word((seed >> 32) + number * 0x9E3779B1)
         self.key = _mix(_word(seed) ^ _mix(high))
 
-    def uniforms(
-        self, batch: int, heads: int, rows: int, columns: int, first_row: int = 0, total_rows: int = 0
-    ) -> Tensor:
-        """Uniforms in [0, 1) of shape [batch, heads, rows, columns], float32.
-
-        `first_row` and `total_rows` name a block of the rows of a longer field.
-        """
-        return _to_uniform(self._joined(batch, heads, rows, columns, first_row, total_rows or rows))
+    def uniforms(self, batch: int, heads: int, rows: int, columns: int) -> Tensor:
+        """Uniforms in [0, 1) of shape [batch, heads, rows, columns], float32."""
+        return _to_uniform(self._joined(batch, heads, rows, columns))
 
     def normals(self, batch: int, heads: int, rows: int, columns: int) -> Tensor:
         """Standard normals of the same shape, by Box and Muller from two words at each position."""
-        first = self._joined(batch, heads, rows, columns, 0, rows)
+        first = self._joined(batch, heads, rows, columns)
         second = _finish(first ^ _PRIME)
         # (n + 1) / 2^24 is never 0, so the logarithm is finite.
         radius = torch.sqrt(-2.0 * torch.log(_to_uniform(first) + 2.0**-24))
@@ -112,11 +107,10 @@ class Stream:
     def _lines(self, length: int) -> Tensor:
         return _mix(self.key + torch.arange(length, dtype=torch.int32, device=self.key.device))
 
-    def _joined(self, batch: int, heads: int, rows: int, columns: int, first_row: int, total_rows: int) -> Tensor:
+    def _joined(self, batch: int, heads: int, rows: int, columns: int) -> Tensor:
         device = self.key.device
-        plane = torch.arange(batch * heads, dtype=torch.int32, device=device).view(batch, heads, 1, 1)
-        row = torch.arange(first_row, first_row + rows, dtype=torch.int32, device=device).view(rows, 1)
-        line = _mix(self.key + plane * total_rows + row)
+        row = torch.arange(batch * heads * rows, dtype=torch.int32, device=device).view(batch, heads, rows, 1)
+        line = _mix(self.key + row)
         column = _mix(_mix(self.key ^ _PRIME) + torch.arange(columns, dtype=torch.int32, device=device))
         return _finish(line ^ column)
 

@@ -79,7 +79,7 @@ def convolve(x: Tensor, kernel: Tensor, dim: int) -> Tensor:
     padded = F.pad(x, (radius, radius) if dim == -1 else (0, 0, radius, radius))
     total = padded.narrow(dim, 0, length) * kernel[:, :, 0, None, None]
     for place in range(1, width):
-        total = total + padded.narrow(dim, place, length) * kernel[:, :, place, None, None]
+        total = torch.addcmul(total, padded.narrow(dim, place, length), kernel[:, :, place, None, None])
     return total
 
 

@@ -76,8 +76,9 @@ def test_hand_written_attention(model: nn.Module, x: Tensor) -> None:
 
 
 @needs_compiler
-def test_compiled_with_inductor(model: nn.Module, x: Tensor) -> None:
+def test_compiled_with_inductor(x: Tensor) -> None:
     """The default compiler, forward and backward, through changes and removal."""
+    model = randomise(Model(depth=2), 2.0)
     check_compiled(model, lambda m: m(x), "inductor", tolerance=1e-4)
     attach(model, HARD)
     compiled = torch.compile(model, fullgraph=True)

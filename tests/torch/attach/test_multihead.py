@@ -174,13 +174,16 @@ def test_padding_is_masked_in_training() -> None:
 def test_torchvision_vit() -> None:
     torchvision = pytest.importorskip("torchvision")
     model = torchvision.models.VisionTransformer(32, 8, 2, 4, 32, 64, num_classes=5)
-    randomise(model)
     images = torch.randn(2, 3, 32, 32)
-    check_model(model, lambda m: m(images), 2, None)
-    check_compiled(model, lambda m: m(images), "aot_eager")
-    with torch.device("meta"):
-        full = torchvision.models.vit_b_16()
-    assert len(attach(full, "blur").sites) == 12
+    check_compiled(randomise(model), lambda m: m(images), "aot_eager")
+
+
+def test_torchvision_vit_b_16() -> None:
+    torchvision = pytest.importorskip("torchvision")
+    model = torchvision.models.vit_b_16(image_size=64)
+    nn.init.normal_(model.heads.head.weight)  # zero otherwise, and then so are all outputs
+    images = torch.randn(2, 3, 64, 64)
+    check_model(model, lambda m: m(images), 12, None)
 
 
 def test_torchvision_swin_is_reported() -> None:

@@ -1,0 +1,35 @@
+"""Checks that every part of the library shares, so that one mistake has one wording."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from .errors import bad_argument
+
+
+def number(name: str, value: Any, minimum: float, maximum: float = math.inf) -> float:
+    """`value` as a finite float within the limits, or an error that names the argument."""
+    expected = f"a number >= {minimum:g}" if maximum == math.inf else f"a number in [{minimum:g}, {maximum:g}]"
+    # NumPy scalars are numbers too, but most are not registered as int or float.
+    plain = value.item() if getattr(value, "ndim", None) == 0 and hasattr(value, "item") else value
+    if isinstance(plain, bool) or not isinstance(plain, int | float):
+        raise bad_argument(name, expected, value)
+    result = float(plain)
+    if not math.isfinite(result) or not minimum <= result <= maximum:
+        raise bad_argument(name, expected, value)
+    return result
+
+
+def integer(name: str, value: Any, minimum: int) -> int:
+    """`value` as an int of at least `minimum`, or an error that names the argument."""
+    result = number(name, value, minimum)
+    if result != int(result):
+        raise bad_argument(name, f"an integer >= {minimum}", value)
+    return int(result)
+
+
+def one_of(name: str, value: Any, choices: tuple[str, ...]) -> None:
+    """Check that `value` is one of a few words."""
+    if not isinstance(value, str) or value not in choices:
+        raise bad_argument(name, "one of " + ", ".join(map(repr, choices)), value)
