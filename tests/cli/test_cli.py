@@ -184,3 +184,15 @@ def test_an_interruption_says_how_to_continue(
     assert main(["compare", "--out", str(tmp_path)]) == 130
     last = capsys.readouterr().err.splitlines()[-1]
     assert last == "attentiondrop compare: interrupted; the same command continues where it stopped"
+
+
+def test_a_reader_that_stops_early_gets_no_complaint() -> None:
+    command = f"{sys.executable} -m attentiondrop info | head -1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("attentiondrop ") and not done.stderr
+
+
+def test_the_torch_package_says_what_is_missing() -> None:
+    code = "import sys; sys.modules['torch'] = None; import attentiondrop.torch"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert 'attentiondrop.torch needs PyTorch; install it with: pip install "attentiondrop[torch]"' in done.stderr

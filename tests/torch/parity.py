@@ -69,6 +69,10 @@ class Case:
         if self.mask == "blind sample":
             keys[1] = False
             return keys
+        if self.mask == "samples":
+            return (torch.arange(self.batch) != 1).view(-1, 1, 1, 1)
+        if self.mask == "additive rows":
+            return torch.randn(1, self.heads, self.rows, 1, generator=g).to(dtype)
         if self.mask == "materialised keys":
             return keys.expand(-1, -1, self.rows, -1).contiguous()
         if self.mask == "causal keys":
@@ -101,6 +105,8 @@ CASES = [
     Case("causal grouped, other value size", is_causal=True, heads=6, key_heads=3, value_size=12),
     Case("key padding", mask="keys"),
     Case("key padding, blind sample", mask="blind sample"),
+    Case("one value for all keys of a sample", mask="samples"),
+    Case("one value for all keys of a row", mask="additive rows"),
     Case("materialised key padding", mask="materialised keys"),
     Case("causal and key padding as a mask", mask="causal keys"),
     Case("arbitrary boolean", mask="pairs"),

@@ -180,6 +180,7 @@ def test_a_generator_cannot_be_compiled_and_says_so() -> None:
         compiled(torch.randn(1, 2, 6, 4))
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")  # opcheck's own
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_operators_pass_the_checks_of_torch(dtype: torch.dtype, masked: bool) -> None:

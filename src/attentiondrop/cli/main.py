@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -30,6 +31,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"attentiondrop {args.command}: interrupted; the same command continues where it stopped", file=sys.stderr
         )
         return 130
+    except BrokenPipeError:
+        # The reader (head, less) has seen enough. Python would complain once more when it closes the stream.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except (AttentionDropError, OSError) as error:
         if args.traceback:
             traceback.print_exc()

@@ -1,5 +1,12 @@
 """AttentionDrop for PyTorch."""
 
+try:
+    import torch as _torch  # noqa: F401
+except ImportError as error:
+    raise ImportError(
+        'attentiondrop.torch needs PyTorch; install it with: pip install "attentiondrop[torch]"'
+    ) from error
+
 from .attach import Attachment, attach, detach
 from .functional import attention
 from .modules import AttentionDrop

@@ -79,8 +79,6 @@ def _blurred(
     dtype = inputs.compute_dtype
     q, k = inputs.q, inputs.k.to(dtype)
     bias = None if bias is None else bias.to(dtype)
-    if bias is not None and bias.shape[-1] == 1:
-        bias = bias.expand(*bias.shape[:-1], k.shape[-2])
     by_head = visible_keys is not None and visible_keys.shape[1] > 1
     for leaf in blurs:
         spec: BlurSmoothing = leaf.spec

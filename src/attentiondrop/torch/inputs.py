@@ -135,6 +135,8 @@ def mask_in_four_dimensions(mask: Tensor | None, target: tuple[int, ...], name: 
         raise ShapeError(f"{name}: expected a shape that broadcasts to {list(target)}, received {list(mask.shape)}")
     missing = len(target) - mask.ndim
     mask = mask[(None,) * missing]
+    # Keys are spelled out, at no cost, since masks are cut along them; rows stay as they came, since that tells a lot.
+    mask = mask.expand(*mask.shape[:-1], target[-1])
     if len(target) == 4:
         return mask
     if len(target) < 4:
