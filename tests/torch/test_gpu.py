@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from parity import CASES, errors
-from test_parity import FUSED, SPECS, UNFUSED, tolerance
+from test_parity import FUSED, SPECS, has_fused_path, tolerance
 
 import attentiondrop as ad
 from attentiondrop.specs import Spec
@@ -36,11 +36,7 @@ def test_eager_matches_the_oracle(spec: Spec) -> None:
 def test_fused_matches_the_oracle(spec: Spec) -> None:
     blurs = [leaf for leaf in spec.leaves() if isinstance(leaf, ad.BlurSmoothing) and leaf.width > 1]
     for case in CASES:
-        if (
-            (blurs and case.name in UNFUSED)
-            or (len(blurs) > 1 and "causal" in case.name)
-            or case.name in ("soft cap", "sinks")
-        ):
+        if not has_fused_path(spec, case):
             continue
         for dtype in DTYPES:
             if dtype == torch.float64 and blurs and "causal" in case.name:

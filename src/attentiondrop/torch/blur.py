@@ -15,7 +15,7 @@ from . import regularisers
 from .blur_causal import causal_blurred_attention, why_not_causal
 from .draws import Active, blur_sigma
 from .eager import head_factors
-from .inputs import Inputs
+from .inputs import Inputs, repeat_heads
 from .visibility import Visibility
 
 
@@ -83,8 +83,8 @@ def _blurred(
     for leaf in blurs:
         spec: BlurSmoothing = leaf.spec
         kernel = regularisers.gaussian_kernel(blur_sigma(leaf, dtype), spec.width)
-        if k.shape[1] != q.shape[1] and (by_head or kernel.shape[1] > 1):
-            k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
+        if by_head or kernel.shape[1] > 1:
+            k = repeat_heads(k, q.shape[1])
         k = regularisers.convolve_keys(k, visible_keys, kernel, spec.edges)
         if bias is not None:
             bias, _ = regularisers.blur_smoothing(bias, visible_keys, kernel, "keys", spec.edges)
@@ -105,9 +105,7 @@ def _attend(
     inputs: Inputs, q: Tensor, k: Tensor, visibility: Visibility, bias: Tensor | None, dropout_p: float
 ) -> Tensor:
     """SDPA on blurred operands; rows that see no key give zeros."""
-    v = inputs.v
-    if k.shape[1] != v.shape[1]:
-        v = v.repeat_interleave(k.shape[1] // v.shape[1], dim=1)
+    v = repeat_heads(inputs.v, k.shape[1])
     mask, blind, is_causal = bias, None, visibility.causal
     # SDPA itself knows causality, as long as nothing else needs a mask.
     alone = visibility.keys is None and visibility.pairs is None and bias is None

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from ..specs import BlurSmoothing
 from .draws import Active, blur_sigma
 from .fused_parts import Part, attend_with_lse, attend_with_lse_backward, why_no_lse
-from .inputs import Inputs
+from .inputs import Inputs, repeat_heads
 from .regularisers import convolve_keys, gaussian_kernel
 
 
@@ -39,10 +39,8 @@ def causal_blurred_attention(inputs: Inputs, blur: Active, visible_keys: Tensor 
     """Output [B, H, N, E] of causal attention over blurred logits, for a kernel wider than 1."""
     spec: BlurSmoothing = blur.spec
     dtype = inputs.compute_dtype
-    q, k, v = inputs.q, inputs.k, inputs.v
-    if inputs.grouped:
-        groups = q.shape[1] // k.shape[1]
-        k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
+    heads = inputs.shape.heads
+    q, k, v = inputs.q, repeat_heads(inputs.k, heads), repeat_heads(inputs.v, heads)
     kernel = gaussian_kernel(blur_sigma(blur, dtype), spec.width)
     blurred = convolve_keys(k.to(dtype), visible_keys, kernel, spec.edges).to(k.dtype)
     band = _band_logits(q.to(dtype) * inputs.scale, k.to(dtype), visible_keys, kernel, spec.edges)

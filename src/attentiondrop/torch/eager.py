@@ -8,7 +8,7 @@ from torch import Tensor
 from ..specs import AttentionDropout, BlurSmoothing, DropHead, DropKey, GaussianNoise, HardMasking
 from . import regularisers
 from .draws import DROPOUT_STREAM, Active, blur_sigma
-from .inputs import Inputs
+from .inputs import Inputs, repeat_heads
 from .random import Stream
 from .visibility import Visibility
 
@@ -25,10 +25,8 @@ def eager_attention(
 ) -> tuple[Tensor, Tensor]:
     """Output [B, H, N, E] in the dtype of the inputs, and the weights that made it in the compute dtype."""
     dtype = inputs.compute_dtype
-    q, k, v = inputs.q.to(dtype), inputs.k.to(dtype), inputs.v.to(dtype)
-    if inputs.grouped:
-        groups = q.shape[1] // k.shape[1]
-        k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
+    heads = inputs.shape.heads
+    q, k, v = inputs.q.to(dtype), repeat_heads(inputs.k.to(dtype), heads), repeat_heads(inputs.v.to(dtype), heads)
     logits = (q * inputs.scale) @ k.transpose(-1, -2)
     if softcap is not None:
         logits = softcap * torch.tanh(logits / softcap)

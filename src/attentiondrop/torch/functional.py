@@ -125,8 +125,6 @@ def perturbed_attention(
     number("dropout_p", options.dropout_p, 0.0, 1.0)
     if options.attn_mask is not None and options.is_causal:
         raise ArgumentError("is_causal: expected False where attn_mask is given, as in scaled_dot_product_attention")
-    if generator is not None and torch.compiler.is_compiling():
-        raise BackendError("generator: torch.compile cannot trace a generator; seed the default one instead")
     check_tensors(query, key, value)
     query, key, value = _autocast(query, key, value)
     with torch.autocast(query.device.type, enabled=False):
@@ -134,9 +132,7 @@ def perturbed_attention(
         seed = None if drop is None and options.dropout_p == 0 else draw_seed(query, generator)
         leaves = leaves_of(drop, seed, inputs.shape, inputs.compute_dtype)
         output, weights = _dispatch(inputs, leaves, options, seed, backend)
-    if weights is not None and len(inputs.lead) != 2:
-        weights = inputs.restore(weights)
-    return Attended(inputs.restore(output), weights)
+    return Attended(inputs.restore(output), None if weights is None else inputs.restore(weights))
 
 
 def leaves_of(drop: Spec | None, seed: Tensor | None, shape: LogitShape, dtype: torch.dtype) -> list[Active]:

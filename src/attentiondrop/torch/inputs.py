@@ -33,11 +33,6 @@ class Inputs(NamedTuple):
         return LogitShape(self.q.shape[0], self.q.shape[1], self.q.shape[2], self.k.shape[2])
 
     @property
-    def grouped(self) -> bool:
-        """Whether several query heads share a key head."""
-        return self.q.shape[1] != self.k.shape[1]
-
-    @property
     def compute_dtype(self) -> torch.dtype:
         """Logits, kernels and probabilities are float32 or wider."""
         return torch.float64 if self.q.dtype == torch.float64 else torch.float32
@@ -45,6 +40,11 @@ class Inputs(NamedTuple):
     def restore(self, output: Tensor) -> Tensor:
         """Give an output [B, H, N, E] the leading shape of the caller's queries."""
         return output if len(self.lead) == 2 else output.reshape(*self.lead, *output.shape[-2:])
+
+
+def repeat_heads(x: Tensor, heads: int) -> Tensor:
+    """Keys or values [B, Hk, M, D] with each head repeated for the query heads that share it."""
+    return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], dim=1)
 
 
 def check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:

@@ -23,6 +23,8 @@ import math
 import torch
 from torch import Tensor
 
+from ..errors import BackendError
+
 # Signed spellings of the constants above: torch has full int32 arithmetic, and hardly any for uint32.
 _GOLDEN = 0x9E3779B1 - 2**32
 _PRIME = 0x85EBCA77 - 2**32
@@ -41,7 +43,7 @@ def _draw_seed(like: Tensor, call: int) -> Tensor:
 
     Neither argument changes the seed, but both keep a compiled graph honest: `like` orders the draws of layers that
     feed each other, and `call`, which no two places of a graph share, keeps equal-looking draws from being merged into
-    one (compilers up to torch 2.14 do that to operators they do not know).
+    one (torch 2.11 was seen to do that: its list of random operators does not know this one).
     """
     seed = torch.randint(0, 2**63 - 1, (), dtype=torch.int64, device=like.device)
     if torch.distributed.is_available() and torch.distributed.is_initialized():
@@ -76,6 +78,8 @@ def draw_seed(like: Tensor, generator: torch.Generator | None = None) -> Tensor:
         call = _next_call() if torch.compiler.is_compiling() else 0
         seed: Tensor = torch.ops.attentiondrop.draw_seed(like.detach(), call)
         return seed
+    if torch.compiler.is_compiling():
+        raise BackendError("generator: torch.compile cannot trace a generator; seed the default one instead")
     drawn = torch.randint(0, 2**63 - 1, (), dtype=torch.int64, device=generator.device, generator=generator)
     return drawn.to(like.device)
 
