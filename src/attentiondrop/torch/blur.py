@@ -63,7 +63,7 @@ def blurred_attention(
         output = _attend(inputs, q, k, visibility, bias, dropout_p)
     for leaf in leaves:
         if isinstance(leaf.spec, DropHead):
-            output = output * head_factors(leaf, inputs.compute_dtype).to(output.dtype)
+            output = output * head_factors(leaf, inputs.shape, inputs.compute_dtype).to(output.dtype)
     return output
 
 
@@ -82,7 +82,7 @@ def _blurred(
     by_head = visible_keys is not None and visible_keys.shape[1] > 1
     for leaf in blurs:
         spec: BlurSmoothing = leaf.spec
-        kernel = regularisers.gaussian_kernel(blur_sigma(leaf, dtype), spec.width)
+        kernel = regularisers.gaussian_kernel(blur_sigma(leaf, inputs.shape, dtype), spec.width)
         if by_head or kernel.shape[1] > 1:
             k = repeat_heads(k, q.shape[1])
         k = regularisers.convolve_keys(k, visible_keys, kernel, spec.edges)

@@ -41,7 +41,7 @@ def causal_blurred_attention(inputs: Inputs, blur: Active, visible_keys: Tensor 
     dtype = inputs.compute_dtype
     heads = inputs.shape.heads
     q, k, v = inputs.q, repeat_heads(inputs.k, heads), repeat_heads(inputs.v, heads)
-    kernel = gaussian_kernel(blur_sigma(blur, dtype), spec.width)
+    kernel = gaussian_kernel(blur_sigma(blur, inputs.shape, dtype), spec.width)
     blurred = convolve_keys(k.to(dtype), visible_keys, kernel, spec.edges).to(k.dtype)
     band = _band_logits(q.to(dtype) * inputs.scale, k.to(dtype), visible_keys, kernel, spec.edges)
     output: Tensor

@@ -36,11 +36,19 @@ class LogitShape(NamedTuple):
 
 
 class Active(NamedTuple):
-    """One regulariser of a call. `gate` is None, or a 0-dim tensor, 0 when `OneOf` chose another one."""
+    """One regulariser of a call, with where its draws come from: nothing is drawn before a path asks for it.
+
+    `gate` is None, or a 0-dim tensor, 0 when `OneOf` chose another one.
+    """
 
     spec: Any
-    draw: Tensor
+    seed: Tensor
+    number: int
     gate: Tensor | None
+
+    def draw(self, shape: LogitShape) -> Tensor:
+        """The draws of this regulariser for logits of `shape`, as the oracle takes them."""
+        return draw_for(self.spec, Stream(self.seed, self.number), shape)
 
     def rate(self, value: float) -> float | Tensor:
         """`value`, switched off by the gate: every regulariser is the identity at rate 0."""
@@ -71,7 +79,11 @@ def _sample(spec: Spec, seed: Tensor, shape: LogitShape, counter: _Counter) -> A
         return choice, [_sample(part, seed, shape, counter) for part in spec.parts]
     if isinstance(spec, Consistency):
         return None
-    stream = Stream(seed, counter.take())
+    return draw_for(spec, Stream(seed, counter.take()), shape)
+
+
+def draw_for(spec: Spec, stream: Stream, shape: LogitShape) -> Tensor:
+    """What one regulariser draws from its stream."""
     if isinstance(spec, HardMasking | DropKey | AttentionDropout):
         return stream.uniforms(*shape)
     if isinstance(spec, GaussianNoise):
@@ -85,38 +97,42 @@ def _sample(spec: Spec, seed: Tensor, shape: LogitShape, counter: _Counter) -> A
     raise bad_argument("spec", "a spec that attentiondrop.torch can compute", spec)
 
 
-def active_leaves(spec: Spec, draws: Any, dtype: torch.dtype, gate: Tensor | None = None) -> list[Active]:
-    """The regularisers with their draws in one flat list. All parts of a `OneOf` are in it, gated by its choice.
+def active_leaves(spec: Spec, seed: Tensor, dtype: torch.dtype) -> list[Active]:
+    """The regularisers of a call in one flat list. All parts of a `OneOf` are in it, gated by its choice.
 
     `dtype` is that of the logits: a gated rate must not be less exact than a plain one.
 
     Gates instead of a branch: the choice stays on the device, so nothing synchronises and a compiled or captured graph
     chooses anew in each replay.
     """
+    return _active(spec, seed, dtype, None, _Counter())
+
+
+def _active(spec: Spec, seed: Tensor, dtype: torch.dtype, gate: Tensor | None, counter: _Counter) -> list[Active]:
+    """Walks the spec in the order of `_sample`, so that every regulariser has the same stream there and here."""
     if isinstance(spec, Consistency):
         return []
     if isinstance(spec, Compose):
-        pairs = zip(spec.parts, draws, strict=True)
-        return [leaf for part, draw in pairs for leaf in active_leaves(part, draw, dtype, gate)]
+        return [leaf for part in spec.parts for leaf in _active(part, seed, dtype, gate, counter)]
     if isinstance(spec, OneOf):
-        choice, parts = draws
+        choice = Stream(seed, counter.take()).uniform_vector(1)[0]
         leaves: list[Active] = []
         below, last = 0.0, len(spec.parts) - 1
-        for index, (part, draw) in enumerate(zip(spec.parts, parts, strict=True)):
+        for index, part in enumerate(spec.parts):
             above = below + spec.weights[index]
             # The last interval is open above, so that rounding of the sum leaves no gap.
             chosen = (choice >= below) if index == last else (choice >= below) & (choice < above)
             chosen = chosen.to(dtype)
-            leaves += active_leaves(part, draw, dtype, chosen if gate is None else gate * chosen)
+            leaves += _active(part, seed, dtype, chosen if gate is None else gate * chosen, counter)
             below = above
         return leaves
-    return [Active(spec, draws, gate)]
+    return [Active(spec, seed, counter.take(), gate)]
 
 
-def blur_sigma(leaf: Active, dtype: torch.dtype) -> Tensor:
+def blur_sigma(leaf: Active, shape: LogitShape, dtype: torch.dtype) -> Tensor:
     """The sigma of a blur leaf as [B or 1, H or 1]."""
     spec: BlurSmoothing = leaf.spec
-    sigma = spec.sigma_min + (spec.sigma_max - spec.sigma_min) * leaf.draw.to(dtype)
+    sigma = spec.sigma_min + (spec.sigma_max - spec.sigma_min) * leaf.draw(shape).to(dtype)
     if leaf.gate is not None:
         sigma = sigma * leaf.gate
     return sigma.view(-1, 1) if spec.sampling == "sample" else sigma.view(1, -1)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..specs import AttentionDropout, BlurSmoothing, DropHead, DropKey, GaussianNoise, HardMasking
 from . import regularisers
-from .draws import DROPOUT_STREAM, Active, blur_sigma
+from .draws import DROPOUT_STREAM, Active, LogitShape, blur_sigma
 from .inputs import Inputs, repeat_heads
 from .random import Stream
 from .visibility import Visibility
@@ -46,37 +46,38 @@ def perturbed_weights(
     sinks: Tensor | None = None,
 ) -> Tensor:
     """From logits to attention weights through every regulariser: logit level, softmax, weight level, head level."""
+    shape = LogitShape(*logits.shape)
     for leaf in leaves:
         if leaf.spec.level == "logits":
             logits, visible = perturb_logits(leaf, logits, visible)
     weights = regularisers.masked_softmax(logits, visible, sinks)
     for leaf in leaves:
         if isinstance(leaf.spec, AttentionDropout):
-            weights = regularisers.attention_dropout(weights, leaf.draw, leaf.rate(leaf.spec.p))
+            weights = regularisers.attention_dropout(weights, leaf.draw(shape), leaf.rate(leaf.spec.p))
     if dropout_p > 0 and seed is not None:
         uniform = Stream(seed, DROPOUT_STREAM).uniforms(*weights.shape)
         weights = regularisers.attention_dropout(weights, uniform, dropout_p)
     for leaf in leaves:
         if isinstance(leaf.spec, DropHead):
-            weights = weights * head_factors(leaf, weights.dtype)
+            weights = weights * head_factors(leaf, shape, weights.dtype)
     return weights
 
 
 def perturb_logits(leaf: Active, logits: Tensor, visible: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """One logit-level regulariser with its fields taken from the spec."""
-    spec = leaf.spec
+    spec, shape = leaf.spec, LogitShape(*logits.shape)
     if isinstance(spec, HardMasking):
-        return regularisers.hard_masking(logits, visible, leaf.draw, leaf.rate(spec.p), spec.k, spec.fill)
+        return regularisers.hard_masking(logits, visible, leaf.draw(shape), leaf.rate(spec.p), spec.k, spec.fill)
     if isinstance(spec, BlurSmoothing):
-        kernel = regularisers.gaussian_kernel(blur_sigma(leaf, logits.dtype), spec.width)
+        kernel = regularisers.gaussian_kernel(blur_sigma(leaf, shape, logits.dtype), spec.width)
         return regularisers.blur_smoothing(logits, visible, kernel, spec.axes, spec.edges)
     if isinstance(spec, GaussianNoise):
-        return regularisers.gaussian_noise(logits, leaf.draw.to(logits.dtype), leaf.rate(spec.sigma)), visible
+        return regularisers.gaussian_noise(logits, leaf.draw(shape).to(logits.dtype), leaf.rate(spec.sigma)), visible
     if isinstance(spec, DropKey):
-        return regularisers.drop_key(logits, visible, leaf.draw, leaf.rate(spec.p))
+        return regularisers.drop_key(logits, visible, leaf.draw(shape), leaf.rate(spec.p))
     raise TypeError(f"no torch function for the logit-level spec {spec}")
 
 
-def head_factors(leaf: Active, dtype: torch.dtype) -> Tensor:
+def head_factors(leaf: Active, shape: LogitShape, dtype: torch.dtype) -> Tensor:
     """The factors of a `DropHead` leaf, shaped to multiply [B, H, N, E] or [B, H, N, M]."""
-    return regularisers.head_factors(leaf.draw, leaf.rate(leaf.spec.p), dtype)[:, :, None, None]
+    return regularisers.head_factors(leaf.draw(shape), leaf.rate(leaf.spec.p), dtype)[:, :, None, None]

@@ -12,7 +12,7 @@ from ..errors import ArgumentError, BackendError, bad_argument
 from ..specs import BlurSmoothing, Spec
 from ..validation import number, one_of
 from .blur import blurred_attention, why_not_linear, why_not_masked
-from .draws import Active, LogitShape, active_leaves, sample
+from .draws import Active, active_leaves
 from .eager import eager_attention
 from .inputs import Inputs, check_tensors, normalise
 from .random import draw_seed
@@ -130,16 +130,16 @@ def perturbed_attention(
     with torch.autocast(query.device.type, enabled=False):
         inputs = normalise(query, key, value, options.attn_mask, options.bias, options.scale, options.enable_gqa)
         seed = None if drop is None and options.dropout_p == 0 else draw_seed(query, generator)
-        leaves = leaves_of(drop, seed, inputs.shape, inputs.compute_dtype)
+        leaves = leaves_of(drop, seed, inputs.compute_dtype)
         output, weights = _dispatch(inputs, leaves, options, seed, backend)
     return Attended(inputs.restore(output), None if weights is None else inputs.restore(weights))
 
 
-def leaves_of(drop: Spec | None, seed: Tensor | None, shape: LogitShape, dtype: torch.dtype) -> list[Active]:
-    """The regularisers of a call with their draws; a spec without any is an error, not a silent no-op."""
+def leaves_of(drop: Spec | None, seed: Tensor | None, dtype: torch.dtype) -> list[Active]:
+    """The regularisers of a call; a spec without any is an error, not a silent no-op."""
     if drop is None or seed is None:
         return []
-    leaves = active_leaves(drop, sample(drop, seed, shape), dtype)
+    leaves = active_leaves(drop, seed, dtype)
     if not leaves:
         raise bad_argument("drop", "a spec that acts on attention (consistency acts on model outputs)", str(drop))
     return leaves

@@ -57,7 +57,7 @@ class AttentionDrop(nn.Module):
             work = work + bias.to(work.dtype)
         shape = LogitShape(*work.shape)
         seed = draw_seed(logits, self.generator) if self.training else None
-        leaves = leaves_of(self.spec, seed, shape, work.dtype)
+        leaves = leaves_of(self.spec, seed, work.dtype)
         layout = layout_for(leaves, visible, is_causal, shape.rows, look=False)
         weights = perturbed_weights(work, layout.dense(shape.rows, shape.columns, logits.device), leaves, seed)
         return weights.to(logits.dtype).reshape(logits.shape)

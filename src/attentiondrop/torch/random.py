@@ -11,8 +11,12 @@ The hash, on 32-bit words with wrap-around::
     key            = mix(low word of seed ^ mix(high word of seed + stream * 0x9E3779B1))
     line(i)        = mix(key + i)                              i: a row, counted over batch, heads and queries
     column(j)      = mix(mix(key ^ 0x85EBCA77) + j)            j: a key
-    joined(i, j)   = y = (line(i) ^ column(j)) * 0x9E3779B1; y ^= y >> 15; y *= 0x85EBCA77; y ^ (y >> 13)
+    joined(i, j)   = (line(i) | 1) * (column(j) | 1)
     uniform        = top 24 bits / 2^24
+
+Joining by a product is one multiplication at each logit, which is what a fused kernel can afford, and it is strong: over
+random rows, the pair (r * c1, r * c2) fills the square like a lattice of 2^31 points. (An exclusive or followed by a
+multiplication costs one operation more, and shows correlations of tens of standard deviations between some columns.)
 """
 
 from __future__ import annotations
@@ -116,7 +120,7 @@ class Stream:
         row = torch.arange(batch * heads * rows, dtype=torch.int32, device=device).view(batch, heads, rows, 1)
         line = _mix(self.key + row)
         column = _mix(_mix(self.key ^ _PRIME) + torch.arange(columns, dtype=torch.int32, device=device))
-        return _finish(line ^ column)
+        return (line | 1) * (column | 1)
 
 
 def _word(x: Tensor) -> Tensor:
