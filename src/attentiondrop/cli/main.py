@@ -10,14 +10,17 @@ from collections.abc import Sequence
 
 from .. import __version__
 from ..errors import AttentionDropError
-from . import compare, info
+from . import bench, compare, info
 from .extras import MissingExtraError
 
-COMMANDS = (compare, info)
+COMMANDS = (compare, bench, info)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code: 0 done, 2 the request cannot be met, 130 interrupted."""
+    """Run the command line and return its exit code.
+
+    0 done, 1 something that was timed turned out wrong, 2 the request cannot be met, 130 interrupted.
+    """
     parser = _parser()
     args = parser.parse_args(argv)
     if args.command is None:

@@ -10,72 +10,81 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..specs import BlurSmoothing, DropHead
-from . import regularisers
+from ..specs import BlurSmoothing
+from . import blur_sdpa as _registered  # noqa: F401
+from . import library_attention, regularisers
 from .blur_causal import causal_blurred_attention, why_not_causal
-from .draws import Active, blur_sigma
-from .eager import head_factors
+from .draws import Active, blur_arguments, blur_sigma
 from .inputs import Inputs, repeat_heads
+from .kernel_support import has_kernels
+from .plan import Plan
 from .visibility import Visibility
 
 
-def why_not_linear(leaves: list[Active], softcap: float | None, sinks: Tensor | None) -> str | None:
-    """The reason why the perturbation itself is not one of queries and keys, or None if it is."""
-    other = [leaf.spec.name for leaf in leaves if not isinstance(leaf.spec, BlurSmoothing | DropHead)]
-    if other:
-        return f"there is no fused path for {' and '.join(other)} yet"
-    if softcap is not None:
-        return "a soft cap on the logits is not linear, so blurred keys do not give blurred logits"
-    if sinks is not None:
-        return "SDPA has no attention sinks"
-    return None
-
-
-def why_not_masked(
-    inputs: Inputs, leaves: list[Active], visibility: Visibility, bias: Tensor | None, dropout_p: float
+def why_not_blurred(
+    inputs: Inputs, plan: Plan, visibility: Visibility, bias: Tensor | None, inside: bool
 ) -> str | None:
-    """The reason why the mask, bias or dropout of this call forbids blurred keys, or None if nothing does."""
-    blurs = _blurs(leaves)
-    if blurs and torch.compiler.is_compiling() and inputs.q.dtype == torch.float64 and inputs.q.device.type == "cpu":
+    """The reason why the blurs of this call are not attention on blurred keys, or None if they are."""
+    if not plan.blurs:
+        return None
+    if torch.compiler.is_compiling() and inputs.q.dtype == torch.float64 and inputs.q.device.type == "cpu":
         return "the compiler of torch 2.11 takes the log-sum-exp of float64 attention on a CPU for float32"
-    if blurs and visibility.pairs is not None:
+    if visibility.pairs is not None:
         if torch.compiler.is_compiling():
             return (
                 "a mask with a row dimension cannot be read while compiling (pass it as [..., 1, M] or use is_causal)"
             )
-        return "the mask hides different keys from different rows"
-    if blurs and visibility.causal:
-        return why_not_causal(inputs, blurs, bias, dropout_p)
+        return "the mask hides different keys from different rows, so they do not share blurred keys"
+    if visibility.causal:
+        if inside:
+            return "causal blur together with decisions on single logits or weights needs the logits"
+        return why_not_causal(inputs, list(plan.blurs), bias)
     return None
 
 
-def blurred_attention(
-    inputs: Inputs, leaves: list[Active], visibility: Visibility, bias: Tensor | None, dropout_p: float
-) -> Tensor:
-    """Output [B, H, N, E]. `why_not_linear` and `why_not_masked` have found nothing against it."""
-    blurs = _blurs(leaves)
-    if not blurs:
-        output = _attend(inputs, inputs.q, inputs.k, visibility, bias, dropout_p)
-    elif visibility.causal:
-        output = causal_blurred_attention(inputs, blurs[0], visibility.keys)
-    else:
-        q, k, bias = _blurred(inputs, blurs, visibility.keys, bias)
-        output = _attend(inputs, q, k, visibility, bias, dropout_p)
-    for leaf in leaves:
-        if isinstance(leaf.spec, DropHead):
-            output = output * head_factors(leaf, inputs.shape, inputs.compute_dtype).to(output.dtype)
+def blurred_attention(inputs: Inputs, plan: Plan, visibility: Visibility, bias: Tensor | None) -> Tensor:
+    """Output [B, H, N, E] of plain attention over blurred logits. `why_not_blurred` has found nothing against it."""
+    if not plan.blurs:
+        return _attend(inputs, inputs.q, inputs.k, visibility, bias)
+    if visibility.causal:
+        return causal_blurred_attention(inputs, plan.blurs[0], visibility.keys)
+    if len(plan.blurs) == 1 and bias is None and visibility.keys is None and has_kernels(inputs.q):
+        kind = library_attention.choose(inputs.q, inputs.k, inputs.v)
+        if kind is not None:
+            return _blurred_in_one(inputs, plan.blurs[0], kind)
+    q, k, bias = blurred_operands(inputs, plan.blurs, visibility.keys, bias)
+    return _attend(inputs, q, k, visibility, bias)
+
+
+def _blurred_in_one(inputs: Inputs, leaf: Active, kind: str) -> Tensor:
+    output: Tensor
+    output, _ = torch.ops.attentiondrop.blurred_attention(
+        inputs.q,
+        inputs.k,
+        inputs.v,
+        leaf.seed,
+        leaf.gate,
+        *blur_arguments(leaf),
+        leaf.spec.axes == "both",
+        kind,
+        inputs.scale,
+    )
     return output
 
 
-def _blurs(leaves: list[Active]) -> list[Active]:
-    """The leaves that blur; a kernel of width 1 is the identity."""
-    return [leaf for leaf in leaves if isinstance(leaf.spec, BlurSmoothing) and leaf.spec.width > 1]
-
-
-def _blurred(
-    inputs: Inputs, blurs: list[Active], visible_keys: Tensor | None, bias: Tensor | None
+def blurred_operands(
+    inputs: Inputs, blurs: tuple[Active, ...], visible_keys: Tensor | None, bias: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Queries, keys and bias such that their logits are the blurred logits of the original ones."""
+    if len(blurs) == 1 and bias is None and has_kernels(inputs.q):
+        leaf, k = blurs[0], inputs.k
+        if leaf.spec.sampling == "head" or (visible_keys is not None and visible_keys.shape[1] > 1):
+            k = repeat_heads(k, inputs.q.shape[1])
+        k = torch.ops.attentiondrop.blur(k, leaf.seed, leaf.gate, visible_keys, *blur_arguments(leaf), False)
+        q = inputs.q
+        if leaf.spec.axes == "both":
+            q = torch.ops.attentiondrop.blur(q, leaf.seed, leaf.gate, None, *blur_arguments(leaf), False)
+        return q, k, None
     dtype = inputs.compute_dtype
     q, k = inputs.q, inputs.k.to(dtype)
     bias = None if bias is None else bias.to(dtype)
@@ -101,9 +110,7 @@ def _blurred(
     return q.to(inputs.q.dtype), k.to(inputs.k.dtype), None if bias is None else bias.to(inputs.q.dtype)
 
 
-def _attend(
-    inputs: Inputs, q: Tensor, k: Tensor, visibility: Visibility, bias: Tensor | None, dropout_p: float
-) -> Tensor:
+def _attend(inputs: Inputs, q: Tensor, k: Tensor, visibility: Visibility, bias: Tensor | None) -> Tensor:
     """SDPA on blurred operands; rows that see no key give zeros."""
     v = repeat_heads(inputs.v, k.shape[1])
     mask, blind, is_causal = bias, None, visibility.causal
@@ -116,6 +123,6 @@ def _attend(
         shown = visible | blind
         mask, is_causal = shown if bias is None else bias.masked_fill(~shown, -torch.inf), False
     output = F.scaled_dot_product_attention(
-        q, k, v, mask, dropout_p, is_causal, scale=inputs.scale, enable_gqa=k.shape[1] != q.shape[1]
+        q, k, v, mask, 0.0, is_causal, scale=inputs.scale, enable_gqa=k.shape[1] != q.shape[1]
     )
     return output if blind is None else output.masked_fill(blind, 0.0)

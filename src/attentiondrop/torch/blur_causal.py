@@ -18,33 +18,38 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..specs import BlurSmoothing
-from .draws import Active, blur_sigma
+from . import blur_ops as _registered  # noqa: F401
+from .draws import Active, blur_arguments, blur_sigma
 from .fused_parts import Part, attend_with_lse, attend_with_lse_backward, why_no_lse
 from .inputs import Inputs, repeat_heads
+from .kernel_support import has_kernels
 from .regularisers import convolve_keys, gaussian_kernel
 
 
-def why_not_causal(inputs: Inputs, blurs: list[Active], bias: Tensor | None, dropout_p: float) -> str | None:
+def why_not_causal(inputs: Inputs, blurs: list[Active], bias: Tensor | None) -> str | None:
     """The reason why causal blur cannot take this path, or None if it can."""
     if len(blurs) > 1:
         return "several blurs under a causal mask do not reduce to blurred keys"
     if bias is not None:
         return "causal blur with an additive bias has no fused path yet"
-    if dropout_p > 0:
-        return "causal blur with dropout_p has no fused path yet"
     return why_no_lse(inputs)
 
 
 def causal_blurred_attention(inputs: Inputs, blur: Active, visible_keys: Tensor | None) -> Tensor:
     """Output [B, H, N, E] of causal attention over blurred logits, for a kernel wider than 1."""
     spec: BlurSmoothing = blur.spec
+    output: Tensor
+    if has_kernels(inputs.q):
+        output, _ = torch.ops.attentiondrop.causal_blurred_attention(
+            inputs.q, inputs.k, inputs.v, visible_keys, blur.seed, blur.gate, *blur_arguments(blur), inputs.scale
+        )
+        return output
     dtype = inputs.compute_dtype
     heads = inputs.shape.heads
     q, k, v = inputs.q, repeat_heads(inputs.k, heads), repeat_heads(inputs.v, heads)
     kernel = gaussian_kernel(blur_sigma(blur, inputs.shape, dtype), spec.width)
     blurred = convolve_keys(k.to(dtype), visible_keys, kernel, spec.edges).to(k.dtype)
     band = _band_logits(q.to(dtype) * inputs.scale, k.to(dtype), visible_keys, kernel, spec.edges)
-    output: Tensor
     output, _, _ = torch.ops.attentiondrop.merged_attention(q, blurred, v, band, visible_keys, inputs.scale)
     return output
 

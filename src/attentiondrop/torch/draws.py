@@ -38,13 +38,15 @@ class LogitShape(NamedTuple):
 class Active(NamedTuple):
     """One regulariser of a call, with where its draws come from: nothing is drawn before a path asks for it.
 
-    `gate` is None, or a 0-dim tensor, 0 when `OneOf` chose another one.
+    `gate` is None, or a 0-dim tensor, 0 when `OneOf` chose another one. `branches` are the (stream number of a `OneOf`,
+    index of its part) that lead to the leaf.
     """
 
     spec: Any
     seed: Tensor
     number: int
-    gate: Tensor | None
+    gate: Tensor | None = None
+    branches: tuple[tuple[int, int], ...] = ()
 
     def draw(self, shape: LogitShape) -> Tensor:
         """The draws of this regulariser for logits of `shape`, as the oracle takes them."""
@@ -105,17 +107,18 @@ def active_leaves(spec: Spec, seed: Tensor, dtype: torch.dtype) -> list[Active]:
     Gates instead of a branch: the choice stays on the device, so nothing synchronises and a compiled or captured graph
     chooses anew in each replay.
     """
-    return _active(spec, seed, dtype, None, _Counter())
+    return _active(spec, Active(spec, seed, 0), dtype, _Counter())
 
 
-def _active(spec: Spec, seed: Tensor, dtype: torch.dtype, gate: Tensor | None, counter: _Counter) -> list[Active]:
+def _active(spec: Spec, parent: Active, dtype: torch.dtype, counter: _Counter) -> list[Active]:
     """Walks the spec in the order of `_sample`, so that every regulariser has the same stream there and here."""
     if isinstance(spec, Consistency):
         return []
     if isinstance(spec, Compose):
-        return [leaf for part in spec.parts for leaf in _active(part, seed, dtype, gate, counter)]
+        return [leaf for part in spec.parts for leaf in _active(part, parent, dtype, counter)]
     if isinstance(spec, OneOf):
-        choice = Stream(seed, counter.take()).uniform_vector(1)[0]
+        number = counter.take()
+        choice = Stream(parent.seed, number).uniform_vector(1)[0]
         leaves: list[Active] = []
         below, last = 0.0, len(spec.parts) - 1
         for index, part in enumerate(spec.parts):
@@ -123,10 +126,18 @@ def _active(spec: Spec, seed: Tensor, dtype: torch.dtype, gate: Tensor | None, c
             # The last interval is open above, so that rounding of the sum leaves no gap.
             chosen = (choice >= below) if index == last else (choice >= below) & (choice < above)
             chosen = chosen.to(dtype)
-            leaves += _active(part, seed, dtype, chosen if gate is None else gate * chosen, counter)
+            gate = chosen if parent.gate is None else parent.gate * chosen
+            branch = parent._replace(gate=gate, branches=(*parent.branches, (number, index)))
+            leaves += _active(part, branch, dtype, counter)
             below = above
         return leaves
-    return [Active(spec, seed, counter.take(), gate)]
+    return [parent._replace(spec=spec, number=counter.take())]
+
+
+def are_exclusive(one: Active, other: Active) -> bool:
+    """Whether the two sit in different parts of the same `OneOf`, so that at most one of them acts."""
+    places = dict(one.branches)
+    return any(places.get(number, index) != index for number, index in other.branches)
 
 
 def blur_sigma(leaf: Active, shape: LogitShape, dtype: torch.dtype) -> Tensor:
@@ -136,3 +147,9 @@ def blur_sigma(leaf: Active, shape: LogitShape, dtype: torch.dtype) -> Tensor:
     if leaf.gate is not None:
         sigma = sigma * leaf.gate
     return sigma.view(-1, 1) if spec.sampling == "sample" else sigma.view(1, -1)
+
+
+def blur_arguments(leaf: Active) -> tuple[int, str, float, float, int, bool]:
+    """A blur leaf as the arguments of our operators: they draw sigma themselves, on the device."""
+    spec: BlurSmoothing = leaf.spec
+    return (leaf.number, spec.sampling, spec.sigma_min, spec.sigma_max, spec.width, spec.edges == "renormalize")

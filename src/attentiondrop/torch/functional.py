@@ -11,10 +11,11 @@ from torch.nn import functional as F
 from ..errors import ArgumentError, BackendError, bad_argument
 from ..specs import BlurSmoothing, Spec
 from ..validation import number, one_of
-from .blur import blurred_attention, why_not_linear, why_not_masked
 from .draws import Active, active_leaves
 from .eager import eager_attention
+from .fused import fused_attention, why_not_fused
 from .inputs import Inputs, check_tensors, normalise
+from .plan import Plan, plan_of
 from .random import draw_seed
 from .visibility import Visibility, find_layout, split
 
@@ -150,16 +151,19 @@ def _dispatch(
 ) -> tuple[Tensor, Tensor | None]:
     visible, mask_bias = split(inputs.mask)
     bias = mask_bias if inputs.bias is None else inputs.bias if mask_bias is None else inputs.bias + mask_bias
-    reason = None if backend == "eager" else why_not_linear(leaves, options.softcap, options.sinks)
-    look = backend != "eager" and reason is None
+    plan = plan_of(leaves)
+    look = backend != "eager" and isinstance(plan, Plan)
     visibility = layout_for(leaves, visible, options.is_causal, inputs.shape.rows, look)
+    dropout_p, softcap, sinks = options.dropout_p, options.softcap, options.sinks
     if backend != "eager":
-        reason = reason or why_not_masked(inputs, leaves, visibility, bias, options.dropout_p)
-        if reason is None:
-            return blurred_attention(inputs, leaves, visibility, bias, options.dropout_p), None
+        reason = (
+            why_not_fused(inputs, plan, visibility, bias, dropout_p, softcap, sinks) if isinstance(plan, Plan) else plan
+        )
+        if isinstance(plan, Plan) and reason is None:
+            return fused_attention(inputs, plan, visibility, bias, seed, dropout_p), None
         if backend == "fused":
             raise BackendError(f'backend="fused" cannot run here: {reason}; use "auto" or "eager"')
-    return eager_attention(inputs, leaves, visibility, bias, seed, options.dropout_p, options.softcap, options.sinks)
+    return eager_attention(inputs, leaves, visibility, bias, seed, dropout_p, softcap, sinks)
 
 
 def layout_for(leaves: list[Active], visible: Tensor | None, is_causal: bool, rows: int, look: bool) -> Visibility:

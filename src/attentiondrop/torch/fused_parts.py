@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from . import library_attention
 from .inputs import Inputs
 
 _aten = torch.ops.aten
@@ -35,6 +36,10 @@ def why_no_lse(inputs: Inputs) -> str | None:
 def attend_with_lse(q: Tensor, k: Tensor, v: Tensor, visible_keys: Tensor | None, scale: float) -> Part:
     """Causal attention. Rows in which `visible_keys` hides everything hold no meaningful values."""
     rows, size = q.shape[-2], v.shape[-1]
+    kind = _library_kernel(q, k, v, visible_keys)
+    if kind is not None:
+        output, lse = library_attention.forward(kind, q, k, v, True, scale)
+        return Part(output, lse.view(q.shape[:-1]))
     q, k, v = _same_size(q, k, v)
     bias = _key_bias(q, k, visible_keys)
     if q.device.type == "cpu":
@@ -49,6 +54,10 @@ def attend_with_lse_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of the part's q, k, v when its keys compete with others: `whole` holds the merged output and lse."""
     size, value_size = q.shape[-1], v.shape[-1]
+    kind = _library_kernel(q, k, v, visible_keys)
+    if kind is not None:
+        lse = whole.lse.contiguous().view(library_attention.lse_shape(kind, q))
+        return library_attention.backward(kind, grad, q, k, v, whole.output, lse, True, scale)
     q, k, v = _same_size(q, k, v)
     grad, output = (F.pad(x, (0, v.shape[-1] - value_size)) for x in (grad, whole.output))
     bias = _key_bias(q, k, visible_keys)
@@ -67,6 +76,11 @@ def attend_with_lse_backward(
             grad, q, k, v, bias, output, lse, no_dropout, no_dropout, 0.0, [True, True, True, False], True, scale=scale
         )
     return d_q[..., :size], d_k[..., :size], d_v[..., :value_size]
+
+
+def _library_kernel(q: Tensor, k: Tensor, v: Tensor, visible_keys: Tensor | None) -> str | None:
+    """The faster kernel, where nothing is hidden and rows and keys are as many (they align causality differently)."""
+    return library_attention.choose(q, k, v) if visible_keys is None and q.shape[2] == k.shape[2] else None
 
 
 def _same_size(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:

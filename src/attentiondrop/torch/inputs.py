@@ -47,6 +47,11 @@ def repeat_heads(x: Tensor, heads: int) -> Tensor:
     return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], dim=1)
 
 
+def unit_stride(x: Tensor) -> Tensor:
+    """`x` as kernels read it: without a stride along the last dimension."""
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
 def check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
     """Refuse what is not a floating-point tensor of at least two dimensions."""
     for name, x in (("query", q), ("key", k), ("value", v)):

@@ -14,15 +14,16 @@ The hash, on 32-bit words with wrap-around::
     joined(i, j)   = (line(i) | 1) * (column(j) | 1)
     uniform        = top 24 bits / 2^24
 
-Joining by a product is one multiplication at each logit, which is what a fused kernel can afford, and it is strong: over
-random rows, the pair (r * c1, r * c2) fills the square like a lattice of 2^31 points. (An exclusive or followed by a
-multiplication costs one operation more, and shows correlations of tens of standard deviations between some columns.)
+Joining by a product is one multiplication at each logit, which is what a fused kernel can afford, and it is strong:
+over random rows, the pair (r * c1, r * c2) fills the square like a lattice of 2^31 points. (An exclusive or followed by
+a multiplication costs one operation more, and shows correlations of tens of standard deviations between some columns.)
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -98,15 +99,18 @@ class Stream:
 
     def uniforms(self, batch: int, heads: int, rows: int, columns: int) -> Tensor:
         """Uniforms in [0, 1) of shape [batch, heads, rows, columns], float32."""
-        return _to_uniform(self._joined(batch, heads, rows, columns))
+        return self.words(batch, heads, rows, columns).uniforms()
 
     def normals(self, batch: int, heads: int, rows: int, columns: int) -> Tensor:
         """Standard normals of the same shape, by Box and Muller from two words at each position."""
-        first = self._joined(batch, heads, rows, columns)
-        second = _finish(first ^ _PRIME)
-        # (n + 1) / 2^24 is never 0, so the logarithm is finite.
-        radius = torch.sqrt(-2.0 * torch.log(_to_uniform(first) + 2.0**-24))
-        return radius * torch.cos(2.0 * math.pi * _to_uniform(second))
+        return self.words(batch, heads, rows, columns).normals()
+
+    def words(self, batch: int, heads: int, rows: int, columns: int) -> Words:
+        """What these draws are made of: a word for each row and one for each key, still to be joined."""
+        device = self.key.device
+        line = self._lines(batch * heads * rows).view(batch, heads, rows, 1)
+        column = _mix(_mix(self.key ^ _PRIME) + torch.arange(columns, dtype=torch.int32, device=device))
+        return Words(line | 1, column | 1)
 
     def uniform_vector(self, length: int) -> Tensor:
         """`length` uniforms in [0, 1), float32."""
@@ -115,12 +119,27 @@ class Stream:
     def _lines(self, length: int) -> Tensor:
         return _mix(self.key + torch.arange(length, dtype=torch.int32, device=self.key.device))
 
-    def _joined(self, batch: int, heads: int, rows: int, columns: int) -> Tensor:
-        device = self.key.device
-        row = torch.arange(batch * heads * rows, dtype=torch.int32, device=device).view(batch, heads, rows, 1)
-        line = _mix(self.key + row)
-        column = _mix(_mix(self.key ^ _PRIME) + torch.arange(columns, dtype=torch.int32, device=device))
-        return (line | 1) * (column | 1)
+
+class Words(NamedTuple):
+    """Row words [..., rows, 1] and key words [columns] (or [..., rows, anything]), which broadcast against each other.
+
+    Slices of either draw the same numbers as the whole does at the same positions.
+    """
+
+    line: Tensor
+    column: Tensor
+
+    def uniforms(self) -> Tensor:
+        """Uniforms in [0, 1), float32."""
+        return _to_uniform(self.line * self.column)
+
+    def normals(self) -> Tensor:
+        """Standard normals, float32."""
+        first = self.line * self.column
+        second = _finish(first ^ _PRIME)
+        # (n + 1) / 2^24 is never 0, so the logarithm is finite.
+        radius = torch.sqrt(-2.0 * torch.log(_to_uniform(first) + 2.0**-24))
+        return radius * torch.cos(2.0 * math.pi * _to_uniform(second))
 
 
 def _word(x: Tensor) -> Tensor:
@@ -150,4 +169,5 @@ def _finish(x: Tensor) -> Tensor:
 
 
 def _to_uniform(x: Tensor) -> Tensor:
-    return _shifted(x, 8).to(torch.float32) * 2.0**-24
+    # In place on what is new here: fresh memory costs a CPU more than the arithmetic.
+    return (x >> 8).bitwise_and_(0xFFFFFF).to(torch.float32).mul_(2.0**-24)

@@ -1,0 +1,65 @@
+"""Seconds and bytes of a piece of work on a device."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+Work = Callable[[], object]
+Clock = Callable[[Work], float]
+
+#: How long the GPU waits before a timed piece, in its cycles: about a millisecond, in which the CPU queues the work.
+_CYCLES = 2_000_000
+
+
+def clock_for(device: str) -> Clock:
+    """The clock of a device: its own events on a GPU, the wall clock otherwise."""
+    return _cuda_seconds if device == "cuda" else _wall_seconds
+
+
+def peak_extra(work: Work, device: str) -> int | None:
+    """Bytes that `work` needs at its peak beyond what is allocated before; None where torch does not count them."""
+    if device != "cuda":
+        return None
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    work()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated() - before
+
+
+def captured(work: Work) -> Work:
+    """The same work as the replay of a CUDA graph, without the CPU's part. All graphs share one pool of memory."""
+    global _pool
+    if _pool is None:
+        _pool = torch.cuda.graph_pool_handle()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, pool=_pool):
+        work()
+    return graph.replay
+
+
+_pool: Any = None
+
+
+def _wall_seconds(work: Work) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def _cuda_seconds(work: Work) -> float:
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    torch.cuda.synchronize()
+    # Queued behind a pause, short work is timed on the GPU and not by how fast the CPU launches it.
+    torch.cuda._sleep(_CYCLES)
+    start.record()
+    work()
+    end.record()
+    torch.cuda.synchronize()
+    milliseconds: float = start.elapsed_time(end)
+    return milliseconds / 1000

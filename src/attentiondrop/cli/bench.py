@@ -1,0 +1,227 @@
+"""`attentiondrop bench`: time attention and a training step, after checking what is timed."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..bench.shapes import CPU_SHAPES, CUDA_SHAPES, Shape
+from ..experiments.record import make_writable
+from .extras import MissingExtraError, require
+
+if TYPE_CHECKING:
+    from ..bench.attention import Settings
+    from ..bench.report import Report
+
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
+_OUT = Path("runs") / "bench"
+#: Arguments that do not belong into the command of a result: paths, and what the parser itself needs.
+_PRIVATE = ("command", "what", "bench", "run", "traceback", "out", "commit")
+
+
+def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
+    """Declare the arguments."""
+    parser = subparsers.add_parser(
+        "bench",
+        help="time attention and a training step",
+        description="Time attention and a training step against scaled_dot_product_attention. Every row is checked "
+        "first; one that fails has no timing, and the command ends with status 1.",
+    )
+    kinds = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
+    attention = _kind(kinds, "attention", _attention, "attention alone: forward, backward, memory, ratios")
+    attention.add_argument("--shape", nargs="+", metavar="B,H,N,D[,causal][,HK]", help="(default: see the docs)")
+    _timing(attention, seconds=1.5)
+    _kernels(attention)
+    length = _kind(kinds, "length", _length, "attention at growing lengths, with pictures of time and memory")
+    length.add_argument("--shape", metavar="B,H,N,D[,causal][,HK]", help="the shortest (default: 4,16,128,64 on a GPU)")
+    length.add_argument("--longest", type=_count, metavar="N", help="(default: 16384 on a GPU, 1024 on a CPU)")
+    _timing(length, seconds=1.0)
+    _kernels(length)
+    vit = _kind(kinds, "vit", _vit, "a training step of a vision transformer")
+    vit.add_argument("--model", help="a timm model (default: vit_base_patch16_224, on a CPU vit_tiny_patch16_224)")
+    vit.add_argument("--batch", type=_count, help="(default: 256, on a CPU 4)")
+    vit.add_argument(
+        "--modes",
+        nargs="+",
+        choices=("eager", "blocks", "compiled"),
+        help="as written, each block compiled, the model compiled as a whole, which takes minutes "
+        "(default: eager blocks, on a CPU eager)",
+    )
+    _timing(vit, seconds=3.0)
+    plot = _kind(kinds, "plot", _plot, "pictures of time and memory over the length, beside a CSV file of `length`")
+    plot.add_argument("csv", type=Path)
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run one of the benchmarks."""
+    try:
+        code: int = args.bench(args)
+    except KeyboardInterrupt:
+        kept = f"; {args.out} keeps what was measured" if "out" in args else ""
+        print(f"attentiondrop bench: interrupted{kept}", file=sys.stderr)
+        return 130
+    return code
+
+
+def _attention(args: argparse.Namespace) -> int:
+    require(("torch", "rich"), extra="experiments")
+    shapes = [Shape.parse(text) for text in args.shape or ()]
+    make_writable(args.out)
+    from ..bench.screen import Bar, show
+
+    with Bar() as bar:
+        # Loading torch takes seconds: the bar is on the screen before that.
+        from ..bench.attention import run_attention
+        from ..bench.rows import all_rows, select
+
+        settings, rows = _settings(args), select(all_rows(), args.rows)
+        report = _report(args, "attention", settings)
+        shapes = shapes or list(CUDA_SHAPES if settings.device == "cuda" else CPU_SHAPES)
+        outcomes = run_attention(shapes, rows, settings, report, bar)
+    show(report.sections)
+    return _finish(report, outcomes)
+
+
+def _length(args: argparse.Namespace) -> int:
+    require(("torch", "rich"), extra="experiments")
+    shape = Shape.parse(args.shape) if args.shape else None
+    make_writable(args.out)
+    from ..bench.screen import Bar, show
+
+    with Bar() as bar:
+        from ..bench import length
+        from ..bench.attention import run_attention
+        from ..bench.rows import all_rows, select
+
+        settings, rows = _settings(args), select(all_rows(), args.rows or length.LENGTH_ROWS)
+        cuda = settings.device == "cuda"
+        shape = shape or (length.CUDA_SHAPE if cuda else length.CPU_SHAPE)
+        shapes = length.growing(shape, args.longest or (length.CUDA_LONGEST if cuda else length.CPU_LONGEST))
+        report = _report(args, "length", settings)
+        outcomes = run_attention(shapes, rows, settings, report, bar)
+    show(report.sections)
+    try:
+        _draw(report.csv)
+    except MissingExtraError:
+        # The machine with the GPU need not be the one with the plotting library.
+        print(f"No pictures without matplotlib; where it is installed: attentiondrop bench plot {report.csv}")
+    return _finish(report, outcomes)
+
+
+def _vit(args: argparse.Namespace) -> int:
+    require(("torch", "timm", "rich"), extra="experiments")
+    make_writable(args.out)
+    from ..bench.screen import Bar, show
+
+    with Bar() as bar:
+        from ..bench.rows import select
+        from ..bench.vit import run_vit
+        from ..bench.vit_rows import vit_rows
+
+        args.compile = args.graph = False
+        settings, rows = _settings(args), select(vit_rows(), args.rows)
+        cuda = settings.device == "cuda"
+        model = args.model or ("vit_base_patch16_224" if cuda else "vit_tiny_patch16_224")
+        modes = args.modes or (["eager", "blocks"] if cuda else ["eager"])
+        report = _report(args, "vit", settings)
+        outcomes = run_vit(model, args.batch or (256 if cuda else 4), rows, modes, settings, report, bar)
+    show(report.sections)
+    return _finish(report, outcomes)
+
+
+def _plot(args: argparse.Namespace) -> int:
+    _draw(args.csv)
+    return 0
+
+
+def _draw(csv: Path) -> None:
+    require(("matplotlib",), extra="experiments")
+    from ..bench.plot import draw
+
+    for picture in draw(csv):
+        print(f"picture: {picture}")
+
+
+def _settings(args: argparse.Namespace) -> Settings:
+    import torch
+
+    from ..bench.attention import Settings
+
+    device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    dtype = args.dtype or ("bfloat16" if device == "cuda" else "float32")
+    return Settings(device, dtype, args.repeats, args.seconds, args.compile, args.graph)
+
+
+def _report(args: argparse.Namespace, kind: str, settings: Settings) -> Report:
+    from ..bench.environment import environment
+    from ..bench.report import ATTENTION_NOTES, VIT_NOTES, Report
+
+    titles = {"attention": "Attention alone", "length": "Attention over the length", "vit": "A training step"}
+    env = environment(settings.device, args.commit)
+    name = f"{kind}-{env.slug}" + "-compiled" * settings.compile + "-graph" * settings.graph
+    notes = VIT_NOTES if kind == "vit" else ATTENTION_NOTES
+    return Report(args.out, name, titles[kind], _command(args), notes, env)
+
+
+def _finish(report: Report, outcomes: Any) -> int:
+    from ..bench.records import failed
+
+    print(f"The same numbers: {report.csv} and {report.markdown}")
+    return 1 if failed(outcomes) else 0
+
+
+def _command(args: argparse.Namespace) -> str:
+    """What to type for the same run, without the folder that this machine put it into."""
+    words = ["attentiondrop", "bench", args.what]
+    for name, value in vars(args).items():
+        if name in _PRIVATE or value is None or value is False:
+            continue
+        words.append(f"--{name}")
+        words += [] if value is True else map(str, value) if isinstance(value, list) else [str(value)]
+    return shlex.join(words)
+
+
+def _kind(kinds: Subparsers, name: str, function: Any, text: str) -> argparse.ArgumentParser:
+    parser = kinds.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+    parser.add_argument("--traceback", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+    parser.set_defaults(bench=function)
+    return parser
+
+
+def _timing(parser: argparse.ArgumentParser, seconds: float) -> None:
+    parser.add_argument("--rows", nargs="+", metavar="PATTERN", help="shell patterns of row names, such as 'SDPA*'")
+    parser.add_argument("--device", choices=("cuda", "cpu"), help="(default: cuda where there is one)")
+    choices = ("bfloat16", "float16", "float32")
+    parser.add_argument("--dtype", choices=choices, help="(default: bfloat16 on a GPU, float32 on a CPU)")
+    parser.add_argument("--repeats", type=_count, default=20, help="at most, for each row (default: %(default)s)")
+    parser.add_argument(
+        "--seconds", type=_seconds, default=seconds, help="about how long a row may take (default: %(default)s)"
+    )
+    parser.add_argument("--out", type=Path, default=_OUT, help="folder for the results (default: %(default)s)")
+    parser.add_argument("--commit", help="of the source, where git cannot tell")
+
+
+def _kernels(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--compile", action="store_true", help="every row under torch.compile")
+    parser.add_argument("--graph", action="store_true", help="time replays of CUDA graphs")
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected an integer >= 1, received {text!r}")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"expected a number > 0, received {text!r}")
+    return value

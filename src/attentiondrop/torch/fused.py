@@ -1,0 +1,119 @@
+"""The fused paths: attention that never holds a tensor of the size of the logits.
+
+Two of them. Where only queries, keys and whole heads change, SDPA runs on blurred keys (`blur`). Where single logits or
+weights are decided on, the operator of `fused_ops` does it inside: Triton kernels on CUDA, blocks of rows on a CPU.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..specs import HardMasking
+from . import fused_ops as _registered  # noqa: F401
+from .blur import blurred_attention, blurred_operands, why_not_blurred
+from .draws import DROPOUT_STREAM, Active
+from .eager import head_factors
+from .inputs import Inputs, repeat_heads
+from .kernel_support import has_kernels, why_no_kernels
+from .plan import Plan
+from .visibility import Visibility
+
+
+def why_not_fused(
+    inputs: Inputs,
+    plan: Plan,
+    visibility: Visibility,
+    bias: Tensor | None,
+    dropout_p: float,
+    softcap: float | None,
+    sinks: Tensor | None,
+) -> str | None:
+    """The reason why this call has no fused path, or None if it has one."""
+    if softcap is not None:
+        return "a soft cap on the logits has no fused path"
+    if sinks is not None:
+        return "attention sinks have no fused path"
+    inside = plan.decides_inside(dropout_p)
+    return why_not_blurred(inputs, plan, visibility, bias, inside) or (
+        _why_not_inside(inputs, bias) if inside else None
+    )
+
+
+def _why_not_inside(inputs: Inputs, bias: Tensor | None) -> str | None:
+    if bias is not None and bias.requires_grad and torch.is_grad_enabled():
+        return "the gradient of a bias or an additive mask needs the gradients of all logits"
+    size = max(inputs.q.shape[-1], inputs.v.shape[-1])
+    if inputs.q.device.type == "cpu" and not has_kernels(inputs.q):
+        return None  # blocks of rows
+    if size > 256:
+        return f"there are no kernels for a head size of {size} (at most 256)"
+    return why_no_kernels(inputs.q)
+
+
+def fused_attention(
+    inputs: Inputs, plan: Plan, visibility: Visibility, bias: Tensor | None, seed: Tensor | None, dropout_p: float
+) -> Tensor:
+    """Output [B, H, N, E]. `why_not_fused` has found nothing against it."""
+    if plan.decides_inside(dropout_p) and seed is not None:
+        output = _decided_inside(inputs, plan, visibility, bias, seed, dropout_p)
+    else:
+        output = blurred_attention(inputs, plan, visibility, bias)
+    for leaf in plan.heads:
+        output = output * head_factors(leaf, inputs.shape, inputs.compute_dtype).to(output.dtype)
+    return output
+
+
+def _decided_inside(
+    inputs: Inputs, plan: Plan, visibility: Visibility, bias: Tensor | None, seed: Tensor, dropout_p: float
+) -> Tensor:
+    q, k, v = inputs.q, inputs.k, inputs.v
+    if plan.blurs:
+        q, k, bias = blurred_operands(inputs, plan.blurs, visibility.keys, bias)
+        v = repeat_heads(v, k.shape[1])
+    drop = plan.drop.spec if plan.drop is not None else None
+    slots = [
+        _Slot.of(plan.noise, plan.noise.spec.sigma if plan.noise is not None else 0.0),
+        _Slot.of(plan.drop, drop.p if drop is not None else 0.0),
+        _Slot.of(plan.dropout, plan.dropout.spec.p if plan.dropout is not None else 0.0),
+        _Slot(dropout_p, DROPOUT_STREAM if dropout_p > 0 else -1, None),
+    ]
+    kind, top = "" if drop is None else "key", 0
+    if isinstance(drop, HardMasking):
+        kind, top = drop.fill, min(drop.k, k.shape[2])
+    output: Tensor = torch.ops.attentiondrop.fused_attention(
+        q,
+        k,
+        v,
+        visibility.keys if visibility.pairs is None else visibility.pairs,
+        bias,
+        seed,
+        _gates(slots),
+        [slot.rate for slot in slots],
+        [slot.stream for slot in slots],
+        kind,
+        top,
+        visibility.causal,
+        inputs.scale,
+    )[0]
+    return output
+
+
+class _Slot:
+    """One of the four places in the operator: a rate, the stream of its draws (-1: absent), and a gate."""
+
+    def __init__(self, rate: float, stream: int, gate: Tensor | None) -> None:
+        self.rate, self.stream, self.gate = rate, stream, gate
+
+    @classmethod
+    def of(cls, leaf: Active | None, rate: float) -> _Slot:
+        return cls(0.0, -1, None) if leaf is None else cls(rate, leaf.number, leaf.gate)
+
+
+def _gates(slots: list[_Slot]) -> Tensor | None:
+    """One gate for each slot, or None where no slot has one."""
+    known = [slot.gate for slot in slots if slot.gate is not None]
+    if not known:
+        return None
+    one = torch.ones_like(known[0])
+    return torch.stack([one if slot.gate is None else slot.gate for slot in slots])

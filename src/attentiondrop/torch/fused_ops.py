@@ -1,0 +1,124 @@
+"""The operator behind every fused path that decides inside the attention: Triton kernels on CUDA, row blocks on a CPU.
+
+Operators of our own rather than a `torch.autograd.Function`: compilers take them as they are, with a shape for each output,
+and torch 2.11 traces the backward of such a function wrongly. Triton is imported when a CUDA path first runs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import kernel_support
+
+_library = torch.library.Library("attentiondrop", "FRAGMENT")
+_PLAN = (
+    "Tensor? visible, Tensor? bias, Tensor seed, Tensor? gates, float[] rates, int[] streams, str drop, int top,"
+    " bool is_causal, float scale"
+)
+_library.define(
+    f"fused_attention(Tensor q, Tensor k, Tensor v, {_PLAN})"
+    " -> (Tensor output, Tensor lse, Tensor low, Tensor high, Tensor cut, Tensor keep, Tensor tied)"
+)
+_library.define(
+    "fused_attention_backward(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor output, Tensor lse, Tensor low,"
+    f" Tensor high, Tensor cut, Tensor keep, Tensor tied, {_PLAN}) -> (Tensor, Tensor, Tensor)"
+)
+
+
+def _forward(q: Tensor, k: Tensor, v: Tensor, *plan: Any) -> tuple[Tensor, ...]:
+    if q.device.type in kernel_support.KERNEL_DEVICES:
+        from .kernels import launch
+
+        output, lse, notes = launch.forward(q, k, v, launch.Call(*plan))
+        return (output, lse, *notes)
+    from .blockwise import blockwise_forward
+
+    output, lse = blockwise_forward(q, k, v, *plan)
+    return (_laid_out(output, output_like(q, v)), lse, *empty_notes(q, k, "", 0))
+
+
+def _backward(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, output: Tensor, lse: Tensor, *rest: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    notes, plan = rest[:5], rest[5:]
+    if q.device.type in kernel_support.KERNEL_DEVICES:
+        from .kernels import launch
+
+        gradients: tuple[Tensor, Tensor, Tensor] = launch.backward(
+            grad, q, k, v, output, lse, launch.Notes(*notes), launch.Call(*plan)
+        )
+        return gradients
+    from .blockwise import blockwise_backward
+
+    visible, bias, seed, gates, *numbers = plan
+    found = blockwise_backward(grad, q, k, v, visible, bias, seed, gates, output, lse, *numbers)
+    d_q, d_k, d_v = (_laid_out(x, torch.empty_like(y)) for x, y in zip(found, (q, k, v), strict=True))
+    return d_q, d_k, d_v
+
+
+def _laid_out(x: Tensor, like: Tensor) -> Tensor:
+    """`x` with the strides of `like`, which are those that the compiler was told."""
+    return x if x.stride() == like.stride() else like.copy_(x)
+
+
+def is_ranked(drop: str, top: int, columns: int) -> bool:
+    """Whether only the `top` largest logits of a row are candidates, rather than all of them."""
+    return drop in ("zero", "-inf") and top < columns
+
+
+def empty_notes(q: Tensor, k: Tensor, drop: str, top: int) -> tuple[Tensor, ...]:
+    """What the kernels leave for the backward beside the log-sum-exp, each [B, H, N] or empty where it is not needed.
+
+    low, high and cut bound the candidates of a row (see `kernels.logits.is_dropped`), keep is the key that an emptied row
+    keeps, or -1, and tied [B, H] says which heads have ties. Row blocks decide again instead, so they leave nothing.
+    """
+    full, none = q.shape[:-1], (0,)
+    ranked = full if is_ranked(drop, top, k.shape[2]) else none
+    hidden = full if drop in ("-inf", "key") else none
+    tied = full[:2] if ranked == full else none
+    floats = [q.new_empty(ranked, dtype=torch.float32) for _ in range(2)]
+    return (*floats, *(q.new_empty(shape, dtype=torch.int32) for shape in (ranked, hidden, tied)))
+
+
+def output_like(q: Tensor, v: Tensor) -> Tensor:
+    """[B, N, H, E] in memory, as SDPA returns it, so that joining the heads afterwards is free."""
+    return q.new_empty(q.shape[0], q.shape[2], q.shape[1], v.shape[-1]).transpose(1, 2)
+
+
+def _fake_forward(q: Tensor, k: Tensor, v: Tensor, *plan: Any) -> tuple[Tensor, ...]:
+    drop, top = plan[6], plan[7]
+    wide = torch.float64 if q.dtype == torch.float64 else torch.float32
+    notes = empty_notes(q, k, drop, top) if q.device.type in kernel_support.KERNEL_DEVICES else empty_notes(q, k, "", 0)
+    return (output_like(q, v), q.new_empty(q.shape[:-1], dtype=wide), *notes)
+
+
+def _fake_backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+    return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    q, k, v, visible, bias, seed, gates, *numbers = inputs
+    ctx.save_for_backward(q, k, v, visible, bias, seed, gates, *output)
+    ctx.numbers = numbers
+    ctx.set_materialize_grads(False)
+
+
+def _gradients(ctx: Any, grad: Tensor | None, *unused: Tensor | None) -> tuple[Tensor | None, ...]:
+    q, k, v, visible, bias, seed, gates, *results = ctx.saved_tensors
+    nothing = (None,) * (4 + len(ctx.numbers))
+    if grad is None:
+        return (None, None, None, *nothing)
+    found = torch.ops.attentiondrop.fused_attention_backward(
+        grad, q, k, v, *results, visible, bias, seed, gates, *ctx.numbers
+    )
+    return (*found, *nothing)
+
+
+_library.impl("fused_attention", _forward, "CompositeExplicitAutograd")
+_library.impl("fused_attention_backward", _backward, "CompositeExplicitAutograd")
+torch.library.register_fake("attentiondrop::fused_attention", _fake_forward, lib=_library)
+torch.library.register_fake("attentiondrop::fused_attention_backward", _fake_backward, lib=_library)
+torch.library.register_autograd("attentiondrop::fused_attention", _gradients, setup_context=_keep, lib=_library)

@@ -1,0 +1,195 @@
+# mypy: ignore-errors
+"""The gradient of the queries: one program walks along the keys of a tile of rows, and finds delta = dO.O first."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from .gradient import weights_and_gradient
+from .logits import SIZES, is_others, load_tile
+
+
+@triton.jit(do_not_specialize=[*SIZES])
+def query_kernel(
+    Q,
+    K,
+    V,
+    OUT,
+    GRAD,
+    LSE,
+    DELTA,
+    DQ,
+    VISIBLE,
+    BIAS,
+    WORDS,
+    LIMITS,
+    FACTORS,
+    LOW,
+    HIGH,
+    CUT,
+    KEEP,
+    TIED,
+    q_b,
+    q_h,
+    q_n,
+    k_b,
+    k_h,
+    k_m,
+    v_b,
+    v_h,
+    v_m,
+    out_b,
+    out_h,
+    out_n,
+    grad_b,
+    grad_h,
+    grad_n,
+    dq_b,
+    dq_h,
+    dq_n,
+    visible_b,
+    visible_h,
+    visible_n,
+    visible_m,
+    bias_b,
+    bias_h,
+    bias_n,
+    bias_m,
+    scale,
+    plain_scale,
+    H,
+    GROUP,
+    N,
+    M,
+    LINES,
+    D: tl.constexpr,
+    E: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_E: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    HAS_VISIBLE: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    NOISE: tl.constexpr,
+    DROP: tl.constexpr,
+    RANKED: tl.constexpr,
+    TIES: tl.constexpr,
+    DROPOUT_A: tl.constexpr,
+    DROPOUT_B: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    """Program: the gradient of one tile of queries of one head, and their delta."""
+    tiles = tl.cdiv(N, BM)
+    head = (tl.program_id(0) // tiles).to(tl.int64)
+    if is_others(TIED + head, RANKED, TIES):
+        return
+    tile = tl.program_id(0) % tiles
+    if CAUSAL:
+        tile = tiles - 1 - tile
+    b = head // H
+    h = head % H
+    rows = tile * BM + tl.arange(0, BM)
+    d = tl.arange(0, BLOCK_D)
+    e = tl.arange(0, BLOCK_E)
+    inside = rows < N
+    lines = head * N + rows
+    q = load_tile(Q + b * q_b + h * q_h, rows[:, None], q_n, d[None, :], N, D, BLOCK_D, True)
+    grad = load_tile(GRAD + b * grad_b + h * grad_h, rows[:, None], grad_n, e[None, :], N, E, BLOCK_E, True)
+    out = load_tile(OUT + b * out_b + h * out_h, rows[:, None], out_n, e[None, :], N, E, BLOCK_E, True)
+    delta = tl.sum(out.to(tl.float32) * grad.to(tl.float32), 1)
+    tl.store(DELTA + lines, delta, mask=inside)
+    lse = tl.load(LSE + lines, mask=inside, other=0.0)
+    K += b * k_b + (h // GROUP) * k_h
+    V += b * v_b + (h // GROUP) * v_h
+    VISIBLE += b * visible_b + h * visible_h
+    BIAS += b * bias_b + h * bias_h
+    low = tl.load(LOW + lines, mask=inside, other=0.0) if RANKED else lse
+    high = tl.load(HIGH + lines, mask=inside, other=0.0) if TIES else lse
+    cut = tl.load(CUT + lines, mask=inside, other=0) if TIES else rows
+    keep = tl.load(KEEP + lines, mask=inside, other=-1) if DROP == "hide" else rows
+    end = M
+    full = M // BN * BN
+    if CAUSAL:
+        end = tl.minimum(M, tile * BM + BM)
+        full = tl.minimum(full, (tile * BM + 1) // BN * BN)
+    dq = tl.zeros([BM, BLOCK_D], tl.float32)
+    dq = _along_keys(
+        0, full, dq, q, grad, K, V, k_m, v_m, rows, lines, d, e, lse, delta, low, high, cut, keep, VISIBLE, visible_n,
+        visible_m, BIAS, bias_n, bias_m, WORDS, LIMITS, FACTORS, scale, N, M, LINES, D, E, BLOCK_D, BLOCK_E, BN,
+        False, False, HAS_VISIBLE, HAS_BIAS, NOISE, DROP, RANKED, TIES, DROPOUT_A, DROPOUT_B, STAGES,
+    )  # fmt: skip
+    dq = _along_keys(
+        full, end, dq, q, grad, K, V, k_m, v_m, rows, lines, d, e, lse, delta, low, high, cut, keep, VISIBLE,
+        visible_n, visible_m, BIAS, bias_n, bias_m, WORDS, LIMITS, FACTORS, scale, N, M, LINES, D, E, BLOCK_D, BLOCK_E,
+        BN, CAUSAL, True, HAS_VISIBLE, HAS_BIAS, NOISE, DROP, RANKED, TIES, DROPOUT_A, DROPOUT_B, 1,
+    )  # fmt: skip
+    place = DQ + b * dq_b + h * dq_h + rows[:, None].to(tl.int64) * dq_n + d[None, :]
+    tl.store(place, (dq * plain_scale).to(DQ.dtype.element_ty), mask=inside[:, None] & (d[None, :] < D))
+
+
+@triton.jit
+def _along_keys(
+    begin,
+    end,
+    dq,
+    q,
+    grad,
+    K,
+    V,
+    k_m,
+    v_m,
+    rows,
+    lines,
+    d,
+    e,
+    lse,
+    delta,
+    low,
+    high,
+    cut,
+    keep,
+    VISIBLE,
+    visible_n,
+    visible_m,
+    BIAS,
+    bias_n,
+    bias_m,
+    WORDS,
+    LIMITS,
+    FACTORS,
+    scale,
+    N,
+    M,
+    LINES,
+    D: tl.constexpr,
+    E: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_E: tl.constexpr,
+    BN: tl.constexpr,
+    DIAGONAL: tl.constexpr,
+    EDGE: tl.constexpr,
+    HAS_VISIBLE: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    NOISE: tl.constexpr,
+    DROP: tl.constexpr,
+    RANKED: tl.constexpr,
+    TIES: tl.constexpr,
+    DROPOUT_A: tl.constexpr,
+    DROPOUT_B: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    """Add what the keys from `begin` to `end` contribute."""
+    for start in tl.range(begin, end, BN, num_stages=STAGES):
+        columns = start + tl.arange(0, BN)
+        k = load_tile(K, columns[None, :], k_m, d[:, None], M, D, BLOCK_D, EDGE)
+        v = load_tile(V, columns[None, :], v_m, e[:, None], M, E, BLOCK_E, EDGE)
+        _, ds = weights_and_gradient(
+            tl.dot(q, k, input_precision="ieee"), tl.dot(grad, v, input_precision="ieee"), rows[:, None],
+            columns[None, :], lines[:, None], lse[:, None], delta[:, None], low[:, None], high[:, None], cut[:, None],
+            keep[:, None], VISIBLE, visible_n, visible_m, BIAS, bias_n, bias_m, WORDS, LIMITS, FACTORS, scale, N, M,
+            LINES, DIAGONAL, EDGE, HAS_VISIBLE, HAS_BIAS, NOISE, DROP, RANKED, TIES, DROPOUT_A, DROPOUT_B,
+        )  # fmt: skip
+        dq = tl.dot(ds.to(k.dtype), tl.trans(k), dq, input_precision="ieee")
+    return dq

@@ -1,0 +1,270 @@
+# mypy: ignore-errors
+"""The forward: flash attention whose logits and weights are perturbed tile by tile."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from .logits import SIZES, is_dropped, is_others, load_tile, load_words, visible_logits, weight_factor
+
+
+@triton.jit(do_not_specialize=[*SIZES])
+def forward_kernel(
+    Q,
+    K,
+    V,
+    OUT,
+    LSE,
+    VISIBLE,
+    BIAS,
+    WORDS,
+    LIMITS,
+    FACTORS,
+    LOW,
+    HIGH,
+    CUT,
+    KEEP,
+    TIED,
+    q_b,
+    q_h,
+    q_n,
+    k_b,
+    k_h,
+    k_m,
+    v_b,
+    v_h,
+    v_m,
+    out_b,
+    out_h,
+    out_n,
+    visible_b,
+    visible_h,
+    visible_n,
+    visible_m,
+    bias_b,
+    bias_h,
+    bias_n,
+    bias_m,
+    scale,
+    H,
+    GROUP,
+    N,
+    M,
+    LINES,
+    D: tl.constexpr,
+    E: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_E: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    HAS_VISIBLE: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    NOISE: tl.constexpr,
+    DROP: tl.constexpr,
+    RANKED: tl.constexpr,
+    TIES: tl.constexpr,
+    DROPOUT_A: tl.constexpr,
+    DROPOUT_B: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    """Program: one tile of rows of one head. DROP is "", "zero" (a dropped logit is 0) or "hide" (it is gone)."""
+    tiles = tl.cdiv(N, BM)
+    head = (tl.program_id(0) // tiles).to(tl.int64)
+    if is_others(TIED + head, RANKED, TIES):
+        return
+    # Under a causal mask the last rows have the most to do, so they start first.
+    tile = tl.program_id(0) % tiles
+    if CAUSAL:
+        tile = tiles - 1 - tile
+    b = head // H
+    h = head % H
+    rows = tile * BM + tl.arange(0, BM)
+    d = tl.arange(0, BLOCK_D)
+    e = tl.arange(0, BLOCK_E)
+    inside = rows < N
+    lines = head * N + rows
+    q = load_tile(Q + b * q_b + h * q_h, rows[:, None], q_n, d[None, :], N, D, BLOCK_D, True)
+    K += b * k_b + (h // GROUP) * k_h
+    V += b * v_b + (h // GROUP) * v_h
+    VISIBLE += b * visible_b + h * visible_h
+    BIAS += b * bias_b + h * bias_h
+    low = tl.zeros([BM], tl.float32)
+    high = low
+    cut = tl.zeros([BM], tl.int32)
+    if RANKED:
+        low = tl.load(LOW + lines, mask=inside, other=0.0)
+    if TIES:
+        high = tl.load(HIGH + lines, mask=inside, other=0.0)
+        cut = tl.load(CUT + lines, mask=inside, other=0)
+
+    acc = tl.zeros([BM, BLOCK_E], tl.float32)
+    total = tl.zeros([BM], tl.float32)
+    largest = tl.full([BM], float("-inf"), tl.float32)
+    end = M
+    full = M // BN * BN
+    if CAUSAL:
+        end = tl.minimum(M, tile * BM + BM)
+        full = tl.minimum(full, (tile * BM + 1) // BN * BN)
+    acc, total, largest = _sweep(
+        0, full, acc, total, largest, q, K, V, k_m, v_m, rows, lines, inside, d, e, VISIBLE, visible_n, visible_m,
+        BIAS, bias_n, bias_m, WORDS, LIMITS, FACTORS, low, high, cut, scale, N, M, LINES, D, E, BLOCK_D, BLOCK_E,
+        BM, BN, False, False, HAS_VISIBLE, HAS_BIAS, NOISE, DROP, RANKED, TIES, DROPOUT_A, DROPOUT_B, STAGES,
+    )  # fmt: skip
+    acc, total, largest = _sweep(
+        full, end, acc, total, largest, q, K, V, k_m, v_m, rows, lines, inside, d, e, VISIBLE, visible_n, visible_m,
+        BIAS, bias_n, bias_m, WORDS, LIMITS, FACTORS, low, high, cut, scale, N, M, LINES, D, E, BLOCK_D, BLOCK_E,
+        BM, BN, CAUSAL, True, HAS_VISIBLE, HAS_BIAS, NOISE, DROP, RANKED, TIES, DROPOUT_A, DROPOUT_B, 1,
+    )  # fmt: skip
+
+    if DROP == "hide":
+        # A row that lost every visible key keeps its largest one.
+        empty = total == 0.0
+        keep = tl.full([BM], -1, tl.int32)
+        if tl.max((empty & inside).to(tl.int32)) > 0:
+            best = tl.full([BM], float("-inf"), tl.float32)
+            at = tl.zeros([BM], tl.int32)
+            noise_lines = load_words(WORDS, lines, inside) if NOISE else tl.zeros([BM], tl.uint32)
+            for start in range(0, end, BN):
+                columns = start + tl.arange(0, BN)
+                known = columns < M
+                k = load_tile(K, columns[None, :], k_m, d[:, None], M, D, BLOCK_D, True)
+                noise_columns = load_words(WORDS + LINES, columns, known) if NOISE else tl.zeros([BN], tl.uint32)
+                s = visible_logits(
+                    tl.dot(q, k, input_precision="ieee"), rows[:, None], columns[None, :], noise_lines[:, None],
+                    noise_columns[None, :], VISIBLE, visible_n, visible_m, BIAS, bias_n, bias_m, scale,
+                    tl.load(FACTORS), N, M, HAS_VISIBLE, HAS_BIAS, NOISE, CAUSAL, True,
+                )  # fmt: skip
+                here = tl.max(s, 1)
+                first = tl.min(tl.where(s == here[:, None], columns[None, :], 2147483647), 1)
+                at = tl.where(here > best, first, at)
+                best = tl.maximum(best, here)
+            saved = empty & (best > float("-inf"))
+            keep = tl.where(saved, at, -1)
+            value = tl.load(
+                V + at[:, None].to(tl.int64) * v_m + e[None, :], mask=saved[:, None] & (e[None, :] < E), other=0.0
+            ).to(tl.float32)
+            if DROPOUT_A or DROPOUT_B:
+                span = LINES + M
+                factor = weight_factor(
+                    best, load_words(WORDS + 2 * span, lines, inside), load_words(WORDS + 2 * span + LINES, at, saved),
+                    load_words(WORDS + 3 * span, lines, inside), load_words(WORDS + 3 * span + LINES, at, saved),
+                    tl.load(LIMITS + 2).to(tl.uint32, bitcast=True), tl.load(LIMITS + 3).to(tl.uint32, bitcast=True),
+                    tl.load(FACTORS + 2), tl.load(FACTORS + 3), DROPOUT_A, DROPOUT_B,
+                )  # fmt: skip
+                value = value * factor[:, None]
+            acc = tl.where(saved[:, None], value, acc)
+            total = tl.where(saved, 1.0, total)
+            largest = tl.where(saved, best, largest)
+        tl.store(KEEP + lines, keep, mask=inside)
+
+    # A row that sees nothing: zeros, and a finite log-sum-exp.
+    blind = total == 0.0
+    total = tl.where(blind, 1.0, total)
+    lse = tl.where(blind, 0.0, largest + tl.log2(total))
+    tl.store(LSE + lines, lse, mask=inside)
+    out_place = OUT + b * out_b + h * out_h + rows[:, None].to(tl.int64) * out_n + e[None, :]
+    out = acc / total[:, None]
+    tl.store(out_place, out.to(OUT.dtype.element_ty), mask=inside[:, None] & (e[None, :] < E))
+
+
+@triton.jit
+def _sweep(
+    begin,
+    end,
+    acc,
+    total,
+    largest,
+    q,
+    K,
+    V,
+    k_m,
+    v_m,
+    rows,
+    lines,
+    inside,
+    d,
+    e,
+    VISIBLE,
+    visible_n,
+    visible_m,
+    BIAS,
+    bias_n,
+    bias_m,
+    WORDS,
+    LIMITS,
+    FACTORS,
+    low,
+    high,
+    cut,
+    scale,
+    N,
+    M,
+    LINES,
+    D: tl.constexpr,
+    E: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_E: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    DIAGONAL: tl.constexpr,
+    EDGE: tl.constexpr,
+    HAS_VISIBLE: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    NOISE: tl.constexpr,
+    DROP: tl.constexpr,
+    RANKED: tl.constexpr,
+    TIES: tl.constexpr,
+    DROPOUT_A: tl.constexpr,
+    DROPOUT_B: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    """Online softmax over the keys from `begin` to `end`."""
+    span = LINES + M
+    none = tl.zeros([BM], tl.uint32)
+    sigma = tl.load(FACTORS) if NOISE else 0.0
+    noise_lines = load_words(WORDS, lines, inside) if NOISE else none
+    drop_lines = load_words(WORDS + span, lines, inside) if DROP != "" else none
+    a_lines = load_words(WORDS + 2 * span, lines, inside) if DROPOUT_A else none
+    b_lines = load_words(WORDS + 3 * span, lines, inside) if DROPOUT_B else none
+    limit = tl.load(LIMITS + 1).to(tl.uint32, bitcast=True)
+    limit_a = tl.load(LIMITS + 2).to(tl.uint32, bitcast=True)
+    limit_b = tl.load(LIMITS + 3).to(tl.uint32, bitcast=True)
+    factor_a = tl.load(FACTORS + 2)
+    factor_b = tl.load(FACTORS + 3)
+    for start in tl.range(begin, end, BN, num_stages=STAGES):
+        columns = start + tl.arange(0, BN)
+        k = load_tile(K, columns[None, :], k_m, d[:, None], M, D, BLOCK_D, EDGE)
+        known = columns < M
+        free = tl.zeros([BN], tl.uint32)
+        noise_columns = load_words(WORDS + LINES, columns, known) if NOISE else free
+        s = visible_logits(
+            tl.dot(q, k, input_precision="ieee"), rows[:, None], columns[None, :], noise_lines[:, None],
+            noise_columns[None, :], VISIBLE, visible_n, visible_m, BIAS, bias_n, bias_m, scale, sigma, N, M,
+            HAS_VISIBLE, HAS_BIAS, NOISE, DIAGONAL, EDGE,
+        )  # fmt: skip
+        if DROP != "":
+            drop_columns = load_words(WORDS + span + LINES, columns, known)
+            dropped = is_dropped(
+                s, columns[None, :], drop_lines[:, None], drop_columns[None, :], limit, low[:, None], high[:, None],
+                cut[:, None], RANKED, TIES,
+            )  # fmt: skip
+            s = tl.where(dropped, 0.0 if DROP == "zero" else float("-inf"), s)
+        higher = tl.maximum(largest, tl.max(s, 1))
+        # -inf - -inf is not a number: a row that has seen nothing yet compares with 0.
+        base = tl.where(higher == float("-inf"), 0.0, higher)
+        p = tl.exp2(s - base[:, None])
+        shrink = tl.exp2(largest - base)
+        total = total * shrink + tl.sum(p, 1)
+        if DROPOUT_A or DROPOUT_B:
+            a_columns = load_words(WORDS + 2 * span + LINES, columns, known) if DROPOUT_A else free
+            b_columns = load_words(WORDS + 3 * span + LINES, columns, known) if DROPOUT_B else free
+            p = p * weight_factor(
+                p, a_lines[:, None], a_columns[None, :], b_lines[:, None], b_columns[None, :], limit_a, limit_b,
+                factor_a, factor_b, DROPOUT_A, DROPOUT_B,
+            )  # fmt: skip
+        v = load_tile(V, columns[:, None], v_m, e[None, :], M, E, BLOCK_E, EDGE)
+        acc = tl.dot(p.to(v.dtype), v, acc * shrink[:, None], input_precision="ieee")
+        largest = higher
+    return acc, total, largest

@@ -1,0 +1,148 @@
+# mypy: ignore-errors
+"""What every kernel does to a tile of logits. Logits are in units of log2; a hidden one is -inf.
+
+Indices, words and thresholds come shaped to broadcast against the tile, so that the same code serves tiles [rows, keys]
+and [keys, rows].
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from .hashing import joined, to_normal
+
+#: Arguments whose values never change the code: one compiled kernel serves sequences of every length.
+SIZES = ("H", "HK", "GROUP", "N", "M", "LINES")
+
+
+@triton.jit
+def load_words(pointer, place, mask):
+    """Words from a table, as unsigned."""
+    return tl.load(pointer + place, mask=mask, other=1).to(tl.uint32, bitcast=True)
+
+
+@triton.jit
+def load_tile(base, positions, stride, features, length, SIZE: tl.constexpr, BLOCK: tl.constexpr, EDGE: tl.constexpr):
+    """Rows `positions` of a tensor [length, SIZE], zeros outside; EDGE says whether a position can be outside."""
+    place = base + positions.to(tl.int64) * stride + features
+    if EDGE:
+        if SIZE == BLOCK:
+            tile = tl.load(place, mask=positions < length, other=0.0)
+        else:
+            tile = tl.load(place, mask=(positions < length) & (features < SIZE), other=0.0)
+    else:
+        if SIZE == BLOCK:
+            tile = tl.load(place)
+        else:
+            tile = tl.load(place, mask=features < SIZE, other=0.0)
+    return tile
+
+
+@triton.jit
+def visible_logits(
+    products,
+    rows,
+    columns,
+    line_words,
+    column_words,
+    visible_base,
+    visible_row_stride,
+    visible_column_stride,
+    bias_base,
+    bias_row_stride,
+    bias_column_stride,
+    scale,
+    sigma,
+    N,
+    M,
+    HAS_VISIBLE: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    NOISE: tl.constexpr,
+    DIAGONAL: tl.constexpr,
+    EDGE: tl.constexpr,
+):
+    """Logits with bias and noise, -inf where the row does not see the key.
+
+    DIAGONAL and EDGE say whether this tile can touch the future or the end of the keys; most tiles cannot.
+    """
+    s = products * scale
+    inside = (rows < N) & (columns < M)
+    if HAS_BIAS:
+        place = bias_base + rows * bias_row_stride + columns * bias_column_stride
+        s += tl.load(place, mask=inside, other=0.0).to(tl.float32) * 1.4426950408889634
+    if NOISE:
+        s += to_normal(joined(line_words, column_words)) * sigma
+    if HAS_VISIBLE:
+        place = visible_base + rows * visible_row_stride + columns * visible_column_stride
+        s = tl.where(tl.load(place, mask=inside, other=0) != 0, s, float("-inf"))
+    if EDGE:
+        s = tl.where(columns < M, s, float("-inf"))
+    if DIAGONAL:
+        s = tl.where(columns <= rows, s, float("-inf"))
+    return s
+
+
+@triton.jit
+def is_others(tied, RANKED: tl.constexpr, TIES: tl.constexpr):
+    """Whether a head is left to the other variant of the kernel."""
+    others = False
+    if RANKED:
+        if TIES:
+            others = tl.load(tied) == 0
+        else:
+            others = tl.load(tied) != 0
+    return others
+
+
+@triton.jit
+def is_dropped(
+    s,
+    columns,
+    line_words,
+    column_words,
+    limit,
+    low,
+    high,
+    cut,
+    RANKED: tl.constexpr,
+    TIES: tl.constexpr,
+):
+    """Whether each logit is a candidate and its draw drops it; never for a hidden one.
+
+    RANKED: candidates reach `low`, which lies between the k-th and the next logit of the row, so that rounding in another
+    kernel changes nothing. TIES: in a row with ties across its k-th place, those after key `cut` would have to reach
+    `high`, which lies above them; in other rows `cut` is past the end.
+    """
+    dropped = joined(line_words, column_words) <= limit
+    if RANKED:
+        if TIES:
+            dropped = dropped & (s >= tl.where(columns <= cut, low, high))
+        else:
+            dropped = dropped & (s >= low)
+    else:
+        dropped = dropped & (s > float("-inf"))
+    return dropped
+
+
+@triton.jit
+def weight_factor(
+    weights_like,
+    words_a,
+    words_b,
+    words_c,
+    words_d,
+    limit_a,
+    limit_b,
+    factor_a,
+    factor_b,
+    A: tl.constexpr,
+    B: tl.constexpr,
+):
+    """What attention dropout multiplies each weight by, for one or two dropouts with words (a, b) and (c, d)."""
+    factor = tl.full(weights_like.shape, 1.0, tl.float32)
+    if A:
+        factor = tl.where(joined(words_a, words_b) <= limit_a, 0.0, factor_a)
+    if B:
+        factor = tl.where(joined(words_c, words_d) <= limit_b, 0.0, factor * factor_b)
+    return factor

@@ -1,0 +1,51 @@
+"""Tile sizes of the attention kernels, by head size and dtype, from measurements on an H200 (`benchmarks/tune.py`)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+
+#: Up to here the padding of a row to whole tiles counts, so tiles are narrow.
+_SHORT = 256
+
+
+class Tiles(NamedTuple):
+    """Rows and keys of a tile, and how the compiler schedules it; `depth` is of the selection alone."""
+
+    rows: int
+    columns: int
+    warps: int
+    stages: int
+    depth: int = 0
+
+
+def forward_tiles(q: Tensor, k: Tensor, v: Tensor) -> Tiles:
+    """Of the forward."""
+    size = max(q.shape[-1], v.shape[-1])
+    if q.element_size() == 4:
+        return Tiles(64, 32, 4, 2) if size <= 64 else Tiles(32, 32, 4, 1)
+    if size <= 64:
+        return Tiles(128, 64 if k.shape[2] > _SHORT else 32, 4, 3)
+    return Tiles(128, 64, 8, 2) if size <= 128 else Tiles(64, 32, 4, 2)
+
+
+def select_tiles(q: Tensor, k: Tensor, top: int) -> Tiles:
+    """Of the selection."""
+    if q.element_size() == 4:
+        return Tiles(32, 32, 4, 1, 4)
+    return Tiles(64, 32 if k.shape[2] > _SHORT else 16, 4, 3 if q.shape[-1] <= 128 else 2, 4)
+
+
+def backward_tiles(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tiles, Tiles]:
+    """Of the gradients of queries and of keys."""
+    size = max(q.shape[-1], v.shape[-1])
+    if q.element_size() == 4:
+        small = Tiles(32, 32, 4, 1) if size <= 64 else Tiles(32, 16, 4, 1)
+        return small, small
+    if size <= 64:
+        return Tiles(64, 32, 4, 3), Tiles(64, 64, 4, 2)
+    if size <= 128:
+        return Tiles(64, 32, 4, 2), Tiles(64, 64, 8, 2)
+    return Tiles(64, 32, 4, 1), Tiles(32, 32, 4, 1)

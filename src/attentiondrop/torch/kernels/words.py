@@ -1,0 +1,56 @@
+# mypy: ignore-errors
+"""The words of every row and key of a call, and what they are compared with, computed once and read by every tile.
+
+A tile of logits needs one word for each of its rows and columns. Threads share rows and columns, so mixing the words where
+they are used would repeat the work many times over; a table of (rows + columns) words costs nothing.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from .hashing import column_word, line_word, stream_key
+
+
+@triton.jit(do_not_specialize=["stream_0", "stream_1", "stream_2", "stream_3", "lines", "columns"])
+def words_kernel(
+    seed_pointer,
+    gates_pointer,
+    words_pointer,
+    limits_pointer,
+    factors_pointer,
+    stream_0,
+    stream_1,
+    stream_2,
+    stream_3,
+    rate_0,
+    rate_1,
+    rate_2,
+    rate_3,
+    lines,
+    columns,
+    HAS_GATES: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Program (i, slot) writes a block of the slot's odd words: first those of all rows, then those of all keys."""
+    slot = tl.program_id(1)
+    stream = tl.where(slot == 0, stream_0, tl.where(slot == 1, stream_1, tl.where(slot == 2, stream_2, stream_3)))
+    rate = tl.where(slot == 0, rate_0, tl.where(slot == 1, rate_1, tl.where(slot == 2, rate_2, rate_3)))
+    if HAS_GATES:
+        rate = rate * tl.load(gates_pointer + slot)
+    total = lines + columns
+    if stream >= 0:
+        key = stream_key(seed_pointer, stream)
+        place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+        word = tl.where(place < lines, line_word(key, place), column_word(key, place - lines)) | 1
+        tl.store(words_pointer + slot.to(tl.int64) * total + place, word.to(tl.int32, bitcast=True), mask=place < total)
+    if tl.program_id(0) == 0:
+        # `uniform < p` on words: the uniform is the top 24 bits, a word is odd and so never 0, and at p = 1 the limit
+        # wraps around to the largest word.
+        steps = tl.ceil(rate * 16777216.0).to(tl.int32)
+        limit = tl.where(steps > 0, (steps.to(tl.uint32) << 8) - 1, 0)
+        tl.store(limits_pointer + slot, limit.to(tl.int32, bitcast=True))
+        # Slot 0 is noise, in units of log2; the others are rates of dropping, whose survivors may be scaled up.
+        factor = tl.where(slot == 0, rate * 1.4426950408889634, 1.0 / tl.maximum(1.0 - rate, 5.9604644775390625e-08))
+        tl.store(factors_pointer + slot, factor)

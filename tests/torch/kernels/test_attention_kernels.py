@@ -1,0 +1,204 @@
+"""The attention kernels against the oracle with identical draws.
+
+The bound is twice the error of the eager path in the same dtype (see `Worst` for 16 bits), each at its worst over the same
+grid of situations; where eager happens to be nearly exact, twice a quarter of the dtype's eps, which is the root mean square
+of one rounding.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from parity import CASES, Case, errors
+
+import attentiondrop as ad
+from attentiondrop.specs import Spec
+from attentiondrop.torch import attention
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", ad.AttentionDropWarning)  # extreme rates are part of the test
+    SPECS: list[Spec] = [
+        ad.HardMasking(p=0.4, k=3),
+        ad.HardMasking(p=0.4, k=5, fill="-inf"),
+        ad.HardMasking(p=0.4, k=100),
+        ad.HardMasking(p=1.0, k=100, fill="-inf"),
+        ad.DropKey(0.6),
+        ad.GaussianNoise(0.7),
+        ad.AttentionDropout(0.3),
+        ad.Compose(
+            [
+                ad.BlurSmoothing(1.0),
+                ad.GaussianNoise(0.5),
+                ad.HardMasking(0.4, 2),
+                ad.AttentionDropout(0.2),
+                ad.DropHead(0.3),
+            ]
+        ),
+        ad.OneOf([ad.HardMasking(p=0.5), ad.BlurSmoothing(1.0), ad.AttentionDropout(0.5)]),
+    ]
+#: No fused path, by design.
+REFUSED = {"soft cap", "sinks"}
+#: Rounding grows with the length, and with it what is allowed: one situation of several tiles belongs to every grid.
+LONGER = Case("longer", 1, 2, 2, 40, 150, 32, 32)
+#: The interpreter takes its time.
+QUICK = {
+    "plain", "cross", "one key", "grouped", "causal", "causal, more queries", "key padding, blind sample", "longer",
+    "additive with the lowest value", "causal and key padding as a mask", "bias and causal",
+}  # fmt: skip
+
+
+class Worst:
+    """The largest error of each tensor over a grid of situations, for the fused path and for what it is measured by.
+
+    That is the eager path, and in 16 bits also plain SDPA on the same inputs: every fused attention rounds its weights and
+    the gradient of its logits to 16 bits, and finds delta from a rounded output, where eager rounds once, at the end.
+    """
+
+    def __init__(self) -> None:
+        self.known: dict[Any, float] = {}
+        self.fused: dict[Any, float] = {}
+
+    def add(self, spec: Spec, case: Case, dtype: torch.dtype, device: str, **options: Any) -> None:
+        eager = errors(spec, case, dtype, "eager", device, **options)
+        library = eager if dtype == torch.float32 else errors(ad.DropHead(0.0), case, dtype, "fused", device)
+        for name, error in errors(spec, case, dtype, "fused", device, **options).items():
+            # An eager error of 0 is a gradient that vanishes, and the error absolute: terms of size 1 that cancel.
+            assert eager[name] > 0 or error <= 16 * torch.finfo(dtype).eps, (str(spec), str(case), dtype, name, error)
+            if eager[name] > 0:
+                key = dtype, name
+                self.known[key] = max(self.known.get(key, 0.0), eager[name], library[name])
+                self.fused[key] = max(self.fused.get(key, 0.0), error)
+
+    def check(self) -> None:
+        for (dtype, name), error in self.fused.items():
+            allowed = 2 * max(self.known[dtype, name], torch.finfo(dtype).eps / 4)
+            assert error <= allowed, (dtype, name, error, allowed)
+
+
+def dtypes(device: str) -> list[torch.dtype]:
+    # The interpreter multiplies bfloat16 matrices wrongly.
+    return [torch.float32, torch.float16, torch.bfloat16] if device == "cuda" else [torch.float32, torch.float16]
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=str)
+def test_situations(spec: Spec, device: str) -> None:
+    blurs = any(isinstance(leaf, ad.BlurSmoothing) for leaf in spec.leaves())
+    worst = Worst()
+    for case in [*CASES, LONGER]:
+        refused = case.name in REFUSED or (blurs and ("causal" in case.name or "lowest" in case.name))
+        refused = refused or (blurs and "arbitrary" in case.name)
+        if refused or (device == "cpu" and case.name not in QUICK):
+            continue
+        for dtype in dtypes(device) if device == "cuda" else [torch.float32]:
+            worst.add(spec, case, dtype, device, dropout_p=0.2 if case.name == "cross" else 0.0)
+    worst.check()
+
+
+def sizes(device: str) -> list[tuple[int, int]]:
+    if device == "cpu":
+        return [(1, 1), (2, 70), (65, 65), (3, 130)]
+    return [(1, 1), (2, 2), (63, 64), (64, 63), (65, 65), (197, 197), (197, 65), (2, 1000), (1000, 1000)]
+
+
+@pytest.mark.parametrize("k", [1, 3, 5, 10, 32, 70, 5000])
+@pytest.mark.parametrize("fill", ["zero", "-inf"])
+@pytest.mark.filterwarnings("ignore::attentiondrop.AttentionDropWarning")
+def test_sizes(k: int, fill: str, device: str) -> None:
+    worst = Worst()
+    for rows, columns in sizes(device):
+        case = Case(f"{rows}x{columns}", 1, 1 if device == "cpu" else 2, 1, rows, columns, 16, 16)
+        for p in (0.0, 0.1, 0.5, 1.0):
+            # All rates at one dtype, all dtypes at one rate.
+            for dtype in dtypes(device) if p == 0.5 else dtypes(device)[-1:]:
+                if device == "cpu" and (p != 0.5 or dtype != torch.float32):
+                    continue
+                worst.add(ad.HardMasking(p=p, k=k, fill=fill), case, dtype, device)
+    worst.check()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("spec", [ad.HardMasking(), ad.HardMasking(p=0.5, k=32), ad.AttentionDropout()], ids=str)
+def test_long_rows(spec: Spec, dtype: torch.dtype) -> None:
+    worst = Worst()
+    worst.add(spec, Case("4096", 1, 1, 1, 4096, 4096, 64, 64, is_causal=spec == ad.HardMasking()), dtype, "cuda")
+    worst.check()
+
+
+@pytest.mark.parametrize("size", [(16, 16), (24, 40), (80, 80), (128, 64), (192, 256)], ids=str)
+def test_head_sizes(size: tuple[int, int], device: str) -> None:
+    case = Case("head sizes", 1, 2, 1, 33, 40, *size)
+    worst = Worst()
+    for dtype in dtypes(device):
+        for spec in (ad.HardMasking(p=0.4, k=3), ad.AttentionDropout(0.3)):
+            worst.add(spec, case, dtype, device)
+    worst.check()
+
+
+@pytest.mark.parametrize("fill", ["zero", "-inf"])
+@pytest.mark.parametrize("k", [1, 4, 7, 66])
+def test_ties_go_to_the_lower_key(k: int, fill: str, device: str) -> None:
+    """Few distinct keys, each of them often: every row has ties across its k-th place."""
+    generator = torch.Generator().manual_seed(0)
+    few = torch.randn(3, 16, generator=generator).to(device)
+    k_ = few[torch.randint(0, 3, (150,), generator=generator)].view(1, 1, 150, 16)
+    q = torch.randn(1, 1, 20, 16, generator=generator).to(device)
+    v = torch.randn(1, 1, 150, 16, generator=generator).to(device)
+    grad = torch.randn(1, 1, 20, 16, generator=generator).to(device)
+    results = []
+    for backend in ("eager", "fused"):
+        inputs = [x.clone().requires_grad_() for x in (q, k_, v)]
+        torch.manual_seed(1)
+        output = attention(*inputs, ad.HardMasking(p=0.5, k=k, fill=fill), backend=backend)
+        output.backward(grad)
+        results.append([output, *(x.grad for x in inputs)])
+    for have, want in zip(*results, strict=True):
+        torch.testing.assert_close(have, want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("spec", SPECS[:7], ids=str)
+def test_extreme_inputs_give_no_nan(spec: Spec, device: str) -> None:
+    """Logits of some ten thousands, rows that see nothing, and memory full of NaN where outputs will be."""
+    for dtype in dtypes(device):
+        (q, k, v), grad, _ = Case("plain", 1, 2, 2).make(dtype, device)
+        q, k = (300 * q).detach().requires_grad_(), (30 * k).detach().requires_grad_()
+        mask = torch.rand(1, 2, 9, 9, device=device) < 0.5
+        mask[:, :, 3] = False
+        poison = torch.full((1 << 18,), torch.nan, device=device)
+        del poison
+        output = attention(q, k, v, spec, attn_mask=mask, backend="fused")
+        output.backward(grad)
+        assert all(x.isfinite().all() for x in (output, q.grad, k.grad, v.grad)), dtype
+        assert not output[:, :, 3].any()
+
+
+@pytest.mark.parametrize("spec", [ad.HardMasking(), ad.DropKey(), ad.AttentionDropout()], ids=str)
+def test_packed_views_and_broadcast_masks(spec: Spec, device: str) -> None:
+    """Queries, keys and values as slices of one projection, as timm has them, and masks with stride 0."""
+    packed = torch.randn(2, 21, 3, 2, 16, device=device, requires_grad=True)
+    mask = (torch.rand(2, 1, 1, 21, device=device) < 0.8).expand(2, 2, 21, 21)
+    results = []
+    for backend in ("eager", "fused"):
+        packed.grad = None
+        q, k, v = packed.permute(2, 0, 3, 1, 4).unbind(0)
+        torch.manual_seed(3)
+        output = attention(q, k, v, spec, attn_mask=mask, backend=backend)
+        output.square().sum().backward()
+        results.append((output, packed.grad))
+    for have, want in zip(*results, strict=True):
+        torch.testing.assert_close(have, want, rtol=1e-4, atol=1e-5)
+    assert output.transpose(1, 2).is_contiguous()
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")  # opcheck's own
+@pytest.mark.parametrize("drop, top", [("zero", 3), ("-inf", 3), ("key", 0), ("", 0)])
+def test_operator_contract(drop: str, top: int, device: str) -> None:
+    q, k, v = (torch.randn(1, 2, 5, 16, device=device, requires_grad=True) for _ in range(3))
+    seed = torch.tensor(7, device=device)
+    streams = [0 if drop == "" else -1, -1 if drop == "" else 1, 2, -1]
+    arguments = (q, k, v, None, None, seed, None, [0.1, 0.3, 0.2, 0.0], streams, drop, top, True, 0.25)
+    torch.library.opcheck(torch.ops.attentiondrop.fused_attention.default, arguments)
