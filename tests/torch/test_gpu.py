@@ -19,6 +19,14 @@ pytestmark = [
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
 
 
+CLOSE = {
+    torch.float64: {"rtol": 1e-9, "atol": 1e-11},
+    torch.float32: {"rtol": 1e-3, "atol": 1e-6},
+    # A compiled model rounds its activations in other places than an eager one.
+    torch.bfloat16: {"rtol": 0.1, "atol": 2e-3},
+}
+
+
 @pytest.fixture(autouse=True)
 def no_tf32() -> None:
     torch.backends.cuda.matmul.allow_tf32 = False
@@ -44,9 +52,7 @@ def test_fused_matches_the_oracle(spec: Spec) -> None:
                     errors(spec, case, dtype, "fused", "cuda")
                 continue
             found = errors(spec, case, dtype, "fused", "cuda")
-            # SDPA's float32 kernels on a GPU sum in another order. The factor was set before the first run there.
-            bound = 4 * tolerance(dtype, "fused") if dtype == torch.float32 else tolerance(dtype, "fused")
-            assert max(found.values()) <= bound, (str(case), dtype, found)
+            assert max(found.values()) <= tolerance(dtype, "fused"), (str(case), dtype, found)
 
 
 def test_the_hash_is_the_same_on_every_device() -> None:
@@ -62,7 +68,7 @@ def test_the_hash_is_the_same_on_every_device() -> None:
 def test_cuda_graphs_draw_anew_in_every_replay(text: str) -> None:
     spec = ad.parse(text)
     q, k, v = torch.randn(3, 2, 4, 33, 16, device="cuda", dtype=torch.bfloat16)
-    attention(q, k, v, spec)
+    attention(q, k, v, spec, is_causal=True)  # kernels are compiled before a capture, not in it
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -75,11 +81,20 @@ def test_cuda_graphs_draw_anew_in_every_replay(text: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
-@pytest.mark.parametrize("text", ["hard(p=0.3,k=3)", "blur(sigma_max=1.0)"])
-def test_compiled_model_equals_eager(text: str, mode: str) -> None:
+@pytest.mark.parametrize(
+    "text, dtype",
+    [
+        # float64 runs eager: rounding cannot hide or fake a difference there. The others run the kernels.
+        ("hard(p=0.3,k=3)", torch.float64),
+        ("blur(sigma_max=1.0)", torch.float64),
+        ("hard(p=0.3,k=3)", torch.float32),
+        ("dropkey(p=0.3)+attndropout(p=0.1)", torch.float32),
+        ("blur(sigma_max=1.0)", torch.bfloat16),
+    ],
+)
+def test_compiled_model_equals_eager(text: str, dtype: torch.dtype, mode: str) -> None:
     torch._dynamo.reset()
-    # float64, so that rounding cannot hide or fake a difference
-    options = {"device": "cuda", "dtype": torch.float64}
+    options = {"device": "cuda", "dtype": dtype}
     layer = torch.nn.TransformerEncoderLayer(64, 4, 128, dropout=0.0, batch_first=True, norm_first=True, **options)
     model = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
     x = torch.randn(4, 33, 64, **options)
@@ -93,13 +108,14 @@ def test_compiled_model_equals_eager(text: str, mode: str) -> None:
             function(x).square().mean().backward()
         grads.append([p.grad.clone() for p in model.parameters()])
     for have, want in zip(*grads, strict=True):
-        torch.testing.assert_close(have, want, rtol=1e-9, atol=1e-11)
+        torch.testing.assert_close(have, want, **CLOSE[dtype])
     first, second = compiled(x).clone(), compiled(x).clone()
     assert not torch.equal(first, second)
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_memory_of_a_blur_is_linear(causal: bool) -> None:
+@pytest.mark.parametrize("text", ["blur(sigma_max=1.0)", "hard", "noise", "dropkey", "attndropout"])
+def test_memory_is_linear(text: str, causal: bool) -> None:
     """Peak extra memory of forward and backward grows with N, not with N^2."""
     peaks = []
     for n in (2048, 8192):
@@ -107,6 +123,6 @@ def test_memory_of_a_blur_is_linear(causal: bool) -> None:
         torch.cuda.synchronize()
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
-        attention(q, k, v, ad.BlurSmoothing(1.0), is_causal=causal).sum().backward()
+        attention(q, k, v, ad.parse(text), is_causal=causal, backend="fused").sum().backward()
         peaks.append(torch.cuda.max_memory_allocated() - before)
     assert peaks[1] < 5 * peaks[0], peaks

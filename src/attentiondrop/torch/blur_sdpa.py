@@ -12,7 +12,7 @@ from torch import Tensor
 
 from . import library_attention
 from .blur_ops import SIGMA
-from .inputs import unit_stride
+from .inputs import laid_out, unit_stride
 
 _library = torch.library.Library("attentiondrop", "FRAGMENT")
 _PLAN = f"Tensor seed, Tensor? gate, {SIGMA}, bool both, str kind, float scale"
@@ -32,7 +32,8 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, seed: Tensor, gate: Tensor | None,
     *sigma, both, kind, scale = rest
     k = _blurred(k, seed, gate, sigma)
     q = _blurred(q, seed, gate, sigma) if both else unit_stride(q)
-    return library_attention.forward(kind, q, k, unit_stride(v), False, scale)
+    output, lse = library_attention.forward(kind, q, k, unit_stride(v), False, scale)
+    return laid_out(output, torch.empty_like(q, device="meta")), lse
 
 
 def _backward(
@@ -47,16 +48,18 @@ def _backward(
     *rest: Any,
 ) -> tuple[Tensor, Tensor, Tensor]:
     *sigma, both, kind, scale = rest
+    told = [torch.empty_like(x, device="meta") for x in (q, k, v)]
     k = _blurred(k, seed, gate, sigma)
     q = _blurred(q, seed, gate, sigma) if both else unit_stride(q)
     d_q, d_k, d_v = library_attention.backward(kind, grad, q, k, unit_stride(v), output, lse, False, scale)
     d_k = _blurred(d_k, seed, gate, sigma, transposed=True)
-    return _blurred(d_q, seed, gate, sigma, transposed=True) if both else d_q, d_k, d_v
+    d_q = _blurred(d_q, seed, gate, sigma, transposed=True) if both else d_q
+    return laid_out(d_q, told[0]), laid_out(d_k, told[1]), laid_out(d_v, told[2])
 
 
 def _fake_forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-    output = q.new_empty(q.shape[0], q.shape[2], q.shape[1], v.shape[-1]).transpose(1, 2)
-    return output, q.new_empty(library_attention.lse_shape(rest[-2], q), dtype=torch.float32)
+    # Both kernels write their output in the memory order of the queries.
+    return torch.empty_like(unit_stride(q)), q.new_empty(library_attention.lse_shape(rest[-2], q), dtype=torch.float32)
 
 
 def _fake_backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:

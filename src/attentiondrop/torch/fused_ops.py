@@ -1,7 +1,7 @@
 """The operator behind every fused path that decides inside the attention: Triton kernels on CUDA, row blocks on a CPU.
 
-Operators of our own rather than a `torch.autograd.Function`: compilers take them as they are, with a shape for each output,
-and torch 2.11 traces the backward of such a function wrongly. Triton is imported when a CUDA path first runs.
+Operators of our own rather than a `torch.autograd.Function`: compilers take them as they are, with a shape for each
+output, and torch 2.11 traces the backward of such a function wrongly. Triton is imported when a CUDA path first runs.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from . import kernel_support
+from .inputs import laid_out
 
 _library = torch.library.Library("attentiondrop", "FRAGMENT")
 _PLAN = (
@@ -37,7 +38,7 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, *plan: Any) -> tuple[Tensor, ...]:
     from .blockwise import blockwise_forward
 
     output, lse = blockwise_forward(q, k, v, *plan)
-    return (_laid_out(output, output_like(q, v)), lse, *empty_notes(q, k, "", 0))
+    return (laid_out(output, output_like(q, v)), lse, *empty_notes(q, k, "", 0))
 
 
 def _backward(
@@ -55,13 +56,8 @@ def _backward(
 
     visible, bias, seed, gates, *numbers = plan
     found = blockwise_backward(grad, q, k, v, visible, bias, seed, gates, output, lse, *numbers)
-    d_q, d_k, d_v = (_laid_out(x, torch.empty_like(y)) for x, y in zip(found, (q, k, v), strict=True))
+    d_q, d_k, d_v = (laid_out(x, torch.empty_like(y)) for x, y in zip(found, (q, k, v), strict=True))
     return d_q, d_k, d_v
-
-
-def _laid_out(x: Tensor, like: Tensor) -> Tensor:
-    """`x` with the strides of `like`, which are those that the compiler was told."""
-    return x if x.stride() == like.stride() else like.copy_(x)
 
 
 def is_ranked(drop: str, top: int, columns: int) -> bool:
@@ -72,8 +68,8 @@ def is_ranked(drop: str, top: int, columns: int) -> bool:
 def empty_notes(q: Tensor, k: Tensor, drop: str, top: int) -> tuple[Tensor, ...]:
     """What the kernels leave for the backward beside the log-sum-exp, each [B, H, N] or empty where it is not needed.
 
-    low, high and cut bound the candidates of a row (see `kernels.logits.is_dropped`), keep is the key that an emptied row
-    keeps, or -1, and tied [B, H] says which heads have ties. Row blocks decide again instead, so they leave nothing.
+    low, high and cut bound the candidates of a row (see `kernels.logits.is_dropped`), keep is the key that an emptied
+    row keeps, or -1, and tied [B, H] says which heads have ties. Row blocks decide again, so they leave nothing.
     """
     full, none = q.shape[:-1], (0,)
     ranked = full if is_ranked(drop, top, k.shape[2]) else none

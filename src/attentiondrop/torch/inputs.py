@@ -52,6 +52,11 @@ def unit_stride(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
+def laid_out(x: Tensor, like: Tensor) -> Tensor:
+    """`x` with the strides of `like`, which are those that a compiler was told."""
+    return x if x.stride() == like.stride() else torch.empty_like(like, device=x.device).copy_(x)
+
+
 def check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
     """Refuse what is not a floating-point tensor of at least two dimensions."""
     for name, x in (("query", q), ("key", k), ("value", v)):

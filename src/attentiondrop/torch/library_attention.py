@@ -1,7 +1,8 @@
 """The attention kernels that torch ships, called with what they hide: the log-sum-exp, and a backward for a given one.
 
 Why not `F.scaled_dot_product_attention`: it saves the keys it was given, so blurred keys would stay in memory until the
-backward; here a caller keeps the original ones and blurs them again. And it hides the log-sum-exp, which causal blur needs.
+backward; here a caller keeps the original ones and blurs them again. And it hides the log-sum-exp, which causal blur
+needs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Sort the regularisers of a call by where fused attention meets them, or say why they do not fit there.
 
-One pass over the keys can do, in this order: blur (which is attention on blurred keys), noise, one kind of dropping logits,
-softmax, dropout of the weights, and factors on whole heads.
+One pass over the keys can do, in this order: blur (which is attention on blurred keys), noise, one kind of dropping
+logits, softmax, dropout of the weights, and factors on whole heads.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class Call(NamedTuple):
 
 
 class Tables(NamedTuple):
-    """The odd words of all rows and keys, what they are compared with, and what survivors are scaled by, for each slot."""
+    """For each slot: the odd words of all rows and keys, what they are compared with, what survivors are scaled by."""
 
     words: Tensor
     limits: Tensor
@@ -230,7 +230,7 @@ def run_key(
 
 
 def _run_variants(kernel, grid: tuple[int], arguments: tuple, constants: dict) -> None:
-    """Heads with ties need another comparison at each logit, and are rare: a second launch takes them, and leaves the rest.
+    """Heads with ties need another comparison at each logit, and are rare: a second launch takes them, and only them.
 
     The choice is made on the device, where it is known.
     """

@@ -110,9 +110,9 @@ def is_dropped(
 ):
     """Whether each logit is a candidate and its draw drops it; never for a hidden one.
 
-    RANKED: candidates reach `low`, which lies between the k-th and the next logit of the row, so that rounding in another
-    kernel changes nothing. TIES: in a row with ties across its k-th place, those after key `cut` would have to reach
-    `high`, which lies above them; in other rows `cut` is past the end.
+    RANKED: candidates reach `low`, which lies between the k-th and the next logit of the row, so that rounding in
+    another kernel changes nothing. TIES: in a row with ties across its k-th place, those after key `cut` would have to
+    reach `high`, which lies above them; in other rows `cut` is past the end.
     """
     dropped = joined(line_words, column_words) <= limit
     if RANKED:

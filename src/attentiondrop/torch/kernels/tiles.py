@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-
 #: Up to here the padding of a row to whole tiles counts, so tiles are narrow.
 _SHORT = 256
 

@@ -1,8 +1,8 @@
 # mypy: ignore-errors
 """The words of every row and key of a call, and what they are compared with, computed once and read by every tile.
 
-A tile of logits needs one word for each of its rows and columns. Threads share rows and columns, so mixing the words where
-they are used would repeat the work many times over; a table of (rows + columns) words costs nothing.
+A tile of logits needs one word for each of its rows and columns. Threads share rows and columns, so mixing the words
+where they are used would repeat the work many times over; a table of (rows + columns) words costs nothing.
 """
 
 from __future__ import annotations
