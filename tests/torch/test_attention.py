@@ -204,13 +204,17 @@ def test_fused_says_why_it_cannot_run() -> None:
     rows = torch.rand(6, 6) < 0.5
     rows[0, 0], rows[1, 0] = True, False
     reasons = {
-        "no fused path for hard yet": (ad.HardMasking(), {}),
-        "soft cap": (ad.BlurSmoothing(), {"softcap": 2.0}),
+        "blur after hard needs the logits": (ad.Compose([ad.HardMasking(), ad.BlurSmoothing()]), {}),
+        "several ways of dropping logits": (ad.Compose([ad.HardMasking(), ad.DropKey()]), {}),
+        "several noises": (ad.Compose([ad.GaussianNoise(), ad.GaussianNoise()]), {}),
+        "several dropouts of the weights": (ad.Compose([ad.AttentionDropout(), ad.AttentionDropout()]), {}),
+        "gradient of a bias": (ad.HardMasking(), {"bias": torch.zeros(6, 6, requires_grad=True)}),
+        "a soft cap": (ad.HardMasking(), {"softcap": 2.0}),
         "sinks": (ad.BlurSmoothing(), {"sinks": torch.zeros(2)}),
         "different keys from different rows": (ad.BlurSmoothing(), {"attn_mask": rows}),
         "several blurs under a causal mask": (ad.Compose([ad.BlurSmoothing()] * 2), {"is_causal": True}),
         "with an additive bias": (ad.BlurSmoothing(), {"is_causal": True, "bias": torch.zeros(6, 6)}),
-        "with dropout_p": (ad.BlurSmoothing(), {"is_causal": True, "dropout_p": 0.1}),
+        "causal blur together with decisions": (ad.BlurSmoothing(), {"is_causal": True, "dropout_p": 0.1}),
     }
     for reason, (spec, options) in reasons.items():
         with pytest.raises(ad.BackendError, match=reason):
@@ -218,7 +222,7 @@ def test_fused_says_why_it_cannot_run() -> None:
         assert attention(q, k, v, spec, backend="auto", **options).isfinite().all()
 
 
-def test_auto_never_builds_the_logits_for_a_blur(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_never_builds_the_logits_where_it_need_not(monkeypatch: pytest.MonkeyPatch) -> None:
     from attentiondrop.torch import functional
 
     def refuse(*args: Any) -> None:
@@ -233,9 +237,12 @@ def test_auto_never_builds_the_logits_for_a_blur(monkeypatch: pytest.MonkeyPatch
             for options in ({}, {"is_causal": True}, {"attn_mask": keys}, {"attn_mask": torch.randn(6, 6)}):
                 attention(q, k, v, spec, **options)
             attention(q, k, v, spec, attn_mask=keys & torch.ones(6, 6, dtype=torch.bool).tril())
-            attention(q, k, v, spec, attn_mask=keys, dropout_p=0.2)
+    for text in ("hard", "hard(fill=-inf)", "dropkey", "blur+hard+attndropout+drophead", "oneof(hard,blur)"):
+        for options in ({}, {"is_causal": True}, {"attn_mask": keys}, {"attn_mask": torch.randn(6, 6)}):
+            if "blur" not in text or not options.get("is_causal"):
+                attention(q, k, v, ad.parse(text), **options)
     with pytest.raises(AssertionError, match="the eager path ran"):
-        attention(q, k, v, ad.HardMasking())
+        attention(q, k, v, ad.HardMasking(), softcap=2.0)
 
 
 def test_memory_of_a_blur_is_linear() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
@@ -33,17 +32,15 @@ def peak_extra(work: Work, device: str) -> int | None:
 
 
 def captured(work: Work) -> Work:
-    """The same work as the replay of a CUDA graph, without the CPU's part. All graphs share one pool of memory."""
-    global _pool
-    if _pool is None:
-        _pool = torch.cuda.graph_pool_handle()
+    """The same work as the replay of a CUDA graph, without the CPU's part.
+
+    Each graph has a pool of memory of its own: a shared one ends with the graphs of the first shape, and every
+    later capture fails.
+    """
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=_pool):
+    with torch.cuda.graph(graph):
         work()
     return graph.replay
-
-
-_pool: Any = None
 
 
 def _wall_seconds(work: Work) -> float:

@@ -58,13 +58,14 @@ def blurred_attention(inputs: Inputs, plan: Plan, visibility: Visibility, bias: 
 
 def _blurred_in_one(inputs: Inputs, leaf: Active, kind: str) -> Tensor:
     output: Tensor
+    gate, rest = blur_arguments(leaf)
     output, _ = torch.ops.attentiondrop.blurred_attention(
         inputs.q,
         inputs.k,
         inputs.v,
         leaf.seed,
-        leaf.gate,
-        *blur_arguments(leaf),
+        gate,
+        *rest,
         leaf.spec.axes == "both",
         kind,
         inputs.scale,
@@ -80,10 +81,11 @@ def blurred_operands(
         leaf, k = blurs[0], inputs.k
         if leaf.spec.sampling == "head" or (visible_keys is not None and visible_keys.shape[1] > 1):
             k = repeat_heads(k, inputs.q.shape[1])
-        k = torch.ops.attentiondrop.blur(k, leaf.seed, leaf.gate, visible_keys, *blur_arguments(leaf), False)
+        gate, rest = blur_arguments(leaf)
+        k = torch.ops.attentiondrop.blur(k, leaf.seed, gate, visible_keys, *rest, False)
         q = inputs.q
         if leaf.spec.axes == "both":
-            q = torch.ops.attentiondrop.blur(q, leaf.seed, leaf.gate, None, *blur_arguments(leaf), False)
+            q = torch.ops.attentiondrop.blur(q, leaf.seed, gate, None, *rest, False)
         return q, k, None
     dtype = inputs.compute_dtype
     q, k = inputs.q, inputs.k.to(dtype)

@@ -40,8 +40,9 @@ def causal_blurred_attention(inputs: Inputs, blur: Active, visible_keys: Tensor 
     spec: BlurSmoothing = blur.spec
     output: Tensor
     if has_kernels(inputs.q):
+        gate, rest = blur_arguments(blur)
         output, _ = torch.ops.attentiondrop.causal_blurred_attention(
-            inputs.q, inputs.k, inputs.v, visible_keys, blur.seed, blur.gate, *blur_arguments(blur), inputs.scale
+            inputs.q, inputs.k, inputs.v, visible_keys, blur.seed, gate, *rest, inputs.scale
         )
         return output
     dtype = inputs.compute_dtype

@@ -149,7 +149,22 @@ def blur_sigma(leaf: Active, shape: LogitShape, dtype: torch.dtype) -> Tensor:
     return sigma.view(-1, 1) if spec.sampling == "sample" else sigma.view(1, -1)
 
 
-def blur_arguments(leaf: Active) -> tuple[int, str, float, float, int, bool]:
-    """A blur leaf as the arguments of our operators: they draw sigma themselves, on the device."""
+class BlurArguments(NamedTuple):
+    """A blur as our operators take it: they draw sigma themselves, on the device, and multiply it by the gate."""
+
+    gate: Tensor | None
+    rest: tuple[int, str, float, float, int, bool]
+
+
+def blur_arguments(leaf: Active) -> BlurArguments:
+    """The arguments of a blur leaf.
+
+    Under a compiler sigma_max goes into the gate: as a number it would be a constant, and a graph compiled for
+    each value of a schedule.
+    """
     spec: BlurSmoothing = leaf.spec
-    return (leaf.number, spec.sampling, spec.sigma_min, spec.sigma_max, spec.width, spec.edges == "renormalize")
+    gate, low, high = leaf.gate, spec.sigma_min, spec.sigma_max
+    if torch.compiler.is_compiling() and high > 0:
+        one = torch.ones((), dtype=torch.float32, device=leaf.seed.device) if gate is None else gate
+        gate, low, high = one * high, low / high if low > 0 else 0.0, 1.0
+    return BlurArguments(gate, (leaf.number, spec.sampling, low, high, spec.width, spec.edges == "renormalize"))

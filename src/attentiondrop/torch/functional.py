@@ -13,7 +13,7 @@ from ..specs import BlurSmoothing, Spec
 from ..validation import number, one_of
 from .draws import Active, active_leaves
 from .eager import eager_attention
-from .fused import fused_attention, is_eager_faster, why_not_fused
+from .fused import fused_attention, is_eager_better, why_not_fused
 from .inputs import Inputs, check_tensors, normalise
 from .plan import Plan, plan_of
 from .random import draw_seed
@@ -159,7 +159,7 @@ def _dispatch(
         reason = (
             why_not_fused(inputs, plan, visibility, bias, dropout_p, softcap, sinks) if isinstance(plan, Plan) else plan
         )
-        unwanted = backend == "auto" and isinstance(plan, Plan) and is_eager_faster(inputs, plan, dropout_p)
+        unwanted = backend == "auto" and isinstance(plan, Plan) and is_eager_better(inputs, plan, bias, dropout_p)
         if isinstance(plan, Plan) and reason is None and not unwanted:
             return fused_attention(inputs, plan, visibility, bias, seed, dropout_p), None
         if backend == "fused":

@@ -55,14 +55,21 @@ def _why_not_inside(inputs: Inputs, bias: Tensor | None) -> str | None:
 _FEW_LOGITS = 2**22
 
 
-def is_eager_faster(inputs: Inputs, plan: Plan, dropout_p: float) -> bool:
+def is_eager_better(inputs: Inputs, plan: Plan, bias: Tensor | None, dropout_p: float) -> bool:
     """Whether "auto" should build the logits although it need not.
+
+    Activation checkpointing runs a forward without gradients and then again with them. A bias that needs a gradient
+    takes the eager path then, so it must take it the first time, too, when nothing tells yet that it will need one.
 
     On a CPU, row blocks compute everything again in the backward. Where that is noise or dropout, and the logits are
     few, eager took 0.69 to 0.83 of the time (one thread, 8x6x197x64); hard masking and DropKey were as fast or faster
     in blocks. On a GPU the fused paths always won.
     """
-    if inputs.q.device.type != "cpu" or plan.drop is not None or not plan.decides_inside(dropout_p):
+    if not plan.decides_inside(dropout_p):
+        return False
+    if bias is not None and not torch.is_grad_enabled():
+        return True
+    if inputs.q.device.type != "cpu" or plan.drop is not None:
         return False
     shape = inputs.shape
     return shape.batch * shape.heads * shape.rows * shape.columns <= _FEW_LOGITS
@@ -98,6 +105,7 @@ def _decided_inside(
     kind, top = "" if drop is None else "key", 0
     if isinstance(drop, HardMasking):
         kind, top = drop.fill, min(drop.k, k.shape[2])
+    gates, rates = _gates_and_rates(slots, seed, inputs.compute_dtype)
     output: Tensor = torch.ops.attentiondrop.fused_attention(
         q,
         k,
@@ -105,8 +113,8 @@ def _decided_inside(
         visibility.keys if visibility.pairs is None else visibility.pairs,
         bias,
         seed,
-        _gates(slots),
-        [slot.rate for slot in slots],
+        gates,
+        rates,
         [slot.stream for slot in slots],
         kind,
         top,
@@ -127,10 +135,18 @@ class _Slot:
         return cls(0.0, -1, None) if leaf is None else cls(rate, leaf.number, leaf.gate)
 
 
-def _gates(slots: list[_Slot]) -> Tensor | None:
-    """One gate for each slot, or None where no slot has one."""
-    known = [slot.gate for slot in slots if slot.gate is not None]
-    if not known:
-        return None
-    one = torch.ones_like(known[0])
-    return torch.stack([one if slot.gate is None else slot.gate for slot in slots])
+def _gates_and_rates(slots: list[_Slot], seed: Tensor, dtype: torch.dtype) -> tuple[Tensor | None, list[float]]:
+    """Rates as the operator takes them: numbers, and one gate for each slot where a slot has one.
+
+    A compiler takes the numbers for constants and would compile anew for each value of a schedule, so under it the
+    rates go into the gates, which are a tensor.
+    """
+    rates = [slot.rate for slot in slots]
+    compiling = torch.compiler.is_compiling()
+    if not compiling and all(slot.gate is None for slot in slots):
+        return None, rates
+    one = torch.ones((), dtype=dtype, device=seed.device)
+    gates = [one if slot.gate is None else slot.gate for slot in slots]
+    if not compiling:
+        return torch.stack(gates), rates
+    return torch.stack([gate * rate for gate, rate in zip(gates, rates, strict=True)]), [1.0] * len(slots)

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 from .gradient import weights_and_gradient
-from .logits import SIZES, load_tile
+from .logits import SIZES, accumulate, load_tile
 
 
 @triton.jit(do_not_specialize=[*SIZES])
@@ -207,6 +207,6 @@ def _along_rows(
             bias_n, bias_m, WORDS, LIMITS, FACTORS, scale, N, M, LINES,
             DIAGONAL, False, HAS_VISIBLE, HAS_BIAS, NOISE, DROP, RANKED, TIES, DROPOUT_A, DROPOUT_B,
         )  # fmt: skip
-        dv = tl.dot(tl.trans(met.to(grad.dtype)), grad, dv, input_precision="ieee")
-        dk = tl.dot(tl.trans(ds.to(q.dtype)), q, dk, input_precision="ieee")
+        dv = accumulate(tl.trans(met.to(grad.dtype)), grad, dv)
+        dk = accumulate(tl.trans(ds.to(q.dtype)), q, dk)
     return dk, dv

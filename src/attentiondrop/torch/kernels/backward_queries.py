@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 from .gradient import weights_and_gradient
-from .logits import SIZES, is_others, load_tile
+from .logits import SIZES, accumulate, is_others, load_tile
 
 
 @triton.jit(do_not_specialize=[*SIZES])
@@ -99,7 +99,6 @@ def query_kernel(
     grad = load_tile(GRAD + b * grad_b + h * grad_h, rows[:, None], grad_n, e[None, :], N, E, BLOCK_E, True)
     out = load_tile(OUT + b * out_b + h * out_h, rows[:, None], out_n, e[None, :], N, E, BLOCK_E, True)
     delta = tl.sum(out.to(tl.float32) * grad.to(tl.float32), 1)
-    tl.store(DELTA + lines, delta, mask=inside)
     lse = tl.load(LSE + lines, mask=inside, other=0.0)
     K += b * k_b + (h // GROUP) * k_h
     V += b * v_b + (h // GROUP) * v_h
@@ -114,6 +113,15 @@ def query_kernel(
     if CAUSAL:
         end = tl.minimum(M, tile * BM + BM)
         full = tl.minimum(full, (tile * BM + 1) // BN * BN)
+    if end <= BN:
+        # The output was rounded. Where a row sees few keys, little but that rounding may be left of `dO.v - delta`; all
+        # of them are in one tile then, and the sum over its weights is exact.
+        delta = _exact_delta(
+            q, grad, K, V, k_m, v_m, rows, lines, d, e, lse, low, high, cut, keep, VISIBLE, visible_n, visible_m, BIAS,
+            bias_n, bias_m, WORDS, LIMITS, FACTORS, scale, N, M, LINES, D, E, BLOCK_D, BLOCK_E, BN, CAUSAL,
+            HAS_VISIBLE, HAS_BIAS, NOISE, DROP, RANKED, TIES, DROPOUT_A, DROPOUT_B,
+        )  # fmt: skip
+    tl.store(DELTA + lines, delta, mask=inside)
     dq = tl.zeros([BM, BLOCK_D], tl.float32)
     dq = _along_keys(
         0, full, dq, q, grad, K, V, k_m, v_m, rows, lines, d, e, lse, delta, low, high, cut, keep, VISIBLE, visible_n,
@@ -127,6 +135,28 @@ def query_kernel(
     )  # fmt: skip
     place = DQ + b * dq_b + h * dq_h + rows[:, None].to(tl.int64) * dq_n + d[None, :]
     tl.store(place, (dq * plain_scale).to(DQ.dtype.element_ty), mask=inside[:, None] & (d[None, :] < D))
+
+
+@triton.jit
+def _exact_delta(
+    q, grad, K, V, k_m, v_m, rows, lines, d, e, lse, low, high, cut, keep, VISIBLE, visible_n, visible_m, BIAS,
+    bias_n, bias_m, WORDS, LIMITS, FACTORS, scale, N, M, LINES, D: tl.constexpr, E: tl.constexpr,
+    BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr, BN: tl.constexpr, CAUSAL: tl.constexpr,
+    HAS_VISIBLE: tl.constexpr, HAS_BIAS: tl.constexpr, NOISE: tl.constexpr, DROP: tl.constexpr, RANKED: tl.constexpr,
+    TIES: tl.constexpr, DROPOUT_A: tl.constexpr, DROPOUT_B: tl.constexpr,
+):  # fmt: skip
+    """`dO.O` as the sum of `weight * dO.v` over the first BN keys."""
+    columns = tl.arange(0, BN)
+    k = load_tile(K, columns[None, :], k_m, d[:, None], M, D, BLOCK_D, True)
+    v = load_tile(V, columns[None, :], v_m, e[:, None], M, E, BLOCK_E, True)
+    met_values = tl.dot(grad, v, input_precision="ieee")
+    met, _ = weights_and_gradient(
+        tl.dot(q, k, input_precision="ieee"), met_values, rows[:, None], columns[None, :], lines[:, None], lse[:, None],
+        0.0, low[:, None], high[:, None], cut[:, None], keep[:, None], VISIBLE, visible_n, visible_m, BIAS, bias_n,
+        bias_m, WORDS, LIMITS, FACTORS, scale, N, M, LINES, CAUSAL, True, HAS_VISIBLE, HAS_BIAS, NOISE, DROP, RANKED,
+        TIES, DROPOUT_A, DROPOUT_B,
+    )  # fmt: skip
+    return tl.sum(met * met_values, 1)
 
 
 @triton.jit
@@ -191,5 +221,5 @@ def _along_keys(
             keep[:, None], VISIBLE, visible_n, visible_m, BIAS, bias_n, bias_m, WORDS, LIMITS, FACTORS, scale, N, M,
             LINES, DIAGONAL, EDGE, HAS_VISIBLE, HAS_BIAS, NOISE, DROP, RANKED, TIES, DROPOUT_A, DROPOUT_B,
         )  # fmt: skip
-        dq = tl.dot(ds.to(k.dtype), tl.trans(k), dq, input_precision="ieee")
+        dq = accumulate(ds.to(k.dtype), tl.trans(k), dq)
     return dq

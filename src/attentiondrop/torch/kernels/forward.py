@@ -6,7 +6,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .logits import SIZES, is_dropped, is_others, load_tile, load_words, visible_logits, weight_factor
+from .logits import SIZES, accumulate, is_dropped, is_others, load_tile, load_words, visible_logits, weight_factor
 
 
 @triton.jit(do_not_specialize=[*SIZES])
@@ -265,6 +265,6 @@ def _sweep(
                 factor_a, factor_b, DROPOUT_A, DROPOUT_B,
             )  # fmt: skip
         v = load_tile(V, columns[:, None], v_m, e[None, :], M, E, BLOCK_E, EDGE)
-        acc = tl.dot(p.to(v.dtype), v, acc * shrink[:, None], input_precision="ieee")
+        acc = accumulate(p.to(v.dtype), v, acc * shrink[:, None])
         largest = higher
     return acc, total, largest

@@ -40,6 +40,20 @@ def load_tile(base, positions, stride, features, length, SIZE: tl.constexpr, BLO
 
 
 @triton.jit
+def accumulate(a, b, total):
+    """`total + a @ b`.
+
+    16-bit operands accumulate in the matrix unit. In float32 that would be one chain of additions along the whole
+    sequence, whose rounding grows with its length; a sum of tiles is two shorter chains.
+    """
+    if a.dtype == tl.float32:
+        total = total + tl.dot(a, b, input_precision="ieee")
+    else:
+        total = tl.dot(a, b, total)
+    return total
+
+
+@triton.jit
 def visible_logits(
     products,
     rows,
