@@ -193,6 +193,7 @@ def test_the_gpu_clock_leaves_out_its_pause(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("graph", [False, True])
 def test_on_a_gpu(graph: bool, make_report: Callable[[], Report], listener: Any) -> None:
     settings = Settings("cuda", "bfloat16", repeats=3, seconds=0.1, graph=graph)

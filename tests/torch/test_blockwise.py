@@ -19,6 +19,7 @@ from attentiondrop import reference
 from attentiondrop.specs import Spec
 from attentiondrop.torch import attention, blockwise
 from attentiondrop.torch.draws import DROPOUT_STREAM, LogitShape
+from attentiondrop.torch.fused_call import Call
 from attentiondrop.torch.random import Stream, Words, draw_seed
 from attentiondrop.torch.visibility import split
 
@@ -47,17 +48,15 @@ def budget_of(place: int, number: int) -> int:
 class Blockwise(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-        output, lse = blockwise.blockwise_forward(q, k, v, *rest)
-        ctx.save_for_backward(q, k, v, output, lse)
+        output, lse = blockwise.blockwise_forward(q, k, v, Call(*rest))
+        ctx.save_for_backward(q, k, v)
         ctx.rest = rest
         ctx.mark_non_differentiable(lse)
         return output, lse
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Any, ...]:
-        q, k, v, output, lse = ctx.saved_tensors
-        some, others = ctx.rest[:4], ctx.rest[4:]
-        gradients = blockwise.blockwise_backward(grad, q, k, v, *some, output, lse, *others)
+        gradients = blockwise.blockwise_backward(grad, *ctx.saved_tensors, Call(*ctx.rest))
         return (*gradients, *(None for _ in ctx.rest))
 
 
@@ -289,11 +288,10 @@ def test_any_layout_of_the_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
     have = torch.autograd.grad(output, turned, grad.transpose(-1, -2).contiguous().transpose(-1, -2))
     # What a fake kernel promises a compiler.
     assert output.transpose(1, 2).is_contiguous()
-    rest = (None, None, torch.tensor(1), None)
-    numbers = ([0.0, 0.5, 0.0, 0.0], [-1, 0, -1, -1], "zero", 3, False, 0.3)
+    rates, streams = [0.0, 0.5, 0.0, 0.0], [-1, 0, -1, -1]
+    call = Call(None, None, torch.tensor(1), None, rates, streams, "zero", 3, False, 0.3)
     with torch.no_grad():
-        results = blockwise.blockwise_forward(*turned, *rest, *numbers)
-        gradients = blockwise.blockwise_backward(grad, *turned, *rest, *results, *numbers)
+        gradients = blockwise.blockwise_backward(grad, *turned, call)
     for x, y in zip(gradients, turned, strict=True):
         assert x.stride() == torch.empty_like(y).stride()
     for x, y in zip((output, *have), (plain, *want), strict=True):
@@ -356,11 +354,11 @@ def test_no_tensor_is_larger_than_the_budget(is_causal: bool, monkeypatch: pytes
     q, k, v, grad = torch.randn(4, 1, 1, n, 16)
     visible = torch.rand(1, 1, 1, n) < 0.9
     visible[..., 0] = True
-    rest = ([0.5, 0.1, 0.1, 0.1], [0, 1, 2, DROPOUT_STREAM], "zero", 5, is_causal, 0.25)
+    rates, streams = [0.5, 0.1, 0.1, 0.1], [0, 1, 2, DROPOUT_STREAM]
+    call = Call(visible, None, torch.tensor(3), None, rates, streams, "zero", 5, is_causal, 0.25)
     with Largest() as found:
-        common = (q, k, v, visible, None, torch.tensor(3), None)
-        results = blockwise.blockwise_forward(*common, *rest)
-        blockwise.blockwise_backward(grad, *common, *results, *rest)
+        blockwise.blockwise_forward(q, k, v, call)
+        blockwise.blockwise_backward(grad, q, k, v, call)
     assert 2**17 < found.elements <= 2**18
 
 

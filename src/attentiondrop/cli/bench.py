@@ -72,9 +72,10 @@ def _attention(args: argparse.Namespace) -> int:
     require(("torch", "rich"), extra="experiments")
     shapes = [Shape.parse(text) for text in args.shape or ()]
     make_writable(args.out)
-    from ..bench.screen import Bar, show
+    from ..bench.screen import show
+    from .progress import ProgressBar
 
-    with Bar() as bar:
+    with ProgressBar(unit=None) as bar:
         # Loading torch takes seconds: the bar is on the screen before that.
         from ..bench.attention import run_attention
         from ..bench.rows import all_rows, select
@@ -91,9 +92,10 @@ def _length(args: argparse.Namespace) -> int:
     require(("torch", "rich"), extra="experiments")
     shape = Shape.parse(args.shape) if args.shape else None
     make_writable(args.out)
-    from ..bench.screen import Bar, show
+    from ..bench.screen import show
+    from .progress import ProgressBar
 
-    with Bar() as bar:
+    with ProgressBar(unit=None) as bar:
         from ..bench import length
         from ..bench.attention import run_attention
         from ..bench.rows import all_rows, select
@@ -116,9 +118,10 @@ def _length(args: argparse.Namespace) -> int:
 def _vit(args: argparse.Namespace) -> int:
     require(("torch", "timm", "rich"), extra="experiments")
     make_writable(args.out)
-    from ..bench.screen import Bar, show
+    from ..bench.screen import show
+    from .progress import ProgressBar
 
-    with Bar() as bar:
+    with ProgressBar(unit=None) as bar:
         from ..bench.rows import select
         from ..bench.vit import run_vit
         from ..bench.vit_rows import vit_rows

@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     make_writable(out)
     from .progress import ProgressBar
 
-    with ProgressBar() as bar:
+    with ProgressBar("epochs") as bar:
         # Loading torch takes seconds: the bar is on the screen before that.
         from ..experiments.compare import compare
 

@@ -5,26 +5,40 @@ from __future__ import annotations
 from types import TracebackType
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Column
 
 
 class ProgressBar:
-    """A `Listener` of a comparison: a bar over all epochs with elapsed time and time left, and lines above it.
+    """A `Listener`: a bar with elapsed time, and lines above it.
 
+    With a `unit`, such as "epochs", steps of equal length are counted and the time left is told; without, a share is
+    shown.
     In a log, where a bar cannot move, the lines tell how far things are and the bar is printed once at the end.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, unit: str | None) -> None:
+        share = (TaskProgressColumn(), TimeElapsedColumn())
+        counted = (
+            MofNCompleteColumn(),
+            TextColumn(unit or ""),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+        )
         self._console = Console(stderr=True, highlight=False)
         self._bar = Progress(
             TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")),
             BarColumn(bar_width=20),
-            MofNCompleteColumn(),
-            TextColumn("epochs"),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
+            *(share if unit is None else counted),
             console=self._console,
         )
         self._task = self._bar.add_task("loading torch", total=None)
@@ -42,10 +56,10 @@ class ProgressBar:
         """Print a line above the bar."""
         self._console.print(line, markup=False, soft_wrap=True)
 
-    def plan(self, epochs: int) -> None:
+    def plan(self, total: int) -> None:
         """Tell the bar how long the way is."""
-        self._bar.update(self._task, total=epochs, description="nothing left to run" if epochs == 0 else "starting")
+        self._bar.update(self._task, total=total, description="nothing left to run" if total == 0 else "starting")
 
-    def progress(self, label: str, epochs: int) -> None:
+    def progress(self, label: str, done: float) -> None:
         """Tell the bar how far things are."""
-        self._bar.update(self._task, completed=epochs, description=label)
+        self._bar.update(self._task, completed=done, description=label)

@@ -16,6 +16,8 @@ from torch import Tensor
 
 from . import regularisers
 from .draws import LogitShape
+from .fused_call import Call, output_like
+from .inputs import laid_out
 from .random import Stream, Words
 from .regularisers import Rate
 
@@ -102,36 +104,22 @@ class Perturbed(NamedTuple):
 class Problem:
     """The arguments of one call, with everything that is made once for all blocks."""
 
-    def __init__(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        visible: Tensor | None,
-        bias: Tensor | None,
-        seed: Tensor,
-        gates: Tensor | None,
-        rates: list[float],
-        streams: list[int],
-        drop: str,
-        top: int,
-        is_causal: bool,
-        scale: float,
-    ) -> None:
+    def __init__(self, q: Tensor, k: Tensor, v: Tensor, call: Call) -> None:
         self.dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
         self.shape = LogitShape(q.shape[0], q.shape[1], q.shape[2], k.shape[2])
         self.group = q.shape[1] // max(k.shape[1], 1)
         self.q, self.k, self.v = q, k.to(self.dtype).contiguous(), v.to(self.dtype).contiguous()
-        self.visible, self.bias = _compact(visible), _compact(bias)
-        self.drop, self.top, self.is_causal, self.scale = drop, top, is_causal, scale
+        self.visible, self.bias = _compact(call.visible), _compact(call.bias)
+        self.drop, self.top, self.is_causal, self.scale = call.drop, call.top, call.is_causal, call.scale
+        gates, rates, streams = call.gates, call.rates, call.streams
         self.rates: dict[int, Rate] = {}
         self.words: dict[int, Words] = {}
         for slot in (NOISE, DROP, DROPOUT, DROPOUT_P):
-            idle = slot == DROP and not drop
+            idle = slot == DROP and not call.drop
             if streams[slot] < 0 or idle or (gates is None and rates[slot] == 0):
                 continue
             self.rates[slot] = rates[slot] if gates is None else gates[slot].to(self.dtype) * rates[slot]
-            self.words[slot] = Stream(seed, streams[slot]).words(*self.shape)
+            self.words[slot] = Stream(call.seed, streams[slot]).words(*self.shape)
 
         self.spaces: dict[str, Tensor] = {}
 
@@ -281,12 +269,6 @@ def _last_ones(rows: Tensor) -> Tensor:
     return rows.masked_fill(regularisers.without_emptying(shown, rows, shown), -torch.inf)
 
 
-def _like(model: Tensor, x: Tensor) -> Tensor:
-    """`x` in the dtype and the memory layout of `torch.empty_like(model)`."""
-    target = torch.empty_like(model)
-    return x if x.dtype == target.dtype and x.stride() == target.stride() else target.copy_(x)
-
-
 def _compact(x: Tensor | None) -> Tensor | None:
     """A mask whose repeated dimensions have length 1."""
     if x is None:
@@ -295,27 +277,13 @@ def _compact(x: Tensor | None) -> Tensor | None:
 
 
 @torch.no_grad()
-def blockwise_forward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    visible: Tensor | None,
-    bias: Tensor | None,
-    seed: Tensor,
-    gates: Tensor | None,
-    rates: list[float],
-    streams: list[int],
-    drop: str,
-    top: int,
-    is_causal: bool,
-    scale: float,
-) -> tuple[Tensor, Tensor]:
+def blockwise_forward(q: Tensor, k: Tensor, v: Tensor, call: Call) -> tuple[Tensor, Tensor]:
     """Output [B, H, N, E] in the dtype of `q`, and the log-sum-exp [B, H, N] of the perturbed logits.
 
     The output lies in memory as [B, N, H, E], which is how the next projection reads it.
     """
-    problem = Problem(q, k, v, visible, bias, seed, gates, rates, streams, drop, top, is_causal, scale)
-    output = q.new_zeros(q.shape[0], q.shape[2], q.shape[1], v.shape[3]).transpose(1, 2)
+    problem = Problem(q, k, v, call)
+    output = output_like(q, v).zero_()
     lse = torch.zeros(q.shape[:3], dtype=problem.dtype, device=q.device)
     for block in () if problem.empty else problem.blocks():
         logits = problem.logits(problem.scaled_queries(block), block)
@@ -335,26 +303,9 @@ def blockwise_forward(
 
 
 @torch.no_grad()
-def blockwise_backward(
-    grad: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    visible: Tensor | None,
-    bias: Tensor | None,
-    seed: Tensor,
-    gates: Tensor | None,
-    output: Tensor,
-    lse: Tensor,
-    rates: list[float],
-    streams: list[int],
-    drop: str,
-    top: int,
-    is_causal: bool,
-    scale: float,
-) -> tuple[Tensor, Tensor, Tensor]:
+def blockwise_backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, call: Call) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of `q`, `k` and `v`, each in the dtype and the memory layout that `torch.empty_like` takes over."""
-    problem = Problem(q, k, v, visible, bias, seed, gates, rates, streams, drop, top, is_causal, scale)
+    problem = Problem(q, k, v, call)
     dq = torch.zeros_like(q)
     dk, dv = torch.zeros_like(problem.k), torch.zeros_like(problem.v)
     for block in () if problem.empty else problem.blocks():
@@ -380,6 +331,6 @@ def blockwise_backward(
             perturbed.dropped.fill_(d_logits, 0.0)
         d_logits = d_logits.view(folded)
         part = block.queries(dq)
-        part.copy_((d_logits @ keys).mul_(scale).view(part.shape))
+        part.copy_((d_logits @ keys).mul_(call.scale).view(part.shape))
         block.of_keys(dk, problem.group).add_(d_logits.transpose(-1, -2) @ scaled)
-    return dq, _like(k, dk), _like(v, dv)
+    return dq, laid_out(dk.to(k.dtype), torch.empty_like(k)), laid_out(dv.to(v.dtype), torch.empty_like(v))

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from . import kernel_support
-from .inputs import laid_out
+from .fused_call import Call, empty_notes, output_like
 
 _library = torch.library.Library("attentiondrop", "FRAGMENT")
 _PLAN = (
@@ -33,12 +33,12 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, *plan: Any) -> tuple[Tensor, ...]:
     if q.device.type in kernel_support.KERNEL_DEVICES:
         from .kernels import launch
 
-        output, lse, notes = launch.forward(q, k, v, launch.Call(*plan))
+        output, lse, notes = launch.forward(q, k, v, Call(*plan))
         return (output, lse, *notes)
     from .blockwise import blockwise_forward
 
-    output, lse = blockwise_forward(q, k, v, *plan)
-    return (laid_out(output, output_like(q, v)), lse, *empty_notes(q, k, "", 0))
+    output, lse = blockwise_forward(q, k, v, Call(*plan))
+    return (output, lse, *empty_notes(q, k, "", 0))
 
 
 def _backward(
@@ -49,39 +49,12 @@ def _backward(
         from .kernels import launch
 
         gradients: tuple[Tensor, Tensor, Tensor] = launch.backward(
-            grad, q, k, v, output, lse, launch.Notes(*notes), launch.Call(*plan)
+            grad, q, k, v, output, lse, launch.Notes(*notes), Call(*plan)
         )
         return gradients
     from .blockwise import blockwise_backward
 
-    visible, bias, seed, gates, *numbers = plan
-    found = blockwise_backward(grad, q, k, v, visible, bias, seed, gates, output, lse, *numbers)
-    d_q, d_k, d_v = (laid_out(x, torch.empty_like(y)) for x, y in zip(found, (q, k, v), strict=True))
-    return d_q, d_k, d_v
-
-
-def is_ranked(drop: str, top: int, columns: int) -> bool:
-    """Whether only the `top` largest logits of a row are candidates, rather than all of them."""
-    return drop in ("zero", "-inf") and top < columns
-
-
-def empty_notes(q: Tensor, k: Tensor, drop: str, top: int) -> tuple[Tensor, ...]:
-    """What the kernels leave for the backward beside the log-sum-exp, each [B, H, N] or empty where it is not needed.
-
-    low, high and cut bound the candidates of a row (see `kernels.logits.is_dropped`), keep is the key that an emptied
-    row keeps, or -1, and tied [B, H] says which heads have ties. Row blocks decide again, so they leave nothing.
-    """
-    full, none = q.shape[:-1], (0,)
-    ranked = full if is_ranked(drop, top, k.shape[2]) else none
-    hidden = full if drop in ("-inf", "key") else none
-    tied = full[:2] if ranked == full else none
-    floats = [q.new_empty(ranked, dtype=torch.float32) for _ in range(2)]
-    return (*floats, *(q.new_empty(shape, dtype=torch.int32) for shape in (ranked, hidden, tied)))
-
-
-def output_like(q: Tensor, v: Tensor) -> Tensor:
-    """[B, N, H, E] in memory, as SDPA returns it, so that joining the heads afterwards is free."""
-    return q.new_empty(q.shape[0], q.shape[2], q.shape[1], v.shape[-1]).transpose(1, 2)
+    return blockwise_backward(grad, q, k, v, Call(*plan))
 
 
 def _fake_forward(q: Tensor, k: Tensor, v: Tensor, *plan: Any) -> tuple[Tensor, ...]:

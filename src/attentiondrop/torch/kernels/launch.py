@@ -11,7 +11,7 @@ import torch
 import triton
 from torch import Tensor
 
-from ..fused_ops import empty_notes, is_ranked, output_like
+from ..fused_call import Call, empty_notes, is_ranked, output_like
 from ..inputs import unit_stride
 from .backward_keys import key_kernel
 from .backward_queries import query_kernel
@@ -39,21 +39,6 @@ class Notes(NamedTuple):
     cut: Tensor
     keep: Tensor
     tied: Tensor
-
-
-class Call(NamedTuple):
-    """The arguments of the operator that say what is computed."""
-
-    visible: Tensor | None
-    bias: Tensor | None
-    seed: Tensor
-    gates: Tensor | None
-    rates: list[float]
-    streams: list[int]
-    drop: str
-    top: int
-    is_causal: bool
-    scale: float
 
 
 class Tables(NamedTuple):
