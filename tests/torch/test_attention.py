@@ -240,7 +240,7 @@ def test_auto_never_builds_the_logits_where_it_need_not(monkeypatch: pytest.Monk
     for text in ("hard", "hard(fill=-inf)", "dropkey", "blur+hard+attndropout+drophead", "oneof(hard,blur)"):
         for options in ({}, {"is_causal": True}, {"attn_mask": keys}, {"attn_mask": torch.randn(6, 6)}):
             if "blur" not in text or not options.get("is_causal"):
-                attention(q, k, v, ad.parse(text), **options)
+                attention(q, k, v, ad.parse(text), backend="fused", **options)
     with pytest.raises(AssertionError, match="the eager path ran"):
         attention(q, k, v, ad.HardMasking(), softcap=2.0)
 

@@ -381,7 +381,14 @@ def test_equals_eager_for_a_whole_problem() -> None:
 
 @pytest.mark.parametrize(
     "text, rows, blocks",
-    [("hard", 8, True), ("dropkey", 8, True), ("noise", 8, False), ("attndropout", 8, False), ("noise", 2100, True)],
+    [
+        ("hard", 200, True),
+        ("dropkey", 200, True),
+        ("hard", 8, False),
+        ("noise", 200, False),
+        ("attndropout", 200, False),
+        ("noise", 2100, True),
+    ],
 )
 def test_auto_takes_blocks_where_they_pay(text: str, rows: int, blocks: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     from attentiondrop.torch import attention, functional

@@ -53,6 +53,9 @@ def _why_not_inside(inputs: Inputs, bias: Tensor | None) -> str | None:
 
 #: Logits that a CPU holds easily: 16 MiB in float32.
 _FEW_LOGITS = 2**22
+#: Below these, row blocks spend more on bookkeeping than they save: logits in all, and keys of a row.
+_TINY_LOGITS = 2**15
+_TINY_ROW = 32
 
 
 def is_eager_better(inputs: Inputs, plan: Plan, bias: Tensor | None, dropout_p: float) -> bool:
@@ -62,17 +65,20 @@ def is_eager_better(inputs: Inputs, plan: Plan, bias: Tensor | None, dropout_p: 
     takes the eager path then, so it must take it the first time, too, when nothing tells yet that it will need one.
 
     On a CPU, row blocks compute everything again in the backward. Where that is noise or dropout, and the logits are
-    few, eager took 0.69 to 0.83 of the time (one thread, 8x6x197x64); hard masking and DropKey were as fast or faster
-    in blocks. On a GPU the fused paths always won.
+    few, eager took 0.69 to 0.83 of the time (one thread, 8x6x197x64). Hard masking and DropKey in blocks took 0.4 to
+    1.1 of eager's time (two threads, from 16x4x33x16 to 1x8x1024x64), but 1.1 to 1.7 on rows of 17 keys, and up to 2 on
+    some ten thousand logits. On a GPU the fused paths always won.
     """
     if not plan.decides_inside(dropout_p):
         return False
     if bias is not None and not torch.is_grad_enabled():
         return True
-    if inputs.q.device.type != "cpu" or plan.drop is not None:
+    if inputs.q.device.type != "cpu":
         return False
     shape = inputs.shape
-    return shape.batch * shape.heads * shape.rows * shape.columns <= _FEW_LOGITS
+    logits = shape.batch * shape.heads * shape.rows * shape.columns
+    tiny = logits <= _TINY_LOGITS or shape.columns < _TINY_ROW
+    return logits <= _FEW_LOGITS and (tiny or plan.drop is None)
 
 
 def fused_attention(
