@@ -274,3 +274,26 @@ def test_memory_of_a_blur_is_linear() -> None:
         results = blur_causal._merged_attention(q, k, v, band, keys, 0.5)
         blur_causal._merged_attention_backward(torch.ones_like(q), q, k, v, *results, keys, 0.5)
     assert n * size <= largest.elements <= 4 * n * size
+
+
+@pytest.mark.parametrize(
+    "text, rows, blocks",
+    [
+        ("hard", 200, True),
+        ("dropkey", 200, True),
+        ("hard", 8, False),
+        ("noise", 200, False),
+        ("attndropout", 200, False),
+        ("noise", 2100, True),
+    ],
+)
+def test_auto_takes_blocks_where_they_pay(text: str, rows: int, blocks: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    from attentiondrop.torch import functional
+
+    taken = []
+    monkeypatch.setattr(functional, "fused_attention", lambda *a: taken.append(True) or torch.zeros(1, 1, rows, 4))
+    monkeypatch.setattr(
+        functional, "eager_attention", lambda *a: (taken.append(False) or torch.zeros(1, 1, rows, 4), None)
+    )
+    attention(*torch.randn(3, 1, 1, rows, 4), ad.parse(text))
+    assert taken == [blocks]

@@ -377,26 +377,3 @@ def test_equals_eager_for_a_whole_problem() -> None:
     )
     for x, y in pairs:
         assert relative_error(to_numpy(x), to_numpy(y)) < 1e-6
-
-
-@pytest.mark.parametrize(
-    "text, rows, blocks",
-    [
-        ("hard", 200, True),
-        ("dropkey", 200, True),
-        ("hard", 8, False),
-        ("noise", 200, False),
-        ("attndropout", 200, False),
-        ("noise", 2100, True),
-    ],
-)
-def test_auto_takes_blocks_where_they_pay(text: str, rows: int, blocks: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    from attentiondrop.torch import attention, functional
-
-    taken = []
-    monkeypatch.setattr(functional, "fused_attention", lambda *a: taken.append(True) or torch.zeros(1, 1, rows, 4))
-    monkeypatch.setattr(
-        functional, "eager_attention", lambda *a: (taken.append(False) or torch.zeros(1, 1, rows, 4), None)
-    )
-    attention(*torch.randn(3, 1, 1, rows, 4), ad.parse(text))
-    assert taken == [blocks]

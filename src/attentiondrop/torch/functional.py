@@ -156,12 +156,13 @@ def _dispatch(
     visibility = layout_for(leaves, visible, options.is_causal, inputs.shape.rows, look)
     dropout_p, softcap, sinks = options.dropout_p, options.softcap, options.sinks
     if backend != "eager":
-        reason = (
-            why_not_fused(inputs, plan, visibility, bias, dropout_p, softcap, sinks) if isinstance(plan, Plan) else plan
-        )
-        unwanted = backend == "auto" and isinstance(plan, Plan) and is_eager_better(inputs, plan, bias, dropout_p)
-        if isinstance(plan, Plan) and reason is None and not unwanted:
-            return fused_attention(inputs, plan, visibility, bias, seed, dropout_p), None
+        reason: str | None
+        if isinstance(plan, Plan):
+            reason = why_not_fused(inputs, plan, visibility, bias, dropout_p, softcap, sinks)
+            if reason is None and (backend == "fused" or not is_eager_better(inputs, plan, bias, dropout_p)):
+                return fused_attention(inputs, plan, visibility, bias, seed, dropout_p), None
+        else:
+            reason = plan
         if backend == "fused":
             raise BackendError(f'backend="fused" cannot run here: {reason}; use "auto" or "eager"')
     return eager_attention(inputs, leaves, visibility, bias, seed, dropout_p, softcap, sinks)

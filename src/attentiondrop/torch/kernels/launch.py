@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from typing import NamedTuple
 
@@ -15,6 +14,7 @@ from ..fused_call import Call, empty_notes, is_ranked, output_like
 from ..inputs import unit_stride
 from .backward_keys import key_kernel
 from .backward_queries import query_kernel
+from .blur import on_device
 from .forward import forward_kernel
 from .select import select_kernel
 from .tiles import Tiles, backward_tiles, forward_tiles, select_tiles
@@ -81,7 +81,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor, call: Call) -> tuple[Tensor, Tensor
         return output, lse, notes
     if k.shape[2] == 0:
         return output.zero_(), lse.zero_(), notes
-    with _on(q):
+    with on_device(q):
         tables = make_tables(q, k.shape[2], call)
         common = common_arguments(q, k, call)
         if is_ranked(call.drop, call.top, k.shape[2]):
@@ -99,7 +99,7 @@ def backward(
     if output.numel() == 0 or k.shape[2] == 0:
         return d_q.zero_(), d_k.zero_(), d_v.zero_()
     delta = torch.empty_like(lse)
-    with _on(q):
+    with on_device(q):
         # The words again: cheaper to make than to keep.
         tables = make_tables(q, k.shape[2], call)
         common = common_arguments(q, k, call)
@@ -290,8 +290,3 @@ def common_arguments(q: Tensor, k: Tensor, call: Call) -> Common:
 def _block(x: Tensor) -> int:
     """The head size as the kernels hold it: matrix units want a power of two of at least 16."""
     return max(16, triton.next_power_of_2(x.shape[-1]))
-
-
-def _on(x: Tensor) -> contextlib.AbstractContextManager[None]:
-    """Triton launches on the current device, which need not be that of the tensor."""
-    return torch.cuda.device(x.device) if x.is_cuda else contextlib.nullcontext()
