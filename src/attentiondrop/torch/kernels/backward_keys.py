@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 from .gradient import weights_and_gradient
-from .logits import SIZES, accumulate, load_tile
+from .logits import SIZES, accumulate, along_columns, along_rows, load_all_words, load_rates, load_tile
 
 
 @triton.jit(do_not_specialize=[*SIZES])
@@ -100,6 +100,7 @@ def key_kernel(
     v = load_tile(V + b * v_b + hk * v_h, columns[:, None], v_m, e[None, :], M, E, BLOCK_E, True)
     dk = tl.zeros([BN, BLOCK_D], tl.float32)
     dv = tl.zeros([BN, BLOCK_E], tl.float32)
+    rates = load_rates(LIMITS, FACTORS)
     begin = 0
     edge = 0
     if CAUSAL:
@@ -116,13 +117,13 @@ def key_kernel(
         if CAUSAL:
             dk, dv = _along_rows(
                 begin, edge, dk, dv, k, v, q_base, grad_base, q_n, grad_n, columns, head, d, e, LSE, DELTA, LOW, HIGH,
-                CUT, KEEP, visible_base, visible_n, visible_m, bias_base, bias_n, bias_m, WORDS, LIMITS, FACTORS, scale,
+                CUT, KEEP, visible_base, visible_n, visible_m, bias_base, bias_n, bias_m, WORDS, rates, scale,
                 N, M, LINES, D, E, BLOCK_D, BLOCK_E, BM, True, HAS_VISIBLE, HAS_BIAS, NOISE, DROP, RANKED, TIES,
                 DROPOUT_A, DROPOUT_B, 1,
             )  # fmt: skip
         dk, dv = _along_rows(
             edge, N, dk, dv, k, v, q_base, grad_base, q_n, grad_n, columns, head, d, e, LSE, DELTA, LOW, HIGH, CUT,
-            KEEP, visible_base, visible_n, visible_m, bias_base, bias_n, bias_m, WORDS, LIMITS, FACTORS, scale, N, M,
+            KEEP, visible_base, visible_n, visible_m, bias_base, bias_n, bias_m, WORDS, rates, scale, N, M,
             LINES, D, E, BLOCK_D, BLOCK_E, BM, False, HAS_VISIBLE, HAS_BIAS, NOISE, DROP, RANKED, TIES, DROPOUT_A,
             DROPOUT_B, STAGES,
         )  # fmt: skip
@@ -161,8 +162,7 @@ def _along_rows(
     bias_n,
     bias_m,
     WORDS,
-    LIMITS,
-    FACTORS,
+    rates,
     scale,
     N,
     M,
@@ -188,6 +188,7 @@ def _along_rows(
     Tiles are [rows, keys] here, too: whatever belongs to a row is then one value in a thread, not a vector.
     Rows past the end have no gradient and a log-sum-exp of 0, so they add nothing; keys past the end are not stored.
     """
+    key_words = load_all_words(WORDS + LINES, columns, columns < M, LINES + M, NOISE, DROP, DROPOUT_A, DROPOUT_B)
     for start in tl.range(begin, end, BM, num_stages=STAGES):
         rows = start + tl.arange(0, BM)
         known = rows < N
@@ -200,12 +201,13 @@ def _along_rows(
         high = tl.load(HIGH + lines, mask=known, other=0.0) if TIES else lse
         cut = tl.load(CUT + lines, mask=known, other=0) if TIES else rows
         keep = tl.load(KEEP + lines, mask=known, other=-1) if DROP == "hide" else rows
+        row_words = load_all_words(WORDS, lines, known, LINES + M, NOISE, DROP, DROPOUT_A, DROPOUT_B)
         met, ds = weights_and_gradient(
             tl.dot(q, tl.trans(k), input_precision="ieee"), tl.dot(grad, tl.trans(v), input_precision="ieee"),
-            rows[:, None], columns[None, :], lines[:, None], lse[:, None], delta[:, None], low[:, None], high[:, None],
-            cut[:, None], keep[:, None], VISIBLE, visible_n, visible_m, BIAS,
-            bias_n, bias_m, WORDS, LIMITS, FACTORS, scale, N, M, LINES,
-            DIAGONAL, False, HAS_VISIBLE, HAS_BIAS, NOISE, DROP, RANKED, TIES, DROPOUT_A, DROPOUT_B,
+            rows[:, None], columns[None, :], along_rows(row_words), along_columns(key_words), lse[:, None],
+            delta[:, None], low[:, None], high[:, None], cut[:, None], keep[:, None], VISIBLE, visible_n, visible_m,
+            BIAS, bias_n, bias_m, rates, scale, N, M, DIAGONAL, False, HAS_VISIBLE, HAS_BIAS, NOISE, DROP,
+            RANKED, TIES, DROPOUT_A, DROPOUT_B,
         )  # fmt: skip
         dv = accumulate(tl.trans(met.to(grad.dtype)), grad, dv)
         dk = accumulate(tl.trans(ds.to(q.dtype)), q, dk)

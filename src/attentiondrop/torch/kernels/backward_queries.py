@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 from .gradient import weights_and_gradient
-from .logits import SIZES, accumulate, is_others, load_tile
+from .logits import SIZES, accumulate, along_columns, along_rows, is_others, load_all_words, load_rates, load_tile
 
 
 @triton.jit(do_not_specialize=[*SIZES])
@@ -113,24 +113,25 @@ def query_kernel(
     if CAUSAL:
         end = tl.minimum(M, tile * BM + BM)
         full = tl.minimum(full, (tile * BM + 1) // BN * BN)
+    rates = load_rates(LIMITS, FACTORS)
     if end <= BN:
         # The output was rounded. Where a row sees few keys, little but that rounding may be left of `dO.v - delta`; all
         # of them are in one tile then, and the sum over its weights is exact.
         delta = _exact_delta(
             q, grad, K, V, k_m, v_m, rows, lines, d, e, lse, low, high, cut, keep, VISIBLE, visible_n, visible_m, BIAS,
-            bias_n, bias_m, WORDS, LIMITS, FACTORS, scale, N, M, LINES, D, E, BLOCK_D, BLOCK_E, BN, CAUSAL,
+            bias_n, bias_m, WORDS, rates, scale, N, M, LINES, D, E, BLOCK_D, BLOCK_E, BN, CAUSAL,
             HAS_VISIBLE, HAS_BIAS, NOISE, DROP, RANKED, TIES, DROPOUT_A, DROPOUT_B,
         )  # fmt: skip
     tl.store(DELTA + lines, delta, mask=inside)
     dq = tl.zeros([BM, BLOCK_D], tl.float32)
     dq = _along_keys(
         0, full, dq, q, grad, K, V, k_m, v_m, rows, lines, d, e, lse, delta, low, high, cut, keep, VISIBLE, visible_n,
-        visible_m, BIAS, bias_n, bias_m, WORDS, LIMITS, FACTORS, scale, N, M, LINES, D, E, BLOCK_D, BLOCK_E, BN,
+        visible_m, BIAS, bias_n, bias_m, WORDS, rates, scale, N, M, LINES, D, E, BLOCK_D, BLOCK_E, BN,
         False, False, HAS_VISIBLE, HAS_BIAS, NOISE, DROP, RANKED, TIES, DROPOUT_A, DROPOUT_B, STAGES,
     )  # fmt: skip
     dq = _along_keys(
         full, end, dq, q, grad, K, V, k_m, v_m, rows, lines, d, e, lse, delta, low, high, cut, keep, VISIBLE,
-        visible_n, visible_m, BIAS, bias_n, bias_m, WORDS, LIMITS, FACTORS, scale, N, M, LINES, D, E, BLOCK_D, BLOCK_E,
+        visible_n, visible_m, BIAS, bias_n, bias_m, WORDS, rates, scale, N, M, LINES, D, E, BLOCK_D, BLOCK_E,
         BN, CAUSAL, True, HAS_VISIBLE, HAS_BIAS, NOISE, DROP, RANKED, TIES, DROPOUT_A, DROPOUT_B, 1,
     )  # fmt: skip
     place = DQ + b * dq_b + h * dq_h + rows[:, None].to(tl.int64) * dq_n + d[None, :]
@@ -140,21 +141,23 @@ def query_kernel(
 @triton.jit
 def _exact_delta(
     q, grad, K, V, k_m, v_m, rows, lines, d, e, lse, low, high, cut, keep, VISIBLE, visible_n, visible_m, BIAS,
-    bias_n, bias_m, WORDS, LIMITS, FACTORS, scale, N, M, LINES, D: tl.constexpr, E: tl.constexpr,
+    bias_n, bias_m, WORDS, rates, scale, N, M, LINES, D: tl.constexpr, E: tl.constexpr,
     BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr, BN: tl.constexpr, CAUSAL: tl.constexpr,
     HAS_VISIBLE: tl.constexpr, HAS_BIAS: tl.constexpr, NOISE: tl.constexpr, DROP: tl.constexpr, RANKED: tl.constexpr,
     TIES: tl.constexpr, DROPOUT_A: tl.constexpr, DROPOUT_B: tl.constexpr,
 ):  # fmt: skip
     """`dO.O` as the sum of `weight * dO.v` over the first BN keys."""
     columns = tl.arange(0, BN)
+    row_words = load_all_words(WORDS, lines, rows < N, LINES + M, NOISE, DROP, DROPOUT_A, DROPOUT_B)
+    key_words = load_all_words(WORDS + LINES, columns, columns < M, LINES + M, NOISE, DROP, DROPOUT_A, DROPOUT_B)
     k = load_tile(K, columns[None, :], k_m, d[:, None], M, D, BLOCK_D, True)
     v = load_tile(V, columns[None, :], v_m, e[:, None], M, E, BLOCK_E, True)
     met_values = tl.dot(grad, v, input_precision="ieee")
     met, _ = weights_and_gradient(
-        tl.dot(q, k, input_precision="ieee"), met_values, rows[:, None], columns[None, :], lines[:, None], lse[:, None],
-        0.0, low[:, None], high[:, None], cut[:, None], keep[:, None], VISIBLE, visible_n, visible_m, BIAS, bias_n,
-        bias_m, WORDS, LIMITS, FACTORS, scale, N, M, LINES, CAUSAL, True, HAS_VISIBLE, HAS_BIAS, NOISE, DROP, RANKED,
-        TIES, DROPOUT_A, DROPOUT_B,
+        tl.dot(q, k, input_precision="ieee"), met_values, rows[:, None], columns[None, :], along_rows(row_words),
+        along_columns(key_words), lse[:, None], 0.0, low[:, None], high[:, None], cut[:, None], keep[:, None], VISIBLE,
+        visible_n, visible_m, BIAS, bias_n, bias_m, rates, scale, N, M, CAUSAL, True, HAS_VISIBLE, HAS_BIAS,
+        NOISE, DROP, RANKED, TIES, DROPOUT_A, DROPOUT_B,
     )  # fmt: skip
     return tl.sum(met * met_values, 1)
 
@@ -187,8 +190,7 @@ def _along_keys(
     bias_n,
     bias_m,
     WORDS,
-    LIMITS,
-    FACTORS,
+    rates,
     scale,
     N,
     M,
@@ -211,15 +213,18 @@ def _along_keys(
     STAGES: tl.constexpr,
 ):
     """Add what the keys from `begin` to `end` contribute."""
+    row_words = load_all_words(WORDS, lines, rows < N, LINES + M, NOISE, DROP, DROPOUT_A, DROPOUT_B)
     for start in tl.range(begin, end, BN, num_stages=STAGES):
         columns = start + tl.arange(0, BN)
+        key_words = load_all_words(WORDS + LINES, columns, columns < M, LINES + M, NOISE, DROP, DROPOUT_A, DROPOUT_B)
         k = load_tile(K, columns[None, :], k_m, d[:, None], M, D, BLOCK_D, EDGE)
         v = load_tile(V, columns[None, :], v_m, e[:, None], M, E, BLOCK_E, EDGE)
         _, ds = weights_and_gradient(
             tl.dot(q, k, input_precision="ieee"), tl.dot(grad, v, input_precision="ieee"), rows[:, None],
-            columns[None, :], lines[:, None], lse[:, None], delta[:, None], low[:, None], high[:, None], cut[:, None],
-            keep[:, None], VISIBLE, visible_n, visible_m, BIAS, bias_n, bias_m, WORDS, LIMITS, FACTORS, scale, N, M,
-            LINES, DIAGONAL, EDGE, HAS_VISIBLE, HAS_BIAS, NOISE, DROP, RANKED, TIES, DROPOUT_A, DROPOUT_B,
+            columns[None, :], along_rows(row_words), along_columns(key_words), lse[:, None], delta[:, None],
+            low[:, None], high[:, None], cut[:, None], keep[:, None], VISIBLE, visible_n, visible_m, BIAS, bias_n,
+            bias_m, rates, scale, N, M, DIAGONAL, EDGE, HAS_VISIBLE, HAS_BIAS, NOISE, DROP, RANKED, TIES, DROPOUT_A,
+            DROPOUT_B,
         )  # fmt: skip
         dq = accumulate(ds.to(k.dtype), tl.trans(k), dq)
     return dq

@@ -1,8 +1,10 @@
 # mypy: ignore-errors
 """Blur of rows [B, H, M, D] along M, and its transpose, in one read and one write: Triton.
 
-Each program takes a tile of rows of one head and adds up shifted loads of it, which the caches serve; the kernel's
-weights are scalars that it makes itself from the seed, so nothing is launched before it and nothing synchronises.
+Each program takes a tile of rows of one head; the weights are scalars that it makes itself from the seed, so nothing is
+launched before it and nothing synchronises. Narrow kernels go through runs of neighbouring rows, each of which is
+loaded once and serves the whole run from registers: loading a tile once for every offset costs three times the
+instructions, and those bound it, not the memory.
 """
 
 from __future__ import annotations
@@ -16,6 +18,9 @@ import triton.language as tl
 from torch import Tensor
 
 from .hashing import line_word, stream_key, to_uniform
+
+#: Beyond it, the rows of a run no longer fit into registers.
+WIDEST_RUN = 7
 
 
 @triton.jit
@@ -54,11 +59,17 @@ def seen(visible, visible_stride, places, length, HAS_VISIBLE: tl.constexpr):
 
 
 @triton.jit
-def load_rows(x, stride, rows, inside, columns, SIZE: tl.constexpr, UNIT: tl.constexpr):
-    """Rows [rows, columns] of a head as float32, zeros where not `inside`. `stride` counts units of UNIT elements."""
+def load_raw(x, stride, rows, inside, columns, SIZE: tl.constexpr, UNIT: tl.constexpr):
+    """Rows [rows, columns] of a head, zeros where not `inside`. `stride` counts units of UNIT elements."""
     mask = inside[:, None] & (columns < SIZE)[None, :]
     # Known multiples of UNIT: Triton takes only multiples of 16 from an argument, and loads others one by one.
-    return tl.load(x + (rows * stride * UNIT)[:, None] + columns[None, :], mask=mask, other=0.0).to(tl.float32)
+    return tl.load(x + (rows * stride * UNIT)[:, None] + columns[None, :], mask=mask, other=0.0)
+
+
+@triton.jit
+def load_rows(x, stride, rows, inside, columns, SIZE: tl.constexpr, UNIT: tl.constexpr):
+    """The same, as float32."""
+    return load_raw(x, stride, rows, inside, columns, SIZE, UNIT).to(tl.float32)
 
 
 @triton.jit
@@ -140,6 +151,50 @@ def blurred_tile(
     return total
 
 
+@triton.jit
+def _blur_runs(
+    x, stride, out, out_stride, first, columns, near_edge, seed, gate, stream, batch, head, sigma_min, sigma_span,
+    visible, visible_stride, rows_in, rows_out, length,
+    SAMPLING: tl.constexpr, HAS_GATE: tl.constexpr, SIZE: tl.constexpr, UNIT: tl.constexpr, WIDTH: tl.constexpr,
+    HAS_VISIBLE: tl.constexpr, RENORMALIZE: tl.constexpr, TRANSPOSED: tl.constexpr, RUN: tl.constexpr,
+):  # fmt: skip
+    """Write runs of RUN rows, each starting at one of `first`."""
+    RADIUS: tl.constexpr = WIDTH // 2
+    tiles = ()
+    for place in tl.static_range(RUN + WIDTH - 1):
+        rows = first + (place - RADIUS)
+        if TRANSPOSED:
+            inside = (rows >= 0) & (rows < rows_in)
+        else:
+            # Hidden rows are not read at all: whatever lies there, even NaN, counts as 0.
+            inside = seen(visible, visible_stride, rows, rows_in, HAS_VISIBLE)
+        tiles = tiles + (load_raw(x, stride, rows, inside, columns, SIZE, UNIT),)
+    # After the loads: the seed comes from memory too, and nothing needs to wait for both.
+    rate, norm = gaussian(seed, gate, stream, batch, head, sigma_min, sigma_span, SAMPLING, HAS_GATE, WIDTH)
+    terms = ()
+    for place in tl.static_range(RUN + WIDTH - 1):
+        tile = tiles[place].to(tl.float32)
+        if TRANSPOSED and RENORMALIZE:
+            rows = first + (place - RADIUS)
+            share = share_of(rows, near_edge, rate, norm, visible, visible_stride, length, WIDTH, HAS_VISIBLE)
+            tile = tile / share[:, None]
+        terms = terms + (tile,)
+    for place in tl.static_range(RUN):
+        rows = first + place
+        total = terms[place + RADIUS] * norm
+        for d in tl.static_range(1, RADIUS + 1):
+            total += (terms[place + RADIUS - d] + terms[place + RADIUS + d]) * (tl.exp(rate * (d * d)) * norm)
+        if TRANSPOSED:
+            if HAS_VISIBLE:
+                total = tl.where(seen(visible, visible_stride, rows, length, HAS_VISIBLE)[:, None], total, 0.0)
+        elif RENORMALIZE:
+            share = share_of(rows, near_edge, rate, norm, visible, visible_stride, length, WIDTH, HAS_VISIBLE)
+            total = total / share[:, None]
+        mask = (rows < rows_out)[:, None] & (columns < SIZE)[None, :]
+        place_out = out + (rows * out_stride * UNIT)[:, None] + columns[None, :]
+        tl.store(place_out, total.to(out.dtype.element_ty), mask=mask)
+
+
 # Lengths and counts are not specialised: a new sequence length must not compile anew.
 @triton.jit(do_not_specialize=["stream", "heads", "group", "rows_in", "rows_out", "length"])
 def blur_kernel(
@@ -147,26 +202,38 @@ def blur_kernel(
     x_batch, x_head, x_row, out_batch, out_head, out_row, visible_batch, visible_head, visible_place,
     SAMPLING: tl.constexpr, HAS_GATE: tl.constexpr, HAS_VISIBLE: tl.constexpr, RENORMALIZE: tl.constexpr,
     TRANSPOSED: tl.constexpr, WIDTH: tl.constexpr, SIZE: tl.constexpr, UNIT: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, RUN: tl.constexpr, LONG: tl.constexpr,
 ):  # fmt: skip
     """One tile of rows of one head. Heads run along the first axis: neighbours in a packed tensor run together."""
-    index = tl.program_id(0).to(tl.int64)
-    batch = index // heads
-    head = index % heads
-    start = tl.program_id(1).to(tl.int64) * BLOCK_M
-    rows = start + tl.arange(0, BLOCK_M)
+    index = tl.program_id(0)
+    batch = (index // heads).to(tl.int64)
+    head = (index % heads).to(tl.int64)
+    start = tl.program_id(1) * BLOCK_M
+    if LONG:
+        # Offsets within a head do not fit 32 bits.
+        start = start.to(tl.int64)
     columns = tl.arange(0, BLOCK_D)
     near_edge = (start < WIDTH) | (start + BLOCK_M + WIDTH > length)
-    rate, norm = gaussian(seed, gate, stream, batch, head, sigma_min, sigma_span, SAMPLING, HAS_GATE, WIDTH)
+    x += (batch * x_batch + (head // group) * x_head) * UNIT
+    out += (batch * out_batch + head * out_head) * UNIT
     if HAS_VISIBLE:
         visible += batch * visible_batch + head * visible_head
-    total = blurred_tile(
-        x + (batch * x_batch + (head // group) * x_head) * UNIT, x_row, rows, columns, near_edge, rate, norm,
-        visible, visible_place, rows_in, length, SIZE, UNIT, WIDTH, HAS_VISIBLE, RENORMALIZE, TRANSPOSED,
-    )  # fmt: skip
-    places = (batch * out_batch + head * out_head) * UNIT + (rows * out_row * UNIT)[:, None] + columns[None, :]
-    mask = (rows < rows_out)[:, None] & (columns < SIZE)[None, :]
-    tl.store(out + places, total.to(out.dtype.element_ty), mask=mask)
+    if RUN > 0:
+        _blur_runs(
+            x, x_row, out, out_row, start + tl.arange(0, BLOCK_M // RUN) * RUN, columns, near_edge, seed, gate, stream,
+            batch, head, sigma_min, sigma_span, visible, visible_place, rows_in, rows_out, length, SAMPLING, HAS_GATE,
+            SIZE, UNIT, WIDTH, HAS_VISIBLE, RENORMALIZE, TRANSPOSED, RUN,
+        )  # fmt: skip
+    else:
+        rows = start + tl.arange(0, BLOCK_M)
+        rate, norm = gaussian(seed, gate, stream, batch, head, sigma_min, sigma_span, SAMPLING, HAS_GATE, WIDTH)
+        total = blurred_tile(
+            x, x_row, rows, columns, near_edge, rate, norm, visible, visible_place, rows_in, length, SIZE, UNIT, WIDTH,
+            HAS_VISIBLE, RENORMALIZE, TRANSPOSED,
+        )  # fmt: skip
+        mask = (rows < rows_out)[:, None] & (columns < SIZE)[None, :]
+        places = (rows * out_row * UNIT)[:, None] + columns[None, :]
+        tl.store(out + places, total.to(out.dtype.element_ty), mask=mask)
 
 
 class Blur(NamedTuple):
@@ -197,8 +264,11 @@ def blur_rows(x: Tensor, out: Tensor, length: int, visible: Tensor | None, blur:
         return
     unit, strides = in_units(x, out)
     block_d = triton.next_power_of_2(size)
-    # 8 KB: 64 bytes a thread, so that the shifted loads of several offsets fit into registers.
-    block_m = tile_rows(rows, 8192 // x.element_size() // block_d)
+    # Runs of 8 rows, 16 bytes of each in a thread, and 2 warps: 8 KB. Otherwise 4 warps and the same size, so that the
+    # shifted loads of several offsets fit into registers.
+    run = 8 if blur.width <= WIDEST_RUN else 0
+    block_m = max(run, tile_rows(rows, 8192 // x.element_size() // block_d))
+    reach = max(x.shape[-2], rows) + block_m + blur.width
     shown, *places = visible_argument(visible)
     with on_device(x):
         blur_kernel[(batch * heads, triton.cdiv(rows, block_m))](
@@ -225,7 +295,9 @@ def blur_rows(x: Tensor, out: Tensor, length: int, visible: Tensor | None, blur:
             UNIT=unit,
             BLOCK_M=block_m,
             BLOCK_D=block_d,
-            num_warps=4,
+            RUN=run,
+            LONG=reach * max(strides[2], strides[5], 1) * unit >= 2**31,
+            num_warps=2 if run else 4,
         )
 
 

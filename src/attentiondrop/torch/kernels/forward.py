@@ -6,7 +6,20 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .logits import SIZES, accumulate, is_dropped, is_others, load_tile, load_words, visible_logits, weight_factor
+from .logits import (
+    SIZES,
+    accumulate,
+    along_columns,
+    along_rows,
+    is_dropped,
+    is_others,
+    load_all_words,
+    load_rates,
+    load_tile,
+    load_words,
+    visible_logits,
+    weight_factor,
+)
 
 
 @triton.jit(do_not_specialize=[*SIZES])
@@ -107,14 +120,15 @@ def forward_kernel(
     if CAUSAL:
         end = tl.minimum(M, tile * BM + BM)
         full = tl.minimum(full, (tile * BM + 1) // BN * BN)
+    rates = load_rates(LIMITS, FACTORS)
     acc, total, largest = _sweep(
         0, full, acc, total, largest, q, K, V, k_m, v_m, rows, lines, inside, d, e, VISIBLE, visible_n, visible_m,
-        BIAS, bias_n, bias_m, WORDS, LIMITS, FACTORS, low, high, cut, scale, N, M, LINES, D, E, BLOCK_D, BLOCK_E,
+        BIAS, bias_n, bias_m, WORDS, rates, low, high, cut, scale, N, M, LINES, D, E, BLOCK_D, BLOCK_E,
         BM, BN, False, False, HAS_VISIBLE, HAS_BIAS, NOISE, DROP, RANKED, TIES, DROPOUT_A, DROPOUT_B, STAGES,
     )  # fmt: skip
     acc, total, largest = _sweep(
         full, end, acc, total, largest, q, K, V, k_m, v_m, rows, lines, inside, d, e, VISIBLE, visible_n, visible_m,
-        BIAS, bias_n, bias_m, WORDS, LIMITS, FACTORS, low, high, cut, scale, N, M, LINES, D, E, BLOCK_D, BLOCK_E,
+        BIAS, bias_n, bias_m, WORDS, rates, low, high, cut, scale, N, M, LINES, D, E, BLOCK_D, BLOCK_E,
         BM, BN, CAUSAL, True, HAS_VISIBLE, HAS_BIAS, NOISE, DROP, RANKED, TIES, DROPOUT_A, DROPOUT_B, 1,
     )  # fmt: skip
 
@@ -134,7 +148,7 @@ def forward_kernel(
                 s = visible_logits(
                     tl.dot(q, k, input_precision="ieee"), rows[:, None], columns[None, :], noise_lines[:, None],
                     noise_columns[None, :], VISIBLE, visible_n, visible_m, BIAS, bias_n, bias_m, scale,
-                    tl.load(FACTORS), N, M, HAS_VISIBLE, HAS_BIAS, NOISE, CAUSAL, True,
+                    rates[0], N, M, HAS_VISIBLE, HAS_BIAS, NOISE, CAUSAL, True,
                 )  # fmt: skip
                 here = tl.max(s, 1)
                 first = tl.min(tl.where(s == here[:, None], columns[None, :], 2147483647), 1)
@@ -146,13 +160,9 @@ def forward_kernel(
                 V + at[:, None].to(tl.int64) * v_m + e[None, :], mask=saved[:, None] & (e[None, :] < E), other=0.0
             ).to(tl.float32)
             if DROPOUT_A or DROPOUT_B:
-                span = LINES + M
-                factor = weight_factor(
-                    best, load_words(WORDS + 2 * span, lines, inside), load_words(WORDS + 2 * span + LINES, at, saved),
-                    load_words(WORDS + 3 * span, lines, inside), load_words(WORDS + 3 * span + LINES, at, saved),
-                    tl.load(LIMITS + 2).to(tl.uint32, bitcast=True), tl.load(LIMITS + 3).to(tl.uint32, bitcast=True),
-                    tl.load(FACTORS + 2), tl.load(FACTORS + 3), DROPOUT_A, DROPOUT_B,
-                )  # fmt: skip
+                row_words = load_all_words(WORDS, lines, inside, LINES + M, False, "", DROPOUT_A, DROPOUT_B)
+                kept_words = load_all_words(WORDS + LINES, at, saved, LINES + M, False, "", DROPOUT_A, DROPOUT_B)
+                factor = weight_factor(row_words, kept_words, rates, DROPOUT_A, DROPOUT_B)
                 value = value * factor[:, None]
             acc = tl.where(saved[:, None], value, acc)
             total = tl.where(saved, 1.0, total)
@@ -193,8 +203,7 @@ def _sweep(
     bias_n,
     bias_m,
     WORDS,
-    LIMITS,
-    FACTORS,
+    rates,
     low,
     high,
     cut,
@@ -222,33 +231,20 @@ def _sweep(
 ):
     """Online softmax over the keys from `begin` to `end`."""
     span = LINES + M
-    none = tl.zeros([BM], tl.uint32)
-    sigma = tl.load(FACTORS) if NOISE else 0.0
-    noise_lines = load_words(WORDS, lines, inside) if NOISE else none
-    drop_lines = load_words(WORDS + span, lines, inside) if DROP != "" else none
-    a_lines = load_words(WORDS + 2 * span, lines, inside) if DROPOUT_A else none
-    b_lines = load_words(WORDS + 3 * span, lines, inside) if DROPOUT_B else none
-    limit = tl.load(LIMITS + 1).to(tl.uint32, bitcast=True)
-    limit_a = tl.load(LIMITS + 2).to(tl.uint32, bitcast=True)
-    limit_b = tl.load(LIMITS + 3).to(tl.uint32, bitcast=True)
-    factor_a = tl.load(FACTORS + 2)
-    factor_b = tl.load(FACTORS + 3)
+    row_words = load_all_words(WORDS, lines, inside, span, NOISE, DROP, DROPOUT_A, DROPOUT_B)
     for start in tl.range(begin, end, BN, num_stages=STAGES):
         columns = start + tl.arange(0, BN)
         k = load_tile(K, columns[None, :], k_m, d[:, None], M, D, BLOCK_D, EDGE)
-        known = columns < M
-        free = tl.zeros([BN], tl.uint32)
-        noise_columns = load_words(WORDS + LINES, columns, known) if NOISE else free
+        key_words = load_all_words(WORDS + LINES, columns, columns < M, span, NOISE, DROP, DROPOUT_A, DROPOUT_B)
         s = visible_logits(
-            tl.dot(q, k, input_precision="ieee"), rows[:, None], columns[None, :], noise_lines[:, None],
-            noise_columns[None, :], VISIBLE, visible_n, visible_m, BIAS, bias_n, bias_m, scale, sigma, N, M,
+            tl.dot(q, k, input_precision="ieee"), rows[:, None], columns[None, :], row_words[0][:, None],
+            key_words[0][None, :], VISIBLE, visible_n, visible_m, BIAS, bias_n, bias_m, scale, rates[0], N, M,
             HAS_VISIBLE, HAS_BIAS, NOISE, DIAGONAL, EDGE,
         )  # fmt: skip
         if DROP != "":
-            drop_columns = load_words(WORDS + span + LINES, columns, known)
             dropped = is_dropped(
-                s, columns[None, :], drop_lines[:, None], drop_columns[None, :], limit, low[:, None], high[:, None],
-                cut[:, None], RANKED, TIES,
+                s, columns[None, :], row_words[1][:, None], key_words[1][None, :], rates[1], low[:, None],
+                high[:, None], cut[:, None], RANKED, TIES,
             )  # fmt: skip
             s = tl.where(dropped, 0.0 if DROP == "zero" else float("-inf"), s)
         higher = tl.maximum(largest, tl.max(s, 1))
@@ -257,13 +253,7 @@ def _sweep(
         p = tl.exp2(s - base[:, None])
         shrink = tl.exp2(largest - base)
         total = total * shrink + tl.sum(p, 1)
-        if DROPOUT_A or DROPOUT_B:
-            a_columns = load_words(WORDS + 2 * span + LINES, columns, known) if DROPOUT_A else free
-            b_columns = load_words(WORDS + 3 * span + LINES, columns, known) if DROPOUT_B else free
-            p = p * weight_factor(
-                p, a_lines[:, None], a_columns[None, :], b_lines[:, None], b_columns[None, :], limit_a, limit_b,
-                factor_a, factor_b, DROPOUT_A, DROPOUT_B,
-            )  # fmt: skip
+        p = p * weight_factor(along_rows(row_words), along_columns(key_words), rates, DROPOUT_A, DROPOUT_B)
         v = load_tile(V, columns[:, None], v_m, e[None, :], M, E, BLOCK_E, EDGE)
         acc = accumulate(p.to(v.dtype), v, acc * shrink[:, None])
         largest = higher

@@ -23,6 +23,40 @@ def load_words(pointer, place, mask):
 
 
 @triton.jit
+def load_rates(LIMITS, FACTORS):
+    """Of all slots, once for a program: the noise's width, three limits of words, and what two dropouts scale by."""
+    drop = tl.load(LIMITS + 1).to(tl.uint32, bitcast=True)
+    dropout_a = tl.load(LIMITS + 2).to(tl.uint32, bitcast=True)
+    dropout_b = tl.load(LIMITS + 3).to(tl.uint32, bitcast=True)
+    return tl.load(FACTORS), drop, dropout_a, dropout_b, tl.load(FACTORS + 2), tl.load(FACTORS + 3)
+
+
+@triton.jit
+def load_all_words(
+    WORDS, place, mask, span, NOISE: tl.constexpr, DROP: tl.constexpr, DROPOUT_A: tl.constexpr, DROPOUT_B: tl.constexpr
+):
+    """The words of some rows or keys in every slot that is used. Vectors: they then lie as the tile of logits needs."""
+    none = tl.full(place.shape, 1, tl.uint32)
+    noise = load_words(WORDS, place, mask) if NOISE else none
+    drop = load_words(WORDS + span, place, mask) if DROP != "" else none
+    dropout_a = load_words(WORDS + 2 * span, place, mask) if DROPOUT_A else none
+    dropout_b = load_words(WORDS + 3 * span, place, mask) if DROPOUT_B else none
+    return noise, drop, dropout_a, dropout_b
+
+
+@triton.jit
+def along_rows(words):
+    """Words of rows, shaped for tiles [rows, keys]; words of keys, for tiles [keys, rows]."""
+    return words[0][:, None], words[1][:, None], words[2][:, None], words[3][:, None]
+
+
+@triton.jit
+def along_columns(words):
+    """The other way round."""
+    return words[0][None, :], words[1][None, :], words[2][None, :], words[3][None, :]
+
+
+@triton.jit
 def load_tile(base, positions, stride, features, length, SIZE: tl.constexpr, BLOCK: tl.constexpr, EDGE: tl.constexpr):
     """Rows `positions` of a tensor [length, SIZE], zeros outside; EDGE says whether a position can be outside."""
     place = base + positions.to(tl.int64) * stride + features
@@ -140,23 +174,11 @@ def is_dropped(
 
 
 @triton.jit
-def weight_factor(
-    weights_like,
-    words_a,
-    words_b,
-    words_c,
-    words_d,
-    limit_a,
-    limit_b,
-    factor_a,
-    factor_b,
-    A: tl.constexpr,
-    B: tl.constexpr,
-):
-    """What attention dropout multiplies each weight by, for one or two dropouts with words (a, b) and (c, d)."""
-    factor = tl.full(weights_like.shape, 1.0, tl.float32)
+def weight_factor(line_words, column_words, rates, A: tl.constexpr, B: tl.constexpr):
+    """What attention dropout multiplies each weight by, for one dropout or two; 1.0 for none."""
+    factor = 1.0
     if A:
-        factor = tl.where(joined(words_a, words_b) <= limit_a, 0.0, factor_a)
+        factor = tl.where(joined(line_words[2], column_words[2]) <= rates[2], 0.0, rates[4])
     if B:
-        factor = tl.where(joined(words_c, words_d) <= limit_b, 0.0, factor * factor_b)
+        factor = tl.where(joined(line_words[3], column_words[3]) <= rates[3], 0.0, factor * rates[5])
     return factor
