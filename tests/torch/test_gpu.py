@@ -52,8 +52,11 @@ def test_fused_matches_the_oracle(spec: Spec) -> None:
                     errors(spec, case, dtype, "fused", "cuda")
                 continue
             found = errors(spec, case, dtype, "fused", "cuda")
-            # With one key the truth is 0, and SDPA's kernel leaves 2.1e-6 of terms of size 1 (on an H200, torch 2.11).
+            # With one key the truth is 0, and SDPA's kernel leaves 2.1e-6 of terms of size 1 (on an H200, torch 2.11); a
+            # head that is left alone is scaled by their number, and so is that.
             bound = 2 * tolerance(dtype, "fused") if dtype == torch.float32 else tolerance(dtype, "fused")
+            if case.name == "one key" and any(isinstance(leaf, ad.DropHead) for leaf in spec.leaves()):
+                bound *= case.heads
             assert max(found.values()) <= bound, (str(case), dtype, found)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 
@@ -40,7 +41,18 @@ def captured(work: Work) -> Work:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         work()
-    return graph.replay
+    return Replay(graph, work)
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A captured graph. It reads tensors that belong to the work, so it keeps the work alive."""
+
+    graph: torch.cuda.CUDAGraph
+    work: Work
+
+    def __call__(self) -> None:
+        self.graph.replay()
 
 
 def _wall_seconds(work: Work) -> float:

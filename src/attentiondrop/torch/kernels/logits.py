@@ -78,10 +78,11 @@ def accumulate(a, b, total):
     """`total + a @ b`.
 
     16-bit operands accumulate in the matrix unit. In float32 that would be one chain of additions along the whole
-    sequence, whose rounding grows with its length; a sum of tiles is two shorter chains.
+    sequence, whose rounding grows with its length; a sum of tiles is two shorter chains. (The compiler would make it
+    one chain again, if the product started from a zero that it can see.)
     """
     if a.dtype == tl.float32:
-        total = total + tl.dot(a, b, input_precision="ieee")
+        total = total + tl.dot(a, b, total * 0.0, input_precision="ieee")
     else:
         total = tl.dot(a, b, total)
     return total

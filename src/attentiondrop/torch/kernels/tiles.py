@@ -24,7 +24,7 @@ def forward_tiles(q: Tensor, k: Tensor, v: Tensor) -> Tiles:
     """Of the forward."""
     size = max(q.shape[-1], v.shape[-1])
     if q.element_size() == 4:
-        return Tiles(64, 32, 4, 2) if size <= 64 else Tiles(32, 32, 4, 1)
+        return Tiles(32, 32, 4, 2) if size <= 64 else Tiles(32, 32, 4, 1)
     if size <= 64:
         return Tiles(128, 64 if k.shape[2] > _SHORT else 32, 4, 3)
     return Tiles(128, 64, 8, 2) if size <= 128 else Tiles(64, 32, 4, 2)
