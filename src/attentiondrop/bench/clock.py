@@ -52,6 +52,7 @@ class Replay:
     work: Work
 
     def __call__(self) -> None:
+        """Do the work again."""
         self.graph.replay()
 
 

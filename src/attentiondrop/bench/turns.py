@@ -12,6 +12,8 @@ from .tensors import Attend, Tensors
 
 #: However slow a row is, it is timed this often.
 LEAST = 5
+#: A graph keeps all the memory that its work needs, so larger work is timed as it is; it takes long enough for that.
+LARGEST_GRAPH = 2 * 2**30
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ def warmed(attend: Attend, tensors: Tensors, clock: Clock, graph: bool = False) 
     second: Work = step
     first(), second()
     extra = peak_extra(second, device)
-    if graph:
+    if graph and (extra or 0) <= LARGEST_GRAPH:
         first, second = captured(forward), captured(step)
         first(), second()
     return Timed(first, second, extra, clock(first) + clock(second))

@@ -211,7 +211,7 @@ def _timing(parser: argparse.ArgumentParser, seconds: float) -> None:
 
 def _kernels(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--compile", action="store_true", help="every row under torch.compile")
-    parser.add_argument("--graph", action="store_true", help="time replays of CUDA graphs")
+    parser.add_argument("--graph", action="store_true", help="time replays of CUDA graphs, up to 2 GiB a row")
 
 
 def _count(text: str) -> int:
