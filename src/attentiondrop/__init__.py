@@ -4,6 +4,7 @@ This package describes (specs), `attentiondrop.reference` defines (NumPy), `atte
 Importing it loads no framework.
 """
 
+from . import schedules
 from .errors import (
     ArgumentError,
     AttachError,
@@ -50,4 +51,5 @@ __all__ = [
     "Spec",
     "from_dict",
     "parse",
+    "schedules",
 ]

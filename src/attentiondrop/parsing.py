@@ -5,7 +5,7 @@ The grammar, in full::
     expression := term { "+" term }
     term       := NAME [ "(" [ argument { "," argument } ] ")" ]
     argument   := NAME "=" value | expression          (expressions only inside compose and oneof)
-    value      := NUMBER | WORD | "[" NUMBER { "," NUMBER } "]"
+    value      := NUMBER | WORD | "[" value { "," value } "]" | SCHEDULE "(" [ NAME "=" value { "," ... } ] ")"
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from . import schedules
 from .errors import ArgumentError, ParseError
 from .specs import Compose, OneOf, Spec, build, spec_class
 
@@ -128,6 +129,8 @@ def _value(reader: _Reader) -> Any:
         return values
     if token[0] in "'\"":
         return token[1:-1]
+    if reader.peek() == "(":
+        return _schedule(reader, token)
     for kind in (int, float):
         # "-inf" is the word of a fill, and no field takes an infinite number.
         if token.lstrip("+-").lower() in ("inf", "nan", "infinity"):
@@ -137,6 +140,24 @@ def _value(reader: _Reader) -> Any:
         except ValueError:
             continue
     return token
+
+
+def _schedule(reader: _Reader, name: str) -> Any:
+    fields: dict[str, Any] = {}
+    reader.take("(")
+    while reader.peek() != ")":
+        field = reader.take()
+        reader.take("=")
+        if field in fields:
+            raise reader.error(f"field {field!r} is given twice")
+        fields[field] = _value(reader)
+        if reader.peek() != ")":
+            reader.take(",")
+    reader.take(")")
+    try:
+        return schedules.build(name, fields)
+    except ArgumentError as error:
+        raise reader.error(str(error)) from None
 
 
 def _built(reader: _Reader, cls: type[Spec], fields: dict[str, Any]) -> Spec:

@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import bad_argument
+from .schedules import PerHead
 from .specs import (
     AttentionDropout,
     BlurSmoothing,
@@ -193,7 +194,8 @@ def _blur_axis(logits: Array, visible: Array, kernel: Array, axis: int, edges: s
 
 def attention_dropout(weights: Array, uniform: Array, p: float) -> Weights:
     """Each weight becomes 0 where its uniform is below `p`; the others grow by `1 / (1 - p)`."""
-    factor = np.where(uniform < p, 0.0, 1.0 / (1.0 - p) if p < 1 else 0.0)
+    # At p = 1 nothing is kept, so any finite factor will do.
+    factor = np.where(uniform < p, 0.0, 1.0 / np.maximum(1.0 - p, np.finfo(np.float64).tiny))
     return Weights(weights * factor, lambda g: g * factor)
 
 
@@ -223,16 +225,27 @@ def chosen_leaves(spec: Spec | None, draws: Any) -> list[tuple[Spec, Any]]:
 def perturb_logits(spec: Spec, logits: Array, visible: Array, draw: Array) -> Step:
     """One logit-level regulariser with its fields taken from the spec."""
     if isinstance(spec, HardMasking):
-        return hard_masking(logits, visible, draw, spec.p, spec.k, spec.fill)
+        return hard_masking(logits, visible, draw, _by_head(spec.p), spec.k, spec.fill)
     if isinstance(spec, BlurSmoothing):
-        sigma = spec.sigma_min + (spec.sigma_max - spec.sigma_min) * np.asarray(draw, dtype=np.float64)
-        by_head = {"batch": sigma, "sample": sigma[..., None], "head": sigma}[spec.sampling]
+        low, high = (_vector(value) for value in (spec.sigma_min, spec.sigma_max))
+        uniform = np.asarray(draw, dtype=np.float64)
+        by_head = low + (high - low) * (uniform[..., None] if spec.sampling == "sample" else uniform)
         return blur_smoothing(logits, visible, by_head, spec.width, spec.axes, spec.edges)
     if isinstance(spec, GaussianNoise):
-        return gaussian_noise(logits, visible, draw, spec.sigma)
+        return gaussian_noise(logits, visible, draw, _by_head(spec.sigma))
     if isinstance(spec, DropKey):
-        return drop_key(logits, visible, draw, spec.p)
+        return drop_key(logits, visible, draw, _by_head(spec.p))
     raise bad_argument("spec", "a logit-level regulariser", str(spec))
+
+
+def _vector(rate: Any) -> Any:
+    """A rate as it broadcasts against [B, H]."""
+    return np.asarray(rate.values) if isinstance(rate, PerHead) else rate
+
+
+def _by_head(rate: Any) -> Any:
+    """A rate as it broadcasts against [B, H, N, M]."""
+    return _vector(rate)[:, None, None] if isinstance(rate, PerHead) else rate
 
 
 def attention(
@@ -280,7 +293,7 @@ def attention(
     soft = masked_softmax(step.logits, step.visible, sinks)
     pullbacks.append(soft.pullback)
     weights = soft.weights
-    dropouts = [(leaf.p, draw) for leaf, draw in leaves if isinstance(leaf, AttentionDropout)]
+    dropouts = [(_by_head(leaf.p), draw) for leaf, draw in leaves if isinstance(leaf, AttentionDropout)]
     if dropout_p > 0:
         dropouts.append((dropout_p, np.asarray(dropout_draws)))
     for p, draw in dropouts:
@@ -289,7 +302,7 @@ def attention(
         pullbacks.append(dropped.pullback)
     for leaf, draw in leaves:
         if isinstance(leaf, DropHead):
-            factors = head_factors(draw, leaf.p)[:, :, None, None]
+            factors = head_factors(draw, _vector(leaf.p))[:, :, None, None]
             weights = weights * factors
             pullbacks.append(lambda g, factors=factors: g * factors)  # type: ignore[misc]
 

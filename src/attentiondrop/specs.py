@@ -12,8 +12,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from . import schedules
 from .errors import ArgumentError, bad_argument, warn_once
+from .schedules import Schedule
 from .validation import integer, number, one_of
+
+#: The type of a rate: a number, or one of `attentiondrop.schedules`. (A union would have to be narrowed wherever a spec
+#: that `Spec.at` has evaluated is computed with.)
+Rate = Any
 
 Level = Literal["logits", "weights", "heads", "model", "container"]
 
@@ -47,7 +53,24 @@ class Spec:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types that `attentiondrop.from_dict` turns back into an equal spec."""
-        return {"name": self.name} | {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        plain = {key: value.to_dict() if isinstance(value, Schedule) else value for key, value in values.items()}
+        return {"name": self.name} | plain
+
+    def at(self, progress: float, layer: int = 0, layers: int = 1) -> Spec:
+        """The same spec with its schedules evaluated, for one of several attached layers.
+
+        >>> HardMasking(p=schedules.Linear(0.0, 0.2)).at(0.5)
+        HardMasking(p=0.1, k=5, fill='zero')
+        """
+        progress = schedules.check_progress(progress)
+        found = {name: value.at(progress, layer, layers) for name, value in self.scheduled().items()}
+        return dataclasses.replace(self, **found) if found else self
+
+    def scheduled(self) -> dict[str, Schedule]:
+        """The fields that are schedules; a `PerHead` of numbers is one, too."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {name: value for name, value in values.items() if isinstance(value, Schedule)}
 
     def leaves(self) -> Iterator[Spec]:
         """The regularisers inside, in order; a plain spec is its own only leaf."""
@@ -69,7 +92,7 @@ class HardMasking(Spec):
     hard(p=0.2,k=3)
     """
 
-    p: float = 0.1
+    p: Rate = 0.1
     k: int = 5
     fill: Literal["zero", "-inf"] = "zero"
 
@@ -91,9 +114,9 @@ class BlurSmoothing(Spec):
     blur(sigma_max=1.0,edges=renormalize)
     """
 
-    sigma_max: float = 0.5
+    sigma_max: Rate = 0.5
     width: int = 5
-    sigma_min: float = 0.0
+    sigma_min: Rate = 0.0
     axes: Literal["keys", "both"] = "keys"
     edges: Literal["zero", "renormalize"] = "zero"
     sampling: Literal["batch", "sample", "head"] = "batch"
@@ -103,9 +126,10 @@ class BlurSmoothing(Spec):
     headline = ("sigma_max",)
 
     def __post_init__(self) -> None:
-        self._set("sigma_max", number("sigma_max", self.sigma_max, minimum=0.0))
-        self._set("sigma_min", number("sigma_min", self.sigma_min, minimum=0.0))
-        if self.sigma_min > self.sigma_max:
+        _set_rate(self, "sigma_max")
+        _set_rate(self, "sigma_min")
+        # Schedules are compared when they are evaluated.
+        if not self.scheduled() and self.sigma_min > self.sigma_max:
             raise bad_argument("sigma_min", f"at most sigma_max={self.sigma_max}", self.sigma_min)
         self._set("width", integer("width", self.width, minimum=1))
         if self.width % 2 == 0:
@@ -129,21 +153,21 @@ class BlurSmoothing(Spec):
 class GaussianNoise(Spec):
     """Add independent `N(0, sigma^2)` to every visible logit: what the paper's PAC-Bayes section analyses."""
 
-    sigma: float = 0.1
+    sigma: Rate = 0.1
 
     name = "noise"
     level = "logits"
     headline = ("sigma",)
 
     def __post_init__(self) -> None:
-        self._set("sigma", number("sigma", self.sigma, minimum=0.0))
+        _set_rate(self, "sigma")
 
 
 @dataclass(frozen=True)
 class DropKey(Spec):
     """Hide each visible key from each row with probability `p`; a row never loses its last key."""
 
-    p: float = 0.1
+    p: Rate = 0.1
 
     name = "dropkey"
     level = "logits"
@@ -157,7 +181,7 @@ class DropKey(Spec):
 class DropHead(Spec):
     """Zero each (sample, head) output with probability `p`, scale the kept heads; at least one is kept."""
 
-    p: float = 0.1
+    p: Rate = 0.1
 
     name = "drophead"
     level = "heads"
@@ -171,7 +195,7 @@ class DropHead(Spec):
 class AttentionDropout(Spec):
     """Ordinary dropout of the attention weights, after the softmax, scaled by `1 / (1 - p)`."""
 
-    p: float = 0.1
+    p: Rate = 0.1
 
     name = "attndropout"
     level = "weights"
@@ -185,7 +209,7 @@ class AttentionDropout(Spec):
 class Consistency(Spec):
     """A KL loss between `views` independently perturbed passes: acts on model outputs, not on one attention."""
 
-    weight: float = 0.5
+    weight: Rate = 0.5
     views: int = 2
     direction: Literal["forward", "reverse", "symmetric"] = "forward"
     task: Literal["first", "mean"] = "first"
@@ -195,7 +219,7 @@ class Consistency(Spec):
     headline = ("weight",)
 
     def __post_init__(self) -> None:
-        self._set("weight", number("weight", self.weight, minimum=0.0))
+        _set_rate(self, "weight")
         self._set("views", integer("views", self.views, minimum=2))
         one_of("direction", self.direction, ("forward", "reverse", "symmetric"))
         one_of("task", self.task, ("first", "mean"))
@@ -233,6 +257,10 @@ class Compose(Spec):
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types, the parts as a list of such."""
         return {"name": self.name, "parts": [part.to_dict() for part in self.parts]}
+
+    def at(self, progress: float, layer: int = 0, layers: int = 1) -> Spec:
+        """The same with the schedules of all parts evaluated."""
+        return Compose([part.at(progress, layer, layers) for part in self.parts])
 
     def leaves(self) -> Iterator[Spec]:
         """The regularisers inside all parts, in order."""
@@ -291,6 +319,10 @@ class OneOf(Spec):
             "weights": list(self.weights),
         }
 
+    def at(self, progress: float, layer: int = 0, layers: int = 1) -> Spec:
+        """The same with the schedules of all parts evaluated."""
+        return OneOf([part.at(progress, layer, layers) for part in self.parts], self.weights)
+
     def leaves(self) -> Iterator[Spec]:
         """The regularisers inside all parts, in order."""
         for part in self.parts:
@@ -311,6 +343,9 @@ def from_dict(data: dict[str, Any]) -> Spec:
         if not isinstance(fields["parts"], (list, tuple)):
             raise bad_argument("parts", "a list of dicts", fields["parts"])
         fields["parts"] = [from_dict(part) for part in fields["parts"]]
+    for name, value in fields.items():
+        if isinstance(value, dict):
+            fields[name] = schedules.from_dict(value)
     return build(cls, fields)
 
 
@@ -334,13 +369,21 @@ def build(cls: type[Spec], fields: dict[str, Any]) -> Spec:
     return cls(**fields)
 
 
+def _set_rate(spec: Spec, field: str, maximum: float = math.inf) -> float:
+    """Check a number, or all values of a schedule; returns the largest."""
+    value = getattr(spec, field)
+    if isinstance(value, Schedule):
+        return max(number(field, extreme, 0.0, maximum) for extreme in value.extremes())
+    spec._set(field, number(field, value, 0.0, maximum))
+    return float(getattr(spec, field))
+
+
 def _set_probability(spec: Spec, field: str) -> None:
-    value = number(field, getattr(spec, field), 0.0, 1.0)
-    spec._set(field, value)
-    if value > 0.5:
+    largest = _set_rate(spec, field, 1.0)
+    if largest > 0.5:
         warn_once(
             field,
-            f"{field}={value:g} is legal, but the paper reports losses above 2 points for rates over 0.5",
+            f"{field}={largest:g} is legal, but the paper reports losses above 2 points for rates over 0.5",
         )
 
 
@@ -356,4 +399,4 @@ def _specs(name: str, parts: Any) -> tuple[Spec, ...]:
 def _text(value: Any) -> str:
     if isinstance(value, tuple):
         return "[" + ",".join(map(_text, value)) + "]"
-    return value if isinstance(value, str) else repr(value)
+    return str(value) if isinstance(value, str | Schedule) else repr(value)

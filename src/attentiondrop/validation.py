@@ -10,7 +10,9 @@ from .errors import bad_argument
 
 def number(name: str, value: Any, minimum: float, maximum: float = math.inf) -> float:
     """`value` as a finite float within the limits, or an error that names the argument."""
-    expected = f"a number >= {minimum:g}" if maximum == math.inf else f"a number in [{minimum:g}, {maximum:g}]"
+    expected = "a number" if minimum == -math.inf else f"a number >= {minimum:g}"
+    if maximum != math.inf:
+        expected = f"a number in [{minimum:g}, {maximum:g}]"
     # NumPy scalars are numbers too, but most are not registered as int or float.
     plain = value.item() if getattr(value, "ndim", None) == 0 and hasattr(value, "item") else value
     if isinstance(plain, bool) or not isinstance(plain, int | float):

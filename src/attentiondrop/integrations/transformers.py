@@ -2,6 +2,8 @@
 
 `attentiondrop.torch.attach` uses it on its own. Loading a model with `attn_implementation="attentiondrop"` (after
 importing this module) runs it everywhere: modules without a site then attend as with "sdpa".
+
+`ScheduleCallback` drives schedules from a `Trainer`.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ def attention_forward(
         query,
         key,
         value,
-        site.spec if site is not None and module.training else None,
+        site.drop if site is not None and module.training else None,
         Options(
             attn_mask=attention_mask,
             dropout_p=dropout,
@@ -71,3 +73,12 @@ def attention_forward(
 AttentionInterface.register(NAME, attention_forward)
 # Without a mask function of the same name transformers passes no mask at all, silently.
 AttentionMaskInterface.register(NAME, sdpa_mask)
+
+
+def __getattr__(name: str) -> Any:
+    # `attach` loads this module for every transformers model; the trainer takes seconds to import.
+    if name == "ScheduleCallback":
+        from .schedule_callback import ScheduleCallback
+
+        return ScheduleCallback
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -12,6 +12,7 @@ from torch import nn
 
 from ..errors import AttachError, AttentionDropWarning, bad_argument
 from ..parsing import parse
+from ..schedules import check_progress
 from ..specs import Consistency, Spec
 from ..validation import one_of
 from .functional import BACKENDS, Backend
@@ -42,6 +43,8 @@ class Attachment:
         self.model = model
         self.backend = backend
         self.unreached: tuple[Unreached, ...] = ()
+        #: How much of the training is done, in [0, 1]: where schedules stand. See `set_progress`.
+        self.progress = 0.0
         self._modules: list[nn.Module] = []
 
     @property
@@ -52,8 +55,40 @@ class Attachment:
     @property
     def consistency(self) -> Consistency | None:
         """The consistency loss that the specs name, for `consistency_loss`."""
-        specs = (leaf for site in self.sites for leaf in site.spec.leaves())
-        return next((leaf for leaf in specs if isinstance(leaf, Consistency)), None)
+        leaves = (leaf for site in self.sites for leaf in site.spec.leaves())
+        found = next((leaf for leaf in leaves if isinstance(leaf, Consistency)), None)
+        return found and found.at(self.progress)  # type: ignore[return-value]
+
+    def set_progress(self, progress: float) -> None:
+        """Say how much of the training is done, from 0 to 1: schedules give their rates for it from now on.
+
+        Nothing is compiled anew. The callbacks in `attentiondrop.integrations` call this for you.
+
+        >>> import attentiondrop as ad
+        >>> layer = nn.TransformerEncoderLayer(d_model=16, nhead=2, batch_first=True)
+        >>> attachment = attach(layer, ad.HardMasking(p=ad.schedules.Linear(0.0, 0.2)))
+        >>> attachment.set_progress(0.5)
+        >>> attachment.specs()
+        {'self_attn': HardMasking(p=0.1, k=5, fill='zero')}
+        """
+        self.progress = check_progress(progress)
+        sites = self.sites
+        modules = [module for module in self._modules if site_of(module) is not None]
+        for layer, (site, module) in enumerate(zip(sites, modules, strict=True)):
+            site.set_progress(self.progress, layer, len(sites), module)
+
+    def specs(self) -> dict[str, Spec]:
+        """What each site does at the present progress, its schedules evaluated."""
+        sites = self.sites
+        return {site.name: site.spec.at(self.progress, layer, len(sites)) for layer, site in enumerate(sites)}
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint of the training needs in order to go on: never part of the model's own."""
+        return {"progress": self.progress}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state_dict` was taken."""
+        self.set_progress(state["progress"])
 
     def update(self, spec: Choice | Patterns) -> None:
         """Give the sites other specs; every site must still get one. A compiled model notices."""
@@ -61,8 +96,11 @@ class Attachment:
         left = [site.name for site, new in chosen if new is None]
         if left:
             raise AttachError(f"spec: expected one for every attached site, received none for {', '.join(left)}")
+        _check_schedules([new for _, new in chosen if new is not None])
         for site, new in chosen:
             site.spec = new  # type: ignore[assignment]
+            site.driven = None
+        self.set_progress(self.progress)
 
     def remove(self) -> None:
         """Give every module its own class back. Doing it twice does no harm."""
@@ -132,12 +170,14 @@ def attach(model: nn.Module, spec: Choice | Patterns, backend: Backend = "auto")
     if not chosen:
         raise AttachError(f"spec: no site is left to attach to; there is {_names(reachable)}")
 
+    _check_schedules([drop for _, drop in chosen])
     attachment = Attachment(root, backend)
     # What no pattern asks for is not missed either.
     attachment.unreached = tuple(entry for entry in unreached if _choose(entry.name, patterns) is not None)
     for entry, drop in chosen:
         install(entry.module, Site(entry.name, drop, backend, str(entry.kind)))
         attachment._modules.append(entry.module)
+    attachment.set_progress(0.0)
     if attachment.unreached:
         lines = "\n".join(_grouped([tuple(entry) for entry in attachment.unreached]))
         warnings.warn(
@@ -172,6 +212,13 @@ def _patterns(spec: Choice | Patterns) -> dict[str, Spec | None]:
     if not patterns:
         raise bad_argument("spec", "at least one pattern", spec)
     return patterns
+
+
+def _check_schedules(specs: list[Spec]) -> None:
+    """Values that do not fit each other, or the number of layers, are an error now and not in the middle of a run."""
+    for layer, spec in enumerate(specs):
+        for quarter in range(5):
+            spec.at(quarter / 4, layer, len(specs))
 
 
 def _choose(name: str, patterns: Mapping[str, Spec | None]) -> Spec | None:

@@ -14,7 +14,7 @@ from ..specs import BlurSmoothing
 from . import blur_sdpa as _registered  # noqa: F401
 from . import library_attention, regularisers
 from .blur_causal import causal_blurred_attention, why_not_causal
-from .draws import Active, blur_arguments, blur_sigma
+from .draws import Active, blur_arguments, blur_sigma, suits_operators
 from .inputs import Inputs, repeat_heads
 from .kernel_support import has_kernels
 from .plan import Plan
@@ -48,12 +48,16 @@ def blurred_attention(inputs: Inputs, plan: Plan, visibility: Visibility, bias: 
         return _attend(inputs, inputs.q, inputs.k, visibility, bias)
     if visibility.causal:
         return causal_blurred_attention(inputs, plan.blurs[0], visibility.keys)
-    if len(plan.blurs) == 1 and bias is None and visibility.keys is None and has_kernels(inputs.q):
+    if _in_one_kernel(inputs, plan.blurs, bias) and visibility.keys is None:
         kind = library_attention.choose(inputs.q, inputs.k, inputs.v)
         if kind is not None:
             return _blurred_in_one(inputs, plan.blurs[0], kind)
     q, k, bias = blurred_operands(inputs, plan.blurs, visibility.keys, bias)
     return _attend(inputs, q, k, visibility, bias)
+
+
+def _in_one_kernel(inputs: Inputs, blurs: tuple[Active, ...], bias: Tensor | None) -> bool:
+    return len(blurs) == 1 and bias is None and has_kernels(inputs.q) and suits_operators(blurs[0])
 
 
 def _blurred_in_one(inputs: Inputs, leaf: Active, kind: str) -> Tensor:
@@ -77,7 +81,7 @@ def blurred_operands(
     inputs: Inputs, blurs: tuple[Active, ...], visible_keys: Tensor | None, bias: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Queries, keys and bias such that their logits are the blurred logits of the original ones."""
-    if len(blurs) == 1 and bias is None and has_kernels(inputs.q):
+    if _in_one_kernel(inputs, blurs, bias):
         leaf, k = blurs[0], inputs.k
         if leaf.spec.sampling == "head" or (visible_keys is not None and visible_keys.shape[1] > 1):
             k = repeat_heads(k, inputs.q.shape[1])

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from ..specs import BlurSmoothing
 from . import blur_ops as _registered  # noqa: F401
-from .draws import Active, blur_arguments, blur_sigma
+from .draws import Active, blur_arguments, blur_sigma, suits_operators
 from .fused_parts import Part, attend_with_lse, attend_with_lse_backward, why_no_lse
 from .inputs import Inputs, repeat_heads
 from .kernel_support import has_kernels
@@ -39,7 +39,7 @@ def causal_blurred_attention(inputs: Inputs, blur: Active, visible_keys: Tensor 
     """Output [B, H, N, E] of causal attention over blurred logits, for a kernel wider than 1."""
     spec: BlurSmoothing = blur.spec
     output: Tensor
-    if has_kernels(inputs.q):
+    if has_kernels(inputs.q) and suits_operators(blur):
         gate, rest = blur_arguments(blur)
         output, _ = torch.ops.attentiondrop.causal_blurred_attention(
             inputs.q, inputs.k, inputs.v, visible_keys, blur.seed, gate, *rest, inputs.scale

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..errors import bad_argument
+from ..schedules import PerHead
 from ..specs import (
     AttentionDropout,
     BlurSmoothing,
@@ -35,11 +37,22 @@ class LogitShape(NamedTuple):
     columns: int
 
 
+#: Number of a regulariser -> field -> its value as a tensor, 0-dim or one entry for each head.
+Values = Mapping[int, Mapping[str, Tensor]]
+
+
+class Driven(NamedTuple):
+    """A spec some of whose rates live in tensors, which change without anybody noticing but the computation."""
+
+    spec: Spec
+    values: Values
+
+
 class Active(NamedTuple):
     """One regulariser of a call, with where its draws come from: nothing is drawn before a path asks for it.
 
     `gate` is None, or a 0-dim tensor, 0 when `OneOf` chose another one. `branches` are the (stream number of a `OneOf`,
-    index of its part) that lead to the leaf.
+    index of its part) that lead to the leaf. `values` are the fields that are tensors, in the dtype of the logits.
     """
 
     spec: Any
@@ -47,14 +60,28 @@ class Active(NamedTuple):
     number: int
     gate: Tensor | None = None
     branches: tuple[tuple[int, int], ...] = ()
+    values: Mapping[str, Tensor] = {}
 
     def draw(self, shape: LogitShape) -> Tensor:
         """The draws of this regulariser for logits of `shape`, as the oracle takes them."""
         return draw_for(self.spec, Stream(self.seed, self.number), shape)
 
-    def rate(self, value: float) -> float | Tensor:
-        """`value`, switched off by the gate: every regulariser is the identity at rate 0."""
+    def vector(self, field: str) -> float | Tensor:
+        """A rate of the spec: a number, 0-dim, or one entry for each head."""
+        found: float | Tensor = self.values[field] if field in self.values else getattr(self.spec, field)
+        return found
+
+    def rate(self, field: str) -> float | Tensor:
+        """The same, as it broadcasts against logits, switched off by the gate: at rate 0 nothing happens."""
+        value = self.vector(field)
+        if isinstance(value, Tensor) and value.ndim == 1:
+            value = value.view(-1, 1, 1)
         return value if self.gate is None else self.gate * value
+
+    @property
+    def differs_by_head(self) -> bool:
+        """Whether heads have rates of their own."""
+        return any(value.ndim == 1 for value in self.values.values())
 
 
 def sample(spec: Spec, seed: Tensor, shape: LogitShape) -> Any:
@@ -99,7 +126,22 @@ def draw_for(spec: Spec, stream: Stream, shape: LogitShape) -> Tensor:
     raise bad_argument("spec", "a spec that attentiondrop.torch can compute", spec)
 
 
-def active_leaves(spec: Spec, seed: Tensor, dtype: torch.dtype) -> list[Active]:
+def numbered(spec: Spec) -> list[tuple[int, Spec]]:
+    """The regularisers of a spec with their numbers, in order."""
+    return _numbered(spec, _Counter())
+
+
+def _numbered(spec: Spec, counter: _Counter) -> list[tuple[int, Spec]]:
+    if isinstance(spec, Consistency):
+        return []
+    if isinstance(spec, OneOf):
+        counter.take()
+    if isinstance(spec, Compose | OneOf):
+        return [leaf for part in spec.parts for leaf in _numbered(part, counter)]
+    return [(counter.take(), spec)]
+
+
+def active_leaves(spec: Spec, seed: Tensor, dtype: torch.dtype, values: Values | None = None) -> list[Active]:
     """The regularisers of a call in one flat list. All parts of a `OneOf` are in it, gated by its choice.
 
     `dtype` is that of the logits: a gated rate must not be less exact than a plain one.
@@ -107,7 +149,19 @@ def active_leaves(spec: Spec, seed: Tensor, dtype: torch.dtype) -> list[Active]:
     Gates instead of a branch: the choice stays on the device, so nothing synchronises and a compiled or captured graph
     chooses anew in each replay.
     """
-    return _active(spec, Active(spec, seed, 0), dtype, _Counter())
+    leaves = _active(spec, Active(spec, seed, 0), dtype, _Counter())
+    return [leaf._replace(values=_values_of(leaf, values or {}, dtype)) for leaf in leaves]
+
+
+def _values_of(leaf: Active, values: Values, dtype: torch.dtype) -> dict[str, Tensor]:
+    found = {field: value.to(leaf.seed.device, dtype) for field, value in values.get(leaf.number, {}).items()}
+    for field, schedule in leaf.spec.scheduled().items():
+        if field not in found:
+            if not isinstance(schedule, PerHead) or not all(isinstance(value, float) for value in schedule.values):
+                expected = "a number (attach evaluates schedules in training; spec.at(progress) does it by hand)"
+                raise bad_argument(field, expected, str(schedule))
+            found[field] = torch.tensor(schedule.values, dtype=dtype, device=leaf.seed.device)
+    return found
 
 
 def _active(spec: Spec, parent: Active, dtype: torch.dtype, counter: _Counter) -> list[Active]:
@@ -142,11 +196,12 @@ def are_exclusive(one: Active, other: Active) -> bool:
 
 def blur_sigma(leaf: Active, shape: LogitShape, dtype: torch.dtype) -> Tensor:
     """The sigma of a blur leaf as [B or 1, H or 1]."""
-    spec: BlurSmoothing = leaf.spec
-    sigma = spec.sigma_min + (spec.sigma_max - spec.sigma_min) * leaf.draw(shape).to(dtype)
-    if leaf.gate is not None:
-        sigma = sigma * leaf.gate
-    return sigma.view(-1, 1) if spec.sampling == "sample" else sigma.view(1, -1)
+    low, high = leaf.vector("sigma_min"), leaf.vector("sigma_max")
+    uniform = leaf.draw(shape).to(dtype)
+    sigma: Tensor = low + (high - low) * (
+        uniform.view(-1, 1) if leaf.spec.sampling == "sample" else uniform.view(1, -1)
+    )
+    return sigma if leaf.gate is None else sigma * leaf.gate
 
 
 class BlurArguments(NamedTuple):
@@ -156,6 +211,15 @@ class BlurArguments(NamedTuple):
     rest: tuple[int, str, float, float, int, bool]
 
 
+def suits_operators(leaf: Active) -> bool:
+    """Whether our operators can blur by this leaf: not where heads or samples have sigmas of their own that are
+    tensors, or sigma has a gradient.
+    """
+    tensors = leaf.values.values()
+    one = leaf.spec.sampling == "batch" and not leaf.differs_by_head
+    return not leaf.values or (one and not any(value.requires_grad for value in tensors))
+
+
 def blur_arguments(leaf: Active) -> BlurArguments:
     """The arguments of a blur leaf.
 
@@ -163,6 +227,9 @@ def blur_arguments(leaf: Active) -> BlurArguments:
     each value of a schedule.
     """
     spec: BlurSmoothing = leaf.spec
+    if leaf.values:
+        sigma = blur_sigma(leaf, LogitShape(1, 1, 1, 1), next(iter(leaf.values.values())).dtype)
+        return BlurArguments(sigma.view(()), (leaf.number, "batch", 1.0, 1.0, spec.width, spec.edges == "renormalize"))
     gate, low, high = leaf.gate, spec.sigma_min, spec.sigma_max
     if torch.compiler.is_compiling() and high > 0:
         one = torch.ones((), dtype=torch.float32, device=leaf.seed.device) if gate is None else gate

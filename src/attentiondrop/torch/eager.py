@@ -53,7 +53,7 @@ def perturbed_weights(
     weights = regularisers.masked_softmax(logits, visible, sinks)
     for leaf in leaves:
         if isinstance(leaf.spec, AttentionDropout):
-            weights = regularisers.attention_dropout(weights, leaf.draw(shape), leaf.rate(leaf.spec.p))
+            weights = regularisers.attention_dropout(weights, leaf.draw(shape), leaf.rate("p"))
     if dropout_p > 0 and seed is not None:
         uniform = Stream(seed, DROPOUT_STREAM).uniforms(*weights.shape)
         weights = regularisers.attention_dropout(weights, uniform, dropout_p)
@@ -67,17 +67,18 @@ def perturb_logits(leaf: Active, logits: Tensor, visible: Tensor | None) -> tupl
     """One logit-level regulariser with its fields taken from the spec."""
     spec, shape = leaf.spec, LogitShape(*logits.shape)
     if isinstance(spec, HardMasking):
-        return regularisers.hard_masking(logits, visible, leaf.draw(shape), leaf.rate(spec.p), spec.k, spec.fill)
+        return regularisers.hard_masking(logits, visible, leaf.draw(shape), leaf.rate("p"), spec.k, spec.fill)
     if isinstance(spec, BlurSmoothing):
         kernel = regularisers.gaussian_kernel(blur_sigma(leaf, shape, logits.dtype), spec.width)
         return regularisers.blur_smoothing(logits, visible, kernel, spec.axes, spec.edges)
     if isinstance(spec, GaussianNoise):
-        return regularisers.gaussian_noise(logits, leaf.draw(shape).to(logits.dtype), leaf.rate(spec.sigma)), visible
+        return regularisers.gaussian_noise(logits, leaf.draw(shape).to(logits.dtype), leaf.rate("sigma")), visible
     if isinstance(spec, DropKey):
-        return regularisers.drop_key(logits, visible, leaf.draw(shape), leaf.rate(spec.p))
+        return regularisers.drop_key(logits, visible, leaf.draw(shape), leaf.rate("p"))
     raise TypeError(f"no torch function for the logit-level spec {spec}")
 
 
 def head_factors(leaf: Active, shape: LogitShape, dtype: torch.dtype) -> Tensor:
     """The factors of a `DropHead` leaf, shaped to multiply [B, H, N, E] or [B, H, N, M]."""
-    return regularisers.head_factors(leaf.draw(shape), leaf.rate(leaf.spec.p), dtype)[:, :, None, None]
+    p = leaf.vector("p") if leaf.gate is None else leaf.gate * leaf.vector("p")
+    return regularisers.head_factors(leaf.draw(shape), p, dtype)[:, :, None, None]

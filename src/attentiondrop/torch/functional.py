@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from ..errors import ArgumentError, BackendError, bad_argument
 from ..specs import BlurSmoothing, Spec
 from ..validation import number, one_of
-from .draws import Active, active_leaves
+from .draws import Active, Driven, active_leaves
 from .eager import eager_attention
 from .fused import fused_attention, is_eager_better, why_not_fused
 from .inputs import Inputs, check_tensors, normalise
@@ -117,7 +117,7 @@ def perturbed_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    drop: Spec | None,
+    drop: Spec | Driven | None,
     options: Options,
     generator: torch.Generator | None = None,
     backend: Backend = "auto",
@@ -136,13 +136,14 @@ def perturbed_attention(
     return Attended(inputs.restore(output), None if weights is None else inputs.restore(weights))
 
 
-def leaves_of(drop: Spec | None, seed: Tensor | None, dtype: torch.dtype) -> list[Active]:
+def leaves_of(drop: Spec | Driven | None, seed: Tensor | None, dtype: torch.dtype) -> list[Active]:
     """The regularisers of a call; a spec without any is an error, not a silent no-op."""
     if drop is None or seed is None:
         return []
-    leaves = active_leaves(drop, seed, dtype)
+    spec, values = drop if isinstance(drop, Driven) else (drop, None)
+    leaves = active_leaves(spec, seed, dtype, values)
     if not leaves:
-        raise bad_argument("drop", "a spec that acts on attention (consistency acts on model outputs)", str(drop))
+        raise bad_argument("drop", "a spec that acts on attention (consistency acts on model outputs)", str(spec))
     return leaves
 
 

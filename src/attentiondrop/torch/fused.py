@@ -36,11 +36,14 @@ def why_not_fused(
         return "attention sinks have no fused path"
     inside = plan.decides_inside(dropout_p)
     return why_not_blurred(inputs, plan, visibility, bias, inside) or (
-        _why_not_inside(inputs, bias) if inside else None
+        _why_not_inside(inputs, plan, bias) if inside else None
     )
 
 
-def _why_not_inside(inputs: Inputs, bias: Tensor | None) -> str | None:
+def _why_not_inside(inputs: Inputs, plan: Plan, bias: Tensor | None) -> str | None:
+    leaves = [leaf for leaf in (plan.noise, plan.drop, plan.dropout) if leaf is not None]
+    if any(leaf.differs_by_head for leaf in leaves):
+        return "rates that differ between heads need the logits"
     if bias is not None and bias.requires_grad and torch.is_grad_enabled():
         return "the gradient of a bias or an additive mask needs the gradients of all logits"
     size = max(inputs.q.shape[-1], inputs.v.shape[-1])
@@ -103,9 +106,9 @@ def _decided_inside(
         v = repeat_heads(v, k.shape[1])
     drop = plan.drop.spec if plan.drop is not None else None
     slots = [
-        _Slot.of(plan.noise, plan.noise.spec.sigma if plan.noise is not None else 0.0),
-        _Slot.of(plan.drop, drop.p if drop is not None else 0.0),
-        _Slot.of(plan.dropout, plan.dropout.spec.p if plan.dropout is not None else 0.0),
+        _Slot.of(plan.noise, "sigma"),
+        _Slot.of(plan.drop, "p"),
+        _Slot.of(plan.dropout, "p"),
         _Slot(dropout_p, DROPOUT_STREAM if dropout_p > 0 else -1, None),
     ]
     kind, top = "" if drop is None else "key", 0
@@ -137,8 +140,13 @@ class _Slot:
         self.rate, self.stream, self.gate = rate, stream, gate
 
     @classmethod
-    def of(cls, leaf: Active | None, rate: float) -> _Slot:
-        return cls(0.0, -1, None) if leaf is None else cls(rate, leaf.number, leaf.gate)
+    def of(cls, leaf: Active | None, field: str) -> _Slot:
+        if leaf is None:
+            return cls(0.0, -1, None)
+        rate = leaf.vector(field)
+        if isinstance(rate, Tensor):
+            return cls(1.0, leaf.number, rate if leaf.gate is None else rate * leaf.gate)
+        return cls(rate, leaf.number, leaf.gate)
 
 
 def _gates_and_rates(slots: list[_Slot], seed: Tensor, dtype: torch.dtype) -> tuple[Tensor | None, list[float]]:

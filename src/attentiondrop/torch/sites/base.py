@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from ...specs import Spec
+from ..draws import Driven
+from ..driving import driven_at
 
 #: Where a site lives in its module's `__dict__`: neither parameter nor buffer, so no `state_dict` shows it.
 ATTRIBUTE = "_attentiondrop_site"
@@ -29,6 +31,17 @@ class Site:
     kind: str
     #: What the kind of site needs to remember, for example the configuration it stands in for.
     extra: dict[str, Any] = field(default_factory=dict)
+    #: The spec with the rates of its schedules in tensors, if it has any.
+    driven: Driven | None = None
+
+    @property
+    def drop(self) -> Spec | Driven:
+        """What attention takes."""
+        return self.spec if self.driven is None else self.driven
+
+    def set_progress(self, progress: float, layer: int, layers: int, module: nn.Module) -> None:
+        """Evaluate the schedules for this layer; its tensors stay the same ones, so a compiled model stays valid."""
+        self.driven = driven_at(self.spec, progress, layer, layers, module, self.driven)
 
 
 def _nothing(module: nn.Module) -> dict[str, Any]:

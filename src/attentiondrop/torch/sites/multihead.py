@@ -68,7 +68,7 @@ def _forward(
         q,
         k,
         v,
-        site.spec,
+        site.drop,
         Options(mask, module.dropout, is_causal),
         backend="eager" if need_weights and site.backend == "auto" else site.backend,  # type: ignore[arg-type]
     )

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from ...errors import AttachError
-from ..functional import attention
+from ..functional import Options, perturbed_attention
 from .base import ATTRIBUTE, KINDS, Kind, Site
 
 #: The attribute with which a timm module chooses between SDPA and an explicit softmax.
@@ -45,18 +45,8 @@ def _perturbed(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    return attention(
-        query,
-        key,
-        value,
-        site.spec,
-        attn_mask,
-        dropout_p,
-        is_causal,
-        scale,
-        enable_gqa,
-        backend=site.backend,  # type: ignore[arg-type]
-    )
+    options = Options(attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    return perturbed_attention(query, key, value, site.drop, options, backend=site.backend).output  # type: ignore[arg-type]
 
 
 def members(base: type[nn.Module]) -> dict[str, Any]:

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+import attentiondrop as ad
+from attentiondrop import schedules as sc
+
+ALL = [
+    sc.Constant(0.1),
+    sc.Linear(0.0, 0.2),
+    sc.Cosine(0.2, 0.1),
+    sc.Warmup(0.1, share=0.2),
+    sc.Warmup(sc.Cosine(0.3, 0.1), share=0.5),
+    sc.v_shape(0.2, turn=0.25),
+    sc.Steps([0.0, 0.5], [0.0, 0.2]),
+    sc.Depth(0.3, 0.0),
+    sc.Depth(sc.Linear(0.0, 0.3), 0.0),
+    sc.PerLayer([0.1, sc.Linear(0.0, 0.2)]),
+    sc.PerHead([0.0, 0.1, sc.Warmup(0.2)]),
+]
+
+
+@pytest.mark.parametrize(
+    "schedule, progress, expected",
+    [
+        (sc.Constant(0.1), 0.3, 0.1),
+        (sc.Linear(0.1, 0.3), 0.0, 0.1),
+        (sc.Linear(0.1, 0.3), 1.0, 0.3),
+        (sc.Linear(0.0, 0.2), 0.25, 0.05),
+        (sc.Cosine(0.0, 1.0), 0.5, 0.5),
+        (sc.Cosine(0.0, 1.0), 1 / 3, 0.25),
+        (sc.Warmup(0.1, share=0.2), 0.1, 0.05),
+        (sc.Warmup(0.1, share=0.2), 0.2, 0.1),
+        (sc.Warmup(0.1, share=0.0), 0.0, 0.1),
+        (sc.Warmup(sc.Linear(0.0, 0.4), share=0.5), 0.25, 0.05),
+        (sc.v_shape(0.2, turn=0.2), 0.0, 0.2),
+        (sc.v_shape(0.2, turn=0.2), 0.2, 0.0),
+        (sc.v_shape(0.2, turn=0.2), 0.6, 0.1),
+        (sc.v_shape(0.2, turn=0.2), 1.0, 0.2),
+        (sc.Piecewise([0.25, 0.75], [0.1, 0.3]), 0.0, 0.1),
+        (sc.Piecewise([0.25, 0.75], [0.1, 0.3]), 0.5, 0.2),
+        (sc.Piecewise([0.25, 0.75], [0.1, 0.3]), 0.9, 0.3),
+        (sc.Steps([0.0, 0.5], [0.1, 0.2]), 0.4999, 0.1),
+        (sc.Steps([0.0, 0.5], [0.1, 0.2]), 0.5, 0.2),
+    ],
+    ids=str,
+)
+def test_values(schedule: sc.Schedule, progress: float, expected: float) -> None:
+    assert math.isclose(schedule.at(progress), expected, abs_tol=1e-15)
+
+
+def test_layers_and_heads() -> None:
+    assert [sc.Depth(0.2, 0.0).at(0.0, layer, 5) for layer in range(5)] == pytest.approx([0.2, 0.15, 0.1, 0.05, 0.0])
+    assert sc.Depth(0.2, 0.0).at(0.0) == 0.2
+    assert sc.PerLayer([0.1, sc.Linear(0.0, 0.2)]).at(1.0, layer=1, layers=2) == 0.2
+    assert sc.PerHead([0.0, sc.Depth(0.0, 0.4)]).at(0.0, 1, 2) == sc.PerHead([0.0, 0.4])
+
+
+@pytest.mark.parametrize("schedule", ALL, ids=str)
+def test_texts_and_dictionaries_round_trip(schedule: sc.Schedule) -> None:
+    spec = ad.HardMasking(p=schedule, k=3)
+    assert ad.parse(str(spec)) == spec
+    assert ad.from_dict(json.loads(json.dumps(spec.to_dict()))) == spec
+    assert hash(spec) == hash(ad.parse(str(spec)))
+    both = ad.OneOf([ad.Compose([spec, ad.DropHead(schedule)]), ad.GaussianNoise(schedule)])
+    assert ad.parse(str(both)) == both
+
+
+def test_a_spec_is_evaluated_with_all_its_parts() -> None:
+    spec = ad.parse(
+        "blur(sigma_max=linear(start=0.2,end=1.0),sigma_min=0.1)+consistency(weight=warmup(to=0.5,share=0.5))"
+    )
+    assert spec.at(0.25) == ad.Compose([ad.BlurSmoothing(0.4, sigma_min=0.1), ad.Consistency(0.25)])
+    assert ad.HardMasking().at(0.5) is not None
+    choice = ad.OneOf([ad.DropKey(sc.Linear(0.0, 0.2)), ad.DropHead(0.1)], weights=[1, 3])
+    assert choice.at(0.5) == ad.OneOf([ad.DropKey(0.1), ad.DropHead(0.1)], weights=[1, 3])
+
+
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (lambda: ad.HardMasking(p=sc.Linear(0.0, 1.5)), r"p: expected a number in \[0, 1\], received 1.5"),
+        (lambda: ad.GaussianNoise(sc.PerHead([0.1, -0.1])), "sigma: expected a number >= 0, received -0.1"),
+        (lambda: sc.Linear(0.0, "much"), "end: expected a number, received 'much'"),
+        (lambda: sc.Warmup(0.1, share=2), r"share: expected a number in \[0, 1\], received 2"),
+        (lambda: sc.Steps([0.5, 0.2], [0.1, 0.2]), r"at_progress: expected rising numbers in \[0, 1\]"),
+        (lambda: sc.Steps([0.1], [0.1]), "at_progress: expected 0 as the first"),
+        (lambda: sc.Piecewise([0.0, 1.0], [0.1]), "values: expected 2 values, one for each progress"),
+        (lambda: sc.PerLayer([]), "values: expected a list of numbers or schedules"),
+        (lambda: sc.PerLayer([0.1, 0.2]).at(0.0, 0, 3), "values: expected 3 values, one for each attached layer"),
+        (lambda: sc.Linear(0.0, sc.PerHead([0.1])).at(0.5), r"expected heads\(...\) outside of other schedules"),
+        (lambda: ad.HardMasking().at(1.5), r"progress: expected a number in \[0, 1\], received 1.5"),
+        (lambda: ad.BlurSmoothing(sc.Linear(0.5, 0.0), sigma_min=0.2).at(1.0), "sigma_min: expected at most sigma_max=0.0"),
+        (lambda: ad.parse("hard(p=lineal(start=0,end=1))"), "unknown schedule 'lineal': expected one of constant, linear"),
+        (lambda: ad.parse("hard(p=linear(start=0))"), "linear: field 'end' is missing"),
+        (lambda: ad.parse("hard(p=linear(begin=0,end=1))"), "linear: unknown field 'begin', expected one of start, end"),
+        (lambda: ad.parse("hard(p=linear(start=0,start=0))"), "field 'start' is given twice"),
+        (lambda: ad.from_dict({"name": "hard", "p": {"start": 0}}), "unknown schedule None"),
+    ],
+)  # fmt: skip
+def test_bad_schedules(make: object, message: str) -> None:
+    with pytest.raises(ad.AttentionDropError, match=message):
+        make()  # type: ignore[operator]
+
+
+def test_schedules_above_the_papers_range_warn() -> None:
+    from attentiondrop.errors import forget_warnings
+
+    forget_warnings()
+    with pytest.warns(ad.AttentionDropWarning, match="p=0.8 is legal"):
+        ad.DropKey(sc.Linear(0.0, 0.8))

@@ -1,0 +1,182 @@
+"""Schedules that `attach` drives: their values reach every path, exactly, and nothing is compiled anew."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from conftest_torch import needs_compiler
+from parity import CASES, relative_error, to_numpy
+from torch import nn
+from torch._dynamo.testing import CompileCounter
+
+import attentiondrop as ad
+from attentiondrop import reference
+from attentiondrop.schedules import Depth, Linear, PerHead, PerLayer
+from attentiondrop.torch import attach, attention
+from attentiondrop.torch.draws import Driven, LogitShape, sample
+from attentiondrop.torch.functional import Options, perturbed_attention
+from attentiondrop.torch.sites.base import site_of
+
+HALF = [
+    ad.HardMasking(p=Linear(0.0, 0.5), k=4),
+    ad.HardMasking(p=Linear(0.5, 0.0), k=4, fill="-inf"),
+    ad.BlurSmoothing(Linear(0.0, 2.0)),
+    ad.BlurSmoothing(Linear(0.0, 2.0), sigma_min=Linear(0.0, 1.0), sampling="head"),
+    ad.GaussianNoise(Linear(0.0, 0.5)),
+    ad.DropKey(Linear(0.0, 0.5)),
+    ad.DropHead(Linear(0.0, 0.5)),
+    ad.AttentionDropout(Linear(0.0, 0.5)),
+    ad.OneOf([ad.DropKey(Linear(0.0, 0.5)), ad.BlurSmoothing(Linear(0.0, 2.0))]),
+    ad.Compose([ad.BlurSmoothing(1.0), ad.HardMasking(p=Linear(0.0, 0.5), k=2), ad.Consistency(Linear(0.0, 1.0))]),
+]
+PLAIN = next(case for case in CASES if case.name == "plain")
+
+
+def driven(spec: ad.Spec, progress: float) -> Any:
+    from attentiondrop.torch.driving import driven_at
+
+    return driven_at(spec, progress, 0, 1, nn.Linear(1, 1, dtype=torch.float64), None)
+
+
+@pytest.mark.parametrize("backend", ["eager", "auto"])
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("spec", HALF, ids=str)
+def test_tensors_compute_what_numbers_do(spec: ad.Spec, is_causal: bool, backend: Any) -> None:
+    (q, k, v), grad, _ = PLAIN.make(torch.float64, "cpu")
+    results = []
+    for drop in (spec.at(0.5), driven(spec, 0.5)):
+        inputs = [x.detach().clone().requires_grad_() for x in (q, k, v)]
+        torch.manual_seed(3)
+        output = perturbed_attention(*inputs, drop, Options(is_causal=is_causal), backend=backend).output
+        output.backward(grad)
+        results.append([output, *(x.grad for x in inputs)])
+    for have, want in zip(*results, strict=True):
+        torch.testing.assert_close(have, want, rtol=1e-12, atol=1e-13)
+
+
+PER_HEAD = [
+    ad.HardMasking(p=PerHead([0.0, 0.5, 0.25]), k=4),
+    ad.HardMasking(p=PerHead([0.5, 0.0, 0.25]), k=2, fill="-inf"),
+    ad.BlurSmoothing(PerHead([0.0, 1.0, 2.0]), sigma_min=PerHead([0.0, 1.0, 0.5])),
+    ad.BlurSmoothing(PerHead([0.0, 1.0, 2.0]), sampling="sample"),
+    ad.GaussianNoise(PerHead([0.0, 1.0, 0.3])),
+    ad.DropKey(PerHead([0.0, 0.5, 0.3])),
+    ad.DropHead(PerHead([0.0, 0.5, 0.3])),
+    ad.AttentionDropout(PerHead([0.0, 0.5, 0.3])),
+]
+
+
+@pytest.mark.parametrize("spec", PER_HEAD, ids=str)
+def test_heads_have_rates_of_their_own(spec: ad.Spec) -> None:
+    q, k, v = torch.randn(3, 2, 3, 7, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    grad = torch.randn(2, 3, 7, 4, dtype=torch.float64)
+    inputs = [x.clone().requires_grad_() for x in (q, k, v)]
+    torch.manual_seed(3)
+    output = attention(*inputs, spec)
+    output.backward(grad)
+    torch.manual_seed(3)
+    seed = torch.randint(0, 2**63 - 1, (), dtype=torch.int64)
+    draws = sample(spec, seed, LogitShape(2, 3, 7, 7))
+    result = reference.attention(*(to_numpy(x) for x in inputs), spec, to_numpy(draws))
+    expected = [result.output, *result.gradients(to_numpy(grad))[:3]]
+    for have, want in zip([output, *(x.grad for x in inputs)], expected, strict=True):
+        assert relative_error(to_numpy(have), want) < 1e-12
+
+
+def test_fused_says_why_it_cannot_take_rates_of_heads() -> None:
+    q = torch.randn(1, 2, 5, 4)
+    with pytest.raises(ad.BackendError, match="rates that differ between heads need the logits"):
+        attention(q, q, q, ad.DropKey(PerHead([0.1, 0.2])), backend="fused")
+    # A blur of its own for each head is attention on keys of its own for each head.
+    attention(q, q, q, ad.BlurSmoothing(PerHead([0.1, 0.2])), backend="fused")
+
+
+def test_a_schedule_needs_a_progress() -> None:
+    q = torch.randn(1, 2, 5, 4)
+    with pytest.raises(ad.AttentionDropError, match=r"p: expected a number \(attach evaluates schedules"):
+        attention(q, q, q, ad.DropKey(Linear(0.0, 0.2)))
+
+
+def encoder(layers: int = 3) -> nn.TransformerEncoder:
+    layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+    return nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
+
+
+def test_attach_drives_every_layer() -> None:
+    model = encoder()
+    attachment = attach(model, ad.HardMasking(p=Depth(Linear(0.0, 0.4), 0.0), k=2))
+    assert [spec.p for spec in attachment.specs().values()] == [0.0, 0.0, 0.0]
+    attachment.set_progress(0.5)
+    assert [spec.p for spec in attachment.specs().values()] == pytest.approx([0.2, 0.1, 0.0])
+    tensors = [site.drop.values[0]["p"] for site in attachment.sites]
+    assert [float(tensor) for tensor in tensors] == pytest.approx([0.2, 0.1, 0.0])
+    attachment.set_progress(1.0)
+    assert [float(tensor) for tensor in tensors] == pytest.approx([0.4, 0.2, 0.0])  # the same tensors
+    attachment.update(ad.HardMasking(p=PerLayer([0.1, 0.2, Linear(0.0, 0.3)]), k=2))
+    assert [spec.p for spec in attachment.specs().values()] == pytest.approx([0.1, 0.2, 0.3])
+    attachment.update(ad.HardMasking())
+    assert all(site.drop is site.spec for site in attachment.sites)
+    assert not [key for key in model.state_dict() if "attentiondrop" in key]
+
+
+def test_what_does_not_fit_is_an_error_before_training() -> None:
+    with pytest.raises(ad.AttentionDropError, match="values: expected 3 values, one for each attached layer"):
+        attach(model := encoder(), ad.HardMasking(p=PerLayer([0.1, 0.2])))
+    assert all(site_of(module) is None for module in model.modules())
+    with pytest.raises(ad.AttentionDropError, match="sigma_min: expected at most sigma_max"):
+        attach(model, ad.BlurSmoothing(Linear(0.5, 0.0), sigma_min=0.1))
+    attachment = attach(model, ad.HardMasking())
+    with pytest.raises(ad.AttentionDropError, match=r"progress: expected a number in \[0, 1\], received 3"):
+        attachment.set_progress(3)
+
+
+def test_a_checkpoint_goes_on_at_the_same_value() -> None:
+    attachment = attach(encoder(), ad.Compose([ad.DropKey(Linear(0.0, 0.4)), ad.Consistency(Linear(0.0, 1.0))]))
+    attachment.set_progress(0.25)
+    assert attachment.consistency == ad.Consistency(0.25)
+    again = attach(encoder(), ad.Compose([ad.DropKey(Linear(0.0, 0.4)), ad.Consistency(Linear(0.0, 1.0))]))
+    again.load_state_dict(attachment.state_dict())
+    assert again.specs() == attachment.specs() and again.progress == 0.25
+
+
+def test_copies_keep_their_own_values() -> None:
+    model = encoder(1)
+    attachment = attach(model, ad.DropKey(Linear(0.0, 0.4)))
+    attachment.set_progress(0.5)
+    twin = copy.deepcopy(model)
+    attachment.set_progress(1.0)
+    site = site_of(twin.layers[0].self_attn)
+    assert site is not None and isinstance(site.drop, Driven)
+    assert float(site.drop.values[0]["p"]) == pytest.approx(0.2)
+
+
+def test_a_model_that_moves_takes_its_rates_along() -> None:
+    attachment = attach(model := encoder(1), ad.DropKey(Linear(0.0, 0.4)))
+    model.double()
+    model(torch.randn(2, 5, 16, dtype=torch.float64))
+    attachment.set_progress(0.5)
+    (site,) = attachment.sites
+    assert isinstance(site.drop, Driven) and site.drop.values[0]["p"].dtype == torch.float64
+
+
+@needs_compiler
+def test_a_schedule_never_recompiles() -> None:
+    torch._dynamo.reset()
+    model = encoder(2)
+    attachment = attach(model, "hard(p=linear(start=0.0,end=0.5),k=2)+blur(sigma_max=linear(start=0.0,end=1.0))")
+    counter = CompileCounter()
+    compiled = torch.compile(model, backend=counter, fullgraph=True)
+    x = torch.randn(2, 5, 16)
+    outputs = []
+    for progress in (0.0, 0.3, 0.6, 1.0):
+        attachment.set_progress(progress)
+        torch.manual_seed(1)
+        outputs.append(compiled(x))
+        torch.manual_seed(1)
+        torch.testing.assert_close(outputs[-1], model(x))
+    assert counter.frame_count == 1
+    assert not any(torch.equal(one, other) for one, other in itertools.pairwise(outputs))
