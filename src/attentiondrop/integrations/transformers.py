@@ -65,6 +65,7 @@ def attention_forward(
         ),
         # Eager attention hands out its weights, so its stand-in does.
         backend="auto" if site is None else "eager" if origin == "eager" and site.backend == "auto" else site.backend,  # type: ignore[arg-type]
+        monitor=site.monitor if site is not None and module.training else None,
     )
     weights = attended.weights if origin == "eager" else None
     return attended.output.transpose(1, 2).contiguous(), None if weights is None else weights.to(query.dtype)

@@ -14,8 +14,9 @@ from ..errors import AttachError, AttentionDropWarning, bad_argument
 from ..parsing import parse
 from ..schedules import check_progress
 from ..specs import Consistency, Spec
-from ..validation import one_of
+from ..validation import integer, one_of
 from .functional import BACKENDS, Backend
+from .monitoring import Monitor, SiteStats
 
 # Each import registers its kind of site.
 from .sites import multihead as _multihead  # noqa: F401
@@ -81,6 +82,38 @@ class Attachment:
         """What each site does at the present progress, its schedules evaluated."""
         sites = self.sites
         return {site.name: site.spec.at(self.progress, layer, len(sites)) for layer, site in enumerate(sites)}
+
+    def watch(self, rows: int = 8, samples: int = 1) -> None:
+        """Measure from now on what happens to the attention, on a few rows of each call; `stats` tells.
+
+        Args:
+            rows: how many queries of a sample, spread evenly.
+            samples: how many samples of a batch, its first ones.
+        """
+        rows, samples = integer("rows", rows, minimum=1), integer("samples", samples, minimum=1)
+        for site in self.sites:
+            site.monitor = Monitor(rows, samples)
+
+    def unwatch(self) -> None:
+        """Measure no longer; what was measured is gone."""
+        for site in self.sites:
+            site.monitor = None
+
+    def stats(self) -> dict[str, SiteStats]:
+        """What `watch` has measured at each site in training: entropies, rates of dropping, sigmas, by head.
+
+        >>> import torch, attentiondrop as ad
+        >>> layer = nn.TransformerEncoderLayer(d_model=16, nhead=2, batch_first=True)
+        >>> attachment = attach(layer, ad.BlurSmoothing(sigma_min=0.5, sigma_max=0.5))
+        >>> attachment.watch()
+        >>> _ = layer(torch.randn(4, 10, 16))
+        >>> attachment.stats()["self_attn"].sigmas
+        {'blur': [0.5, 0.5]}
+        """
+        watched = {site.name: site.monitor for site in self.sites if site.monitor is not None}
+        if not watched:
+            raise AttachError("stats: nothing is measured; call watch() before the steps to be measured")
+        return {name: monitor.stats() for name, monitor in watched.items() if monitor.sums}
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint of the training needs in order to go on: never part of the model's own."""

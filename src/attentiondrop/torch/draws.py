@@ -48,6 +48,13 @@ class Driven(NamedTuple):
     values: Values
 
 
+class Excerpt(NamedTuple):
+    """Some rows of the first samples of a larger call, whose draws they share."""
+
+    whole: LogitShape
+    rows: Tensor
+
+
 class Active(NamedTuple):
     """One regulariser of a call, with where its draws come from: nothing is drawn before a path asks for it.
 
@@ -61,10 +68,14 @@ class Active(NamedTuple):
     gate: Tensor | None = None
     branches: tuple[tuple[int, int], ...] = ()
     values: Mapping[str, Tensor] = {}
+    excerpt: Excerpt | None = None
 
     def draw(self, shape: LogitShape) -> Tensor:
         """The draws of this regulariser for logits of `shape`, as the oracle takes them."""
-        return draw_for(self.spec, Stream(self.seed, self.number), shape)
+        stream = Stream(self.seed, self.number)
+        if self.excerpt is None:
+            return draw_for(self.spec, stream, shape)
+        return _excerpt_for(self.spec, stream, shape, self.excerpt)
 
     def vector(self, field: str) -> float | Tensor:
         """A rate of the spec: a number, 0-dim, or one entry for each head."""
@@ -124,6 +135,17 @@ def draw_for(spec: Spec, stream: Stream, shape: LogitShape) -> Tensor:
     if isinstance(spec, DropHead):
         return stream.uniform_vector(shape.batch * shape.heads).view(shape.batch, shape.heads)
     raise bad_argument("spec", "a spec that attentiondrop.torch can compute", spec)
+
+
+def _excerpt_for(spec: Spec, stream: Stream, shape: LogitShape, excerpt: Excerpt) -> Tensor:
+    """What `draw_for` draws for the whole call, at the rows of the excerpt."""
+    if isinstance(spec, BlurSmoothing | DropHead):
+        whole = draw_for(spec, stream, excerpt.whole)
+        by_sample = isinstance(spec, DropHead) or spec.sampling == "sample"
+        return whole[: shape.batch] if by_sample else whole
+    words = stream.words(shape.batch, *excerpt.whole[1:])
+    words = words._replace(line=words.line[:, :, excerpt.rows])
+    return words.normals() if isinstance(spec, GaussianNoise) else words.uniforms()
 
 
 def numbered(spec: Spec) -> list[tuple[int, Spec]]:

@@ -15,6 +15,7 @@ from .draws import Active, Driven, active_leaves
 from .eager import eager_attention
 from .fused import fused_attention, is_eager_better, why_not_fused
 from .inputs import Inputs, check_tensors, normalise
+from .monitoring import Monitor
 from .plan import Plan, plan_of
 from .random import draw_seed
 from .visibility import Visibility, find_layout, split
@@ -121,6 +122,7 @@ def perturbed_attention(
     options: Options,
     generator: torch.Generator | None = None,
     backend: Backend = "auto",
+    monitor: Monitor | None = None,
 ) -> Attended:
     """The computation behind `attention`, which also hands out the weights of the eager path."""
     number("dropout_p", options.dropout_p, 0.0, 1.0)
@@ -133,6 +135,8 @@ def perturbed_attention(
         seed = None if drop is None and options.dropout_p == 0 else draw_seed(query, generator)
         leaves = leaves_of(drop, seed, inputs.compute_dtype)
         output, weights = _dispatch(inputs, leaves, options, seed, backend)
+        if monitor is not None:
+            monitor.measure(inputs, leaves, options.is_causal, options.softcap)
     return Attended(inputs.restore(output), None if weights is None else inputs.restore(weights))
 
 

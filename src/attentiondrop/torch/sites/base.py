@@ -16,6 +16,7 @@ from torch import nn
 from ...specs import Spec
 from ..draws import Driven
 from ..driving import driven_at
+from ..monitoring import Monitor
 
 #: Where a site lives in its module's `__dict__`: neither parameter nor buffer, so no `state_dict` shows it.
 ATTRIBUTE = "_attentiondrop_site"
@@ -33,6 +34,8 @@ class Site:
     extra: dict[str, Any] = field(default_factory=dict)
     #: The spec with the rates of its schedules in tensors, if it has any.
     driven: Driven | None = None
+    #: Measures what happens to the attention, if somebody asked for it.
+    monitor: Monitor | None = None
 
     @property
     def drop(self) -> Spec | Driven:

@@ -71,6 +71,7 @@ def _forward(
         site.drop,
         Options(mask, module.dropout, is_causal),
         backend="eager" if need_weights and site.backend == "auto" else site.backend,  # type: ignore[arg-type]
+        monitor=site.monitor,
     )
     output = attended.output.transpose(1, 2).flatten(-2)
     output = F.linear(output, module.out_proj.weight, module.out_proj.bias)

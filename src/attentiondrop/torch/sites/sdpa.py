@@ -46,7 +46,15 @@ def _perturbed(
     enable_gqa: bool = False,
 ) -> Tensor:
     options = Options(attn_mask, dropout_p, is_causal, scale, enable_gqa)
-    return perturbed_attention(query, key, value, site.drop, options, backend=site.backend).output  # type: ignore[arg-type]
+    return perturbed_attention(
+        query,
+        key,
+        value,
+        site.drop,
+        options,
+        backend=site.backend,  # type: ignore[arg-type]
+        monitor=site.monitor,
+    ).output
 
 
 def members(base: type[nn.Module]) -> dict[str, Any]:
