@@ -5,6 +5,7 @@ Importing it loads no framework.
 """
 
 from . import schedules
+from .adaptive import EntropyTarget
 from .errors import (
     ArgumentError,
     AttachError,
@@ -43,6 +44,7 @@ __all__ = [
     "Consistency",
     "DropHead",
     "DropKey",
+    "EntropyTarget",
     "GaussianNoise",
     "HardMasking",
     "OneOf",

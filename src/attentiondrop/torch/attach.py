@@ -15,8 +15,9 @@ from ..parsing import parse
 from ..schedules import check_progress
 from ..specs import Consistency, Spec
 from ..validation import integer, one_of
+from .draws import numbered
 from .functional import BACKENDS, Backend
-from .monitoring import Monitor, SiteStats
+from .monitoring import SiteStats
 
 # Each import registers its kind of site.
 from .sites import multihead as _multihead  # noqa: F401
@@ -92,12 +93,12 @@ class Attachment:
         """
         rows, samples = integer("rows", rows, minimum=1), integer("samples", samples, minimum=1)
         for site in self.sites:
-            site.monitor = Monitor(rows, samples)
+            site.watch(rows, samples)
 
     def unwatch(self) -> None:
         """Measure no longer; what was measured is gone."""
         for site in self.sites:
-            site.monitor = None
+            site.unwatch()
 
     def stats(self) -> dict[str, SiteStats]:
         """What `watch` has measured at each site in training: entropies, rates of dropping, sigmas, by head.
@@ -117,11 +118,34 @@ class Attachment:
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint of the training needs in order to go on: never part of the model's own."""
-        return {"progress": self.progress}
+        adaptive = {
+            site.name: [controller.state() for controller in site.monitor.controllers]
+            for site in self.sites
+            if site.monitor is not None and site.monitor.controllers
+        }
+        return {"progress": self.progress, "adaptive": adaptive}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state_dict` was taken."""
+        """Go on where `state_dict` was taken, with the same specs."""
         self.set_progress(state["progress"])
+        known = {site.name: () if site.monitor is None else site.monitor.controllers for site in self.sites}
+        for name, states in state["adaptive"].items():
+            if len(known.get(name, ())) != len(states):
+                raise bad_argument("state", "the state of an attachment with the same specs", name)
+            for controller, saved in zip(known[name], states, strict=True):
+                controller.load(saved)
+
+    def rates(self) -> dict[str, dict[str, Any]]:
+        """What the rates of each site that change are now: scheduled, or adaptive."""
+        return {
+            site.name: {
+                f"{leaf.name}.{field}": site.driven.values[number][field].tolist()
+                for number, leaf in numbered(site.spec)
+                for field in leaf.scheduled()
+            }
+            for site in self.sites
+            if site.driven is not None
+        }
 
     def update(self, spec: Choice | Patterns) -> None:
         """Give the sites other specs; every site must still get one. A compiled model notices."""
@@ -131,8 +155,7 @@ class Attachment:
             raise AttachError(f"spec: expected one for every attached site, received none for {', '.join(left)}")
         _check_schedules([new for _, new in chosen if new is not None])
         for site, new in chosen:
-            site.spec = new  # type: ignore[assignment]
-            site.driven = None
+            site.respec(new)  # type: ignore[arg-type]
         self.set_progress(self.progress)
 
     def remove(self) -> None:

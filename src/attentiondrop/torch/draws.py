@@ -38,7 +38,7 @@ class LogitShape(NamedTuple):
 
 
 #: Number of a regulariser -> field -> its value as a tensor, 0-dim or one entry for each head.
-Values = Mapping[int, Mapping[str, Tensor]]
+Values = Mapping[int, dict[str, Tensor]]
 
 
 class Driven(NamedTuple):

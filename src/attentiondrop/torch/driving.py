@@ -5,9 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from ..adaptive import EntropyTarget
 from ..schedules import PerHead
 from ..specs import Spec
-from .draws import Driven, Values, numbered
+from .controller import Controller
+from .draws import Driven, numbered
 
 
 def driven_at(
@@ -24,20 +26,33 @@ def driven_at(
     values: dict[int, dict[str, Tensor]] = {}
     for (number, scheduled), (_, leaf) in zip(numbered(spec), numbered(now), strict=True):
         values[number] = {field: _tensor(getattr(leaf, field), like) for field in scheduled.scheduled()}
-    if before is None or not _alike(values, before.values):
+    if before is None:
         return Driven(now, values)
     # The numbers in its spec stay those of the first evaluation: nothing reads them where there is a tensor.
-    for number, fields in values.items():
-        for field, value in fields.items():
-            before.values[number][field].copy_(value)
+    for number, scheduled in numbered(spec):
+        for field, schedule in scheduled.scheduled().items():
+            old, new = before.values[number][field], values[number][field]
+            # What adapts is not set by the progress, but moves along with its module.
+            new = old.to(new) if isinstance(schedule, EntropyTarget) else new
+            if (old.shape, old.device, old.dtype) == (new.shape, new.device, new.dtype):
+                old.copy_(new)
+            else:
+                before.values[number][field] = new
     return before
+
+
+def controllers_of(spec: Spec, driven: Driven | None) -> tuple[Controller, ...]:
+    """A controller for each rate that adapts."""
+    if driven is None:
+        return ()
+    return tuple(
+        Controller(schedule, driven.values[number], field)
+        for number, leaf in numbered(spec)
+        for field, schedule in leaf.scheduled().items()
+        if isinstance(schedule, EntropyTarget)
+    )
 
 
 def _tensor(value: float | PerHead, like: Tensor) -> Tensor:
     dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
     return torch.tensor(value.values if isinstance(value, PerHead) else value, dtype=dtype, device=like.device)
-
-
-def _alike(values: Values, known: Values) -> bool:
-    pairs = [(value, known[number][field]) for number, fields in values.items() for field, value in fields.items()]
-    return all((a.shape, a.device, a.dtype) == (b.shape, b.device, b.dtype) for a, b in pairs)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..specs import AttentionDropout, BlurSmoothing, DropHead, DropKey, GaussianNoise, HardMasking
 from . import regularisers
+from .controller import Controller
 from .draws import Active, LogitShape, blur_sigma
 from .eager import head_factors, perturb_logits
 from .inputs import Inputs
@@ -40,8 +41,10 @@ class SiteStats:
 class Monitor:
     """The running sums of one site, over `rows` queries of `samples` samples in each call."""
 
-    def __init__(self, rows: int = 8, samples: int = 1) -> None:
+    def __init__(self, rows: int = 8, samples: int = 1, controllers: tuple[Controller, ...] = ()) -> None:
         self.rows, self.samples = rows, samples
+        #: What is told the evenness of every call.
+        self.controllers = controllers
         #: (kind, regulariser) -> [2, H]: sums, and how much was summed. (The calls, too: a number that changes in every
         #: call would be compiled anew in every call.)
         self.sums: dict[tuple[str, str], Tensor] = {}
@@ -53,7 +56,9 @@ class Monitor:
         self._sum(("calls", ""), *[torch.ones(1, 1, device=inputs.q.device)] * 2)
         self._entropy("before", regularisers.masked_softmax(sample.logits, sample.visible), sample)
         here = [leaf._replace(excerpt=sample.excerpt) for leaf in leaves]
-        self._entropy("after", self._perturbed(sample, here, _labels(leaves)), sample)
+        evenness = self._entropy("after", self._perturbed(sample, here, _labels(leaves)), sample)
+        for controller in self.controllers:
+            controller.update(evenness)
 
     def stats(self) -> SiteStats:
         """The means; one synchronisation."""
@@ -111,7 +116,7 @@ class Monitor:
         weight = 1.0 if gate is None else gate
         self._sum((kind, label), values, torch.ones_like(values) if counts is None else counts, weight)
 
-    def _entropy(self, when: str, weights: Tensor, sample: SampledRows) -> None:
+    def _entropy(self, when: str, weights: Tensor, sample: SampledRows) -> Tensor:
         total = weights.sum(-1, keepdim=True)
         share = weights / total.clamp_min(1e-30)
         entropy = torch.special.entr(share).sum(-1)
@@ -122,16 +127,18 @@ class Monitor:
         # A row that sees one key, or none, has nothing to spread.
         counted = (seen > 1) & (total.squeeze(-1) > 0)
         self._sum(("entropy", when), torch.where(counted, entropy, 0.0), counted)
-        self._sum(("evenness", when), torch.where(counted, entropy / seen.clamp_min(2).log(), 0.0), counted)
+        new = self._sum(("evenness", when), torch.where(counted, entropy / seen.clamp_min(2).log(), 0.0), counted)
+        return new[0] / new[1]
 
-    def _sum(self, key: tuple[str, str], values: Tensor, counts: Tensor, weight: float | Tensor = 1.0) -> None:
-        """Add [b, H, ...] values and counts, by head."""
+    def _sum(self, key: tuple[str, str], values: Tensor, counts: Tensor, weight: float | Tensor = 1.0) -> Tensor:
+        """Add [b, H, ...] values and counts, by head; returns what was added."""
         dims = [d for d in range(values.ndim) if d != 1]
         new = torch.stack([values.double().sum(dims), counts.double().sum(dims)]) * weight
         if key in self.sums:
             self.sums[key].add_(new)
         else:
-            self.sums[key] = new
+            self.sums[key] = new.clone()
+        return new
 
 
 def _labels(leaves: list[Active]) -> dict[int, str]:

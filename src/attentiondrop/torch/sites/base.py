@@ -15,7 +15,7 @@ from torch import nn
 
 from ...specs import Spec
 from ..draws import Driven
-from ..driving import driven_at
+from ..driving import controllers_of, driven_at
 from ..monitoring import Monitor
 
 #: Where a site lives in its module's `__dict__`: neither parameter nor buffer, so no `state_dict` shows it.
@@ -44,7 +44,23 @@ class Site:
 
     def set_progress(self, progress: float, layer: int, layers: int, module: nn.Module) -> None:
         """Evaluate the schedules for this layer; its tensors stay the same ones, so a compiled model stays valid."""
+        first = self.driven is None
         self.driven = driven_at(self.spec, progress, layer, layers, module, self.driven)
+        if first and (controllers := controllers_of(self.spec, self.driven)):
+            self.monitor = Monitor(controllers=controllers)
+
+    def respec(self, spec: Spec) -> None:
+        """Do something else from now on; `set_progress` must follow."""
+        self.spec, self.driven, self.monitor = spec, None, None
+
+    def watch(self, rows: int, samples: int) -> None:
+        """Measure, from scratch."""
+        self.monitor = Monitor(rows, samples, () if self.monitor is None else self.monitor.controllers)
+
+    def unwatch(self) -> None:
+        """Measure no more than what rates that adapt need."""
+        controllers = () if self.monitor is None else self.monitor.controllers
+        self.monitor = Monitor(controllers=controllers) if controllers else None
 
 
 def _nothing(module: nn.Module) -> dict[str, Any]:

@@ -1,0 +1,124 @@
+"""`EntropyTarget`: the controller reaches what it is asked for, where the rate can reach it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import attentiondrop as ad
+from attentiondrop.torch import attach
+
+
+class Peaked(nn.Module):
+    """Two heads that look at one key each, one of them harder than the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(16, 2, batch_first=True)
+        with torch.no_grad():
+            weight = torch.eye(16).repeat(3, 1)
+            weight[:8] *= 3.0
+            weight[8:16] *= 2.6
+            self.attention.in_proj_weight.copy_(weight)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        output: torch.Tensor = self.attention(x, x, x, need_weights=False)[0]
+        return output
+
+
+def run(spec: ad.Spec, steps: int = 300, measured: int = 150) -> Any:
+    torch.manual_seed(0)
+    model = Peaked()
+    attachment = attach(model, spec)
+    for _ in range(steps):
+        model(torch.randn(4, 32, 16))
+    attachment.watch(rows=32, samples=4)
+    for _ in range(measured):
+        model(torch.randn(4, 32, 16))
+    return attachment
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda rule: ad.HardMasking(p=rule(0.36, high=0.5), k=3),
+        lambda rule: ad.BlurSmoothing(rule(0.45, high=2.0), sampling="sample"),
+        lambda rule: ad.BlurSmoothing(rule(0.45, high=2.0), axes="both", sampling="sample"),
+    ],
+)
+@pytest.mark.parametrize("per", ["layer", "head"])
+def test_the_target_is_reached(make: Any, per: str) -> None:
+    def rule(target: float, high: float) -> ad.EntropyTarget:
+        return ad.EntropyTarget(target, high=high, speed=0.1, per=per)  # type: ignore[arg-type]
+
+    spec = make(rule)
+    (target,) = [schedule.target for schedule in spec.scheduled().values()]
+    attachment = run(spec)
+    stats = attachment.stats()["attention"]
+    before, after = stats.evenness_before, stats.evenness_after
+    assert max(before) < target  # peaked at first
+    found = [sum(after) / 2] if per == "layer" else after
+    assert found == pytest.approx([target] * len(found), abs=0.03)
+    rates = attachment.rates()["attention"]
+    assert len(rates) == 1
+    if per == "head":
+        # The head that is more peaked gets more.
+        (values,) = rates.values()
+        assert values[0] > values[1]
+
+
+def test_a_flat_model_is_left_alone() -> None:
+    attachment = run(
+        ad.HardMasking(p=ad.EntropyTarget(0.05, high=0.5, start=0.4, speed=0.5), k=3), steps=60, measured=1
+    )
+    assert attachment.rates() == {"attention": {"hard.p": 0.0}}
+
+
+def test_a_checkpoint_goes_on_at_the_same_rate() -> None:
+    spec = ad.HardMasking(p=ad.EntropyTarget(0.5, speed=0.3, per="head"), k=3)
+    attachment = run(spec, steps=20, measured=1)
+    again = attach(Peaked(), spec)
+    again.load_state_dict(attachment.state_dict())
+    assert again.rates() == attachment.rates()
+    again.set_progress(0.5)
+    assert again.rates() == attachment.rates()
+    with pytest.raises(ad.AttentionDropError, match="state: expected the state of an attachment with the same specs"):
+        attach(Peaked(), ad.HardMasking()).load_state_dict(attachment.state_dict())
+
+
+def test_compiled() -> None:
+    from torch._dynamo.testing import CompileCounter
+
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model = Peaked()
+    attachment = attach(model, ad.HardMasking(p=ad.EntropyTarget(0.36, speed=0.3), k=3))
+    compiled = torch.compile(model, backend=(counter := CompileCounter()), fullgraph=True)
+    for _ in range(30):
+        compiled(torch.randn(4, 32, 16))
+    assert counter.frame_count <= 3
+    (rate,) = attachment.rates()["attention"].values()
+    assert 0.05 < rate < 0.49
+
+
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (lambda: ad.EntropyTarget(1.5), r"target: expected a number in \[0, 1\], received 1.5"),
+        (lambda: ad.EntropyTarget(0.5, low=0.5), "low: expected less than high=0.5, received 0.5"),
+        (lambda: ad.EntropyTarget(0.5, start=0.9), r"start: expected a number in \[0, 0.5\], received 0.9"),
+        (lambda: ad.EntropyTarget(0.5, low=ad.schedules.Linear(0, 0.1)), "low: expected numbers as limits"),  # type: ignore[arg-type]
+        (lambda: ad.HardMasking(p=ad.EntropyTarget(0.5, high=2.0)), r"p: expected a number in \[0, 1\], received 2.0"),
+    ],
+)
+def test_bad_targets(make: Any, message: str) -> None:
+    with pytest.raises(ad.AttentionDropError, match=message):
+        make()
+
+
+def test_texts() -> None:
+    spec = ad.BlurSmoothing(ad.EntropyTarget(0.7, high=2.0, per="head"))
+    assert ad.parse(str(spec)) == spec and ad.from_dict(spec.to_dict()) == spec
