@@ -26,7 +26,7 @@ def parse(text: str) -> Spec:
     """The spec that `text` describes; it is the same text that `str(spec)` gives.
 
     >>> parse("hard(p=0.1,k=5)")
-    HardMasking(p=0.1, k=5, fill='zero')
+    HardMasking(p=0.1, k=5, fill='zero', heads='independent')
     >>> str(parse("blur + consistency(weight=0.2)"))
     'blur(sigma_max=0.5)+consistency(weight=0.2)'
     """

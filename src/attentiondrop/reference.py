@@ -7,6 +7,7 @@ What a draw is, for each spec:
 
 ========================  ==========================================================================================
 `HardMasking`, `DropKey`  uniforms in [0, 1) of shape [B, H, N, M]: a key is dropped where the uniform is below `p`
+                          (stratified: [B, H, N, min(k, M)], by rank)
 `AttentionDropout`        the same, for weights
 `GaussianNoise`           standard normals of shape [B, H, N, M]
 `BlurSmoothing`           uniforms of shape [] ("batch"), [B] ("sample") or [H] ("head"): where sigma lies in its range
@@ -114,8 +115,18 @@ def without_emptying(dropped: Array, logits: Array, visible: Array) -> Array:
     return np.asarray(dropped & ~(emptied & top_k(logits, visible, 1)))
 
 
-def hard_masking(logits: Array, visible: Array, uniform: Array, p: float, k: int, fill: str = "zero") -> Step:
-    """Each of the `k` largest logits of a row becomes 0 (or -inf) where its uniform is below `p`."""
+def hard_masking(
+    logits: Array, visible: Array, uniform: Array, p: float, k: int, fill: str = "zero", by_rank: bool = False
+) -> Step:
+    """Each of the `k` largest logits of a row becomes 0 (or -inf) where its uniform is below `p`.
+
+    A uniform belongs to a key, or, with `by_rank`, to a rank: the first one to the largest logit.
+    """
+    if by_rank:
+        order = np.argsort(np.where(visible, -logits, np.inf), axis=-1, kind="stable")
+        by_key = np.ones_like(logits)
+        np.put_along_axis(by_key, order[..., : uniform.shape[-1]], uniform, axis=-1)
+        uniform = by_key
     dropped = top_k(logits, visible, k) & (uniform < p)
     if fill == "zero":
         return Step(np.where(dropped, 0.0, logits), visible, lambda g: np.where(dropped, 0.0, g))
@@ -225,7 +236,7 @@ def chosen_leaves(spec: Spec | None, draws: Any) -> list[tuple[Spec, Any]]:
 def perturb_logits(spec: Spec, logits: Array, visible: Array, draw: Array) -> Step:
     """One logit-level regulariser with its fields taken from the spec."""
     if isinstance(spec, HardMasking):
-        return hard_masking(logits, visible, draw, _by_head(spec.p), spec.k, spec.fill)
+        return hard_masking(logits, visible, draw, _by_head(spec.p), spec.k, spec.fill, spec.heads == "stratified")
     if isinstance(spec, BlurSmoothing):
         low, high = (_vector(value) for value in (spec.sigma_min, spec.sigma_max))
         uniform = np.asarray(draw, dtype=np.float64)

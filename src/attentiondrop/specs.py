@@ -61,7 +61,7 @@ class Spec:
         """The same spec with its schedules evaluated, for one of several attached layers.
 
         >>> HardMasking(p=schedules.Linear(0.0, 0.2)).at(0.5)
-        HardMasking(p=0.1, k=5, fill='zero')
+        HardMasking(p=0.1, k=5, fill='zero', heads='independent')
         """
         progress = schedules.check_progress(progress)
         found = {name: value.at(progress, layer, layers) for name, value in self.scheduled().items()}
@@ -86,7 +86,8 @@ class HardMasking(Spec):
     """Zero each of a row's `k` largest logits with probability `p`.
 
     `fill="zero"` is the paper's definition: a dropped key keeps the weight of a logit of 0. `fill="-inf"` takes its
-    whole weight away; a row that would lose every key keeps its largest one.
+    whole weight away; a row that would lose every key keeps its largest one. `heads="stratified"` spreads the drops: of
+    the heads, the floor or the ceiling of `p * H` drop their key of a given row and rank, whichever heads they are.
 
     >>> print(HardMasking(p=0.2, k=3))
     hard(p=0.2,k=3)
@@ -95,6 +96,7 @@ class HardMasking(Spec):
     p: Rate = 0.1
     k: int = 5
     fill: Literal["zero", "-inf"] = "zero"
+    heads: Literal["independent", "stratified"] = "independent"
 
     name = "hard"
     level = "logits"
@@ -104,6 +106,7 @@ class HardMasking(Spec):
         _set_probability(self, "p")
         self._set("k", integer("k", self.k, minimum=1))
         one_of("fill", self.fill, ("zero", "-inf"))
+        one_of("heads", self.heads, ("independent", "stratified"))
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,8 @@ with warnings.catch_warnings():
         ad.HardMasking(p=0.4, k=3),
         ad.HardMasking(p=0.4, k=3, fill="-inf"),
         ad.HardMasking(p=0.3, k=100),
+        ad.HardMasking(p=0.4, k=3, heads="stratified"),
+        ad.HardMasking(p=0.4, k=100, fill="-inf", heads="stratified"),
         ad.HardMasking(p=0.0, k=3),
         ad.HardMasking(p=1.0, k=4),
         ad.HardMasking(p=1.0, k=100, fill="-inf"),

@@ -8,7 +8,8 @@ except ImportError as error:
     ) from error
 
 from .attach import Attachment, attach, detach
+from .diversity import head_diversity_loss
 from .functional import attention
 from .modules import AttentionDrop
 
-__all__ = ["AttentionDrop", "Attachment", "attach", "attention", "detach"]
+__all__ = ["AttentionDrop", "Attachment", "attach", "attention", "detach", "head_diversity_loss"]

@@ -71,7 +71,7 @@ class Attachment:
         >>> attachment = attach(layer, ad.HardMasking(p=ad.schedules.Linear(0.0, 0.2)))
         >>> attachment.set_progress(0.5)
         >>> attachment.specs()
-        {'self_attn': HardMasking(p=0.1, k=5, fill='zero')}
+        {'self_attn': HardMasking(p=0.1, k=5, fill='zero', heads='independent')}
         """
         self.progress = check_progress(progress)
         sites = self.sites

@@ -124,6 +124,8 @@ def _sample(spec: Spec, seed: Tensor, shape: LogitShape, counter: _Counter) -> A
 
 def draw_for(spec: Spec, stream: Stream, shape: LogitShape) -> Tensor:
     """What one regulariser draws from its stream."""
+    if isinstance(spec, HardMasking) and spec.heads == "stratified":
+        return _stratified(stream, shape, min(spec.k, shape.columns), None)
     if isinstance(spec, HardMasking | DropKey | AttentionDropout):
         return stream.uniforms(*shape)
     if isinstance(spec, GaussianNoise):
@@ -137,12 +139,30 @@ def draw_for(spec: Spec, stream: Stream, shape: LogitShape) -> Tensor:
     raise bad_argument("spec", "a spec that attentiondrop.torch can compute", spec)
 
 
+def _stratified(stream: Stream, shape: LogitShape, ranks: int, rows: Tensor | None) -> Tensor:
+    """Uniforms [B, H, N or rows, ranks] of which, over the heads, one lies in each H-th part of [0, 1).
+
+    `(m + u) / H` with one u for all heads and m a random order of them: then the number of uniforms below p is the
+    floor or the ceiling of `p * H`, and each of them is uniform by itself.
+    """
+    heads = shape.heads
+    words = stream.words(shape.batch, heads + 1, shape.rows, ranks)
+    if rows is not None:
+        words = words._replace(line=words.line[:, :, rows])
+    drawn = words.uniforms()
+    order = drawn[:, :heads].argsort(dim=1).argsort(dim=1)
+    # A sum that rounds up to 1 would escape p = 1.
+    return ((order + drawn[:, heads:]) / heads).clamp_max(1.0 - 2.0**-24)
+
+
 def _excerpt_for(spec: Spec, stream: Stream, shape: LogitShape, excerpt: Excerpt) -> Tensor:
     """What `draw_for` draws for the whole call, at the rows of the excerpt."""
     if isinstance(spec, BlurSmoothing | DropHead):
         whole = draw_for(spec, stream, excerpt.whole)
         by_sample = isinstance(spec, DropHead) or spec.sampling == "sample"
         return whole[: shape.batch] if by_sample else whole
+    if isinstance(spec, HardMasking) and spec.heads == "stratified":
+        return _stratified(stream, excerpt.whole, min(spec.k, shape.columns), excerpt.rows)[: shape.batch]
     words = stream.words(shape.batch, *excerpt.whole[1:])
     words = words._replace(line=words.line[:, :, excerpt.rows])
     return words.normals() if isinstance(spec, GaussianNoise) else words.uniforms()

@@ -67,7 +67,8 @@ def perturb_logits(leaf: Active, logits: Tensor, visible: Tensor | None) -> tupl
     """One logit-level regulariser with its fields taken from the spec."""
     spec, shape = leaf.spec, LogitShape(*logits.shape)
     if isinstance(spec, HardMasking):
-        return regularisers.hard_masking(logits, visible, leaf.draw(shape), leaf.rate("p"), spec.k, spec.fill)
+        by_rank = spec.heads == "stratified"
+        return regularisers.hard_masking(logits, visible, leaf.draw(shape), leaf.rate("p"), spec.k, spec.fill, by_rank)
     if isinstance(spec, BlurSmoothing):
         kernel = regularisers.gaussian_kernel(blur_sigma(leaf, shape, logits.dtype), spec.width)
         return regularisers.blur_smoothing(logits, visible, kernel, spec.axes, spec.edges)

@@ -108,8 +108,11 @@ class Monitor:
             candidates = visible if visible is not None else torch.ones_like(logits, dtype=torch.bool)
             if isinstance(spec, HardMasking):
                 candidates = regularisers.top_k(logits, visible, spec.k)
+            uniform, p = leaf.draw(shape), leaf.rate("p")
+            by_rank = isinstance(spec, HardMasking) and spec.heads == "stratified"
+            below = regularisers.below_by_rank(logits, visible, uniform, p) if by_rank else uniform < p
             candidates = candidates.expand_as(logits)
-            self._add("drop", label, leaf.gate, candidates & (leaf.draw(shape) < leaf.rate("p")), candidates)
+            self._add("drop", label, leaf.gate, candidates & below, candidates)
 
     def _add(self, kind: str, label: str, gate: Tensor | None, values: Tensor, counts: Tensor | None = None) -> None:
         # What `OneOf` did not choose was not there.

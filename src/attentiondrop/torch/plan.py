@@ -39,6 +39,8 @@ class Plan(NamedTuple):
 
 def plan_of(leaves: list[Active]) -> Plan | str:
     """The plan, or the reason why there is none."""
+    if any(isinstance(leaf.spec, HardMasking) and leaf.spec.heads == "stratified" for leaf in leaves):
+        return "stratified draws belong to ranks, which need the logits"
     stages: list[list[Active]] = [[], [], [], [], []]
     logits = [leaf for leaf in leaves if leaf.spec.level == "logits"]
     for place, leaf in enumerate(logits):

@@ -36,11 +36,23 @@ def without_emptying(dropped: Tensor, logits: Tensor, visible: Tensor | None) ->
     return dropped & ~(emptied & top_k(logits, visible, 1))
 
 
+def below_by_rank(logits: Tensor, visible: Tensor | None, uniform: Tensor, p: Rate) -> Tensor:
+    """Whether the uniform of its rank [..., k] is below `p`, for a row's k largest logits; False for the others."""
+    shown = logits.detach() if visible is None else logits.detach().masked_fill(~visible, -torch.inf)
+    # Stable, so that ties go to the lower key.
+    order = shown.sort(dim=-1, descending=True, stable=True).indices[..., : uniform.shape[-1]]
+    return torch.zeros_like(shown, dtype=torch.bool).scatter(-1, order, uniform < p)
+
+
 def hard_masking(
-    logits: Tensor, visible: Tensor | None, uniform: Tensor, p: Rate, k: int, fill: str
+    logits: Tensor, visible: Tensor | None, uniform: Tensor, p: Rate, k: int, fill: str, by_rank: bool = False
 ) -> tuple[Tensor, Tensor | None]:
-    """Each of the `k` largest logits of a row becomes 0 (or -inf) where its uniform is below `p`."""
-    dropped = top_k(logits, visible, k) & (uniform < p)
+    """Each of the `k` largest logits of a row becomes 0 (or -inf) where its uniform is below `p`.
+
+    A uniform belongs to a key, or, with `by_rank`, to a rank: the first one to the largest logit.
+    """
+    below = below_by_rank(logits, visible, uniform, p) if by_rank else uniform < p
+    dropped = top_k(logits, visible, k) & below
     if fill == "zero":
         return logits.masked_fill(dropped, 0.0), visible
     return _hide(logits, visible, dropped)
