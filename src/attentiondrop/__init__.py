@@ -5,7 +5,7 @@ Importing it loads no framework.
 """
 
 from . import schedules
-from .adaptive import EntropyTarget
+from .adaptive import EntropyTarget, Learnable
 from .errors import (
     ArgumentError,
     AttachError,
@@ -47,6 +47,7 @@ __all__ = [
     "EntropyTarget",
     "GaussianNoise",
     "HardMasking",
+    "Learnable",
     "OneOf",
     "ParseError",
     "ShapeError",

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from .errors import bad_argument
 from .schedules import Schedule
-from .validation import number, one_of
+from .validation import integer, number, one_of
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,53 @@ class EntropyTarget(Schedule):
     def at(self, progress: float, layer: int = 0, layers: int = 1) -> Any:
         """Where it starts: what it is later, only `attentiondrop.torch.attach` knows."""
         return self.start
+
+    def extremes(self) -> Iterator[float]:
+        """The limits."""
+        yield self.low
+        yield self.high
+
+
+@dataclass(frozen=True)
+class Learnable(Schedule):
+    """A rate that the optimiser finds, between `low` and `high`, starting at `init`.
+
+    `attach` makes a parameter of it, which belongs to the attachment and never to the model: give
+    `attachment.parameters()` to the optimiser. A sigma is learned through the Gaussian kernel. A `p` is learned through
+    a relaxed Bernoulli: the decision stays 0 or 1, its gradient is that of `sigmoid((logit(p) - logit(u)) / 0.5)`; this
+    is there for hard masking with `fill="zero"` and for dropout of the weights.
+
+    Args:
+        init: the first value.
+        low: a limit that is never reached.
+        high: the other one.
+        heads: how many heads, for a value of its own for each; None for one value for the whole layer.
+
+    Example:
+        >>> import attentiondrop as ad
+        >>> print(ad.BlurSmoothing(sigma_max=Learnable(0.5, high=2.0)))
+        blur(sigma_max=learnable(init=0.5,low=0.0,high=2.0,heads=None))
+    """
+
+    init: float
+    low: float = 0.0
+    high: float = 0.5
+    heads: int | None = None
+
+    name = "learnable"
+
+    def __post_init__(self) -> None:
+        self._check("init", "low", "high")
+        if any(isinstance(value, Schedule) for value in (self.init, self.low, self.high)):
+            raise bad_argument("init", "numbers", str(self))
+        if not self.low < self.init < self.high:
+            raise bad_argument("init", f"a number between low={self.low} and high={self.high}", self.init)
+        if self.heads is not None:
+            object.__setattr__(self, "heads", integer("heads", self.heads, minimum=1))
+
+    def at(self, progress: float, layer: int = 0, layers: int = 1) -> Any:
+        """Where it starts: what it is later, only `attentiondrop.torch.attach` knows."""
+        return self.init
 
     def extremes(self) -> Iterator[float]:
         """The limits."""

@@ -131,6 +131,8 @@ def _value(reader: _Reader) -> Any:
         return token[1:-1]
     if reader.peek() == "(":
         return _schedule(reader, token)
+    if token == "None":
+        return None
     for kind in (int, float):
         # "-inf" is the word of a fill, and no field takes an infinite number.
         if token.lstrip("+-").lower() in ("inf", "nan", "infinity"):

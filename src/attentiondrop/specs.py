@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from . import schedules
+from .adaptive import Learnable
 from .errors import ArgumentError, bad_argument, warn_once
 from .schedules import Schedule
 from .validation import integer, number, one_of
@@ -107,6 +108,8 @@ class HardMasking(Spec):
         self._set("k", integer("k", self.k, minimum=1))
         one_of("fill", self.fill, ("zero", "-inf"))
         one_of("heads", self.heads, ("independent", "stratified"))
+        if isinstance(self.p, Learnable) and (self.fill, self.heads) != ("zero", "independent"):
+            raise bad_argument("p", 'a rate that is not learned, for fill="-inf" or stratified heads', str(self.p))
 
 
 @dataclass(frozen=True)
@@ -178,6 +181,7 @@ class DropKey(Spec):
 
     def __post_init__(self) -> None:
         _set_probability(self, "p")
+        _refuse_learning(self, "p")
 
 
 @dataclass(frozen=True)
@@ -192,6 +196,7 @@ class DropHead(Spec):
 
     def __post_init__(self) -> None:
         _set_probability(self, "p")
+        _refuse_learning(self, "p")
 
 
 @dataclass(frozen=True)
@@ -223,6 +228,7 @@ class Consistency(Spec):
 
     def __post_init__(self) -> None:
         _set_rate(self, "weight")
+        _refuse_learning(self, "weight")
         self._set("views", integer("views", self.views, minimum=2))
         one_of("direction", self.direction, ("forward", "reverse", "symmetric"))
         one_of("task", self.task, ("first", "mean"))
@@ -388,6 +394,12 @@ def _set_probability(spec: Spec, field: str) -> None:
             field,
             f"{field}={largest:g} is legal, but the paper reports losses above 2 points for rates over 0.5",
         )
+
+
+def _refuse_learning(spec: Spec, field: str) -> None:
+    """There is no relaxation of a decision that hides a key or a head."""
+    if isinstance(getattr(spec, field), Learnable):
+        raise bad_argument(field, f"a rate that is not learned, in {spec.name}(...)", str(getattr(spec, field)))
 
 
 def _specs(name: str, parts: Any) -> tuple[Spec, ...]:

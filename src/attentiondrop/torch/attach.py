@@ -5,10 +5,10 @@ from __future__ import annotations
 import fnmatch
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from torch import nn
+from torch import Tensor, nn
 
 from ..errors import AttachError, AttentionDropWarning, bad_argument
 from ..parsing import parse
@@ -17,6 +17,7 @@ from ..specs import Consistency, Spec
 from ..validation import integer, one_of
 from .draws import numbered
 from .functional import BACKENDS, Backend
+from .learned import LearnedRate
 from .monitoring import SiteStats
 
 # Each import registers its kind of site.
@@ -123,7 +124,8 @@ class Attachment:
             for site in self.sites
             if site.monitor is not None and site.monitor.controllers
         }
-        return {"progress": self.progress, "adaptive": adaptive}
+        learned = {name: rate.raw.detach().clone() for name, rate in self._learned()}
+        return {"progress": self.progress, "adaptive": adaptive, "learned": learned}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where `state_dict` was taken, with the same specs."""
@@ -134,12 +136,33 @@ class Attachment:
                 raise bad_argument("state", "the state of an attachment with the same specs", name)
             for controller, saved in zip(known[name], states, strict=True):
                 controller.load(saved)
+        for name, rate in self._learned():
+            if name not in state["learned"]:
+                raise bad_argument("state", "the state of an attachment with the same specs", name)
+            rate.raw.data.copy_(state["learned"][name])
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """The rates that are learned, for the optimiser; the model's own `parameters()` never has them.
+
+        >>> import torch, attentiondrop as ad
+        >>> layer = nn.TransformerEncoderLayer(d_model=16, nhead=2, batch_first=True)
+        >>> attachment = attach(layer, ad.BlurSmoothing(sigma_max=ad.Learnable(0.5, high=2.0)))
+        >>> optimiser = torch.optim.AdamW([{"params": layer.parameters()}, {"params": attachment.parameters()}])
+        """
+        return (rate.raw for _, rate in self._learned())
+
+    def _learned(self) -> Iterator[tuple[str, LearnedRate]]:
+        for site in self.sites:
+            for number, fields in ({} if site.driven is None else site.driven.values).items():
+                for field, value in fields.items():
+                    if isinstance(value, LearnedRate):
+                        yield f"{site.name}.{number}.{field}", value
 
     def rates(self) -> dict[str, dict[str, Any]]:
-        """What the rates of each site that change are now: scheduled, or adaptive."""
+        """What the rates of each site that change are now: scheduled, adaptive or learned."""
         return {
             site.name: {
-                f"{leaf.name}.{field}": site.driven.values[number][field].tolist()
+                f"{leaf.name}.{field}": _plain(site.driven.values[number][field])
                 for number, leaf in numbered(site.spec)
                 for field in leaf.scheduled()
             }
@@ -243,6 +266,10 @@ def attach(model: nn.Module, spec: Choice | Patterns, backend: Backend = "auto")
             stacklevel=2,
         )
     return attachment
+
+
+def _plain(rate: Tensor | LearnedRate) -> Any:
+    return (rate().detach() if isinstance(rate, LearnedRate) else rate).tolist()
 
 
 def detach(model: nn.Module) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -14,7 +16,7 @@ _WEIGHT = 0.1
 class Controller:
     """Moves one rate of one site. `values` is the site's own mapping, whose entry `field` it keeps up to date."""
 
-    def __init__(self, rule: EntropyTarget, values: dict[str, Tensor], field: str) -> None:
+    def __init__(self, rule: EntropyTarget, values: dict[str, Any], field: str) -> None:
         self.rule, self.values, self.field = rule, values, field
         self.estimate: Tensor | None = None
 

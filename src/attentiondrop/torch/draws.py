@@ -22,6 +22,7 @@ from ..specs import (
     OneOf,
     Spec,
 )
+from .learned import LearnedRate
 from .random import Stream
 
 #: The stream of SDPA's own `dropout_p`, out of reach of the numbers that regularisers get.
@@ -37,8 +38,8 @@ class LogitShape(NamedTuple):
     columns: int
 
 
-#: Number of a regulariser -> field -> its value as a tensor, 0-dim or one entry for each head.
-Values = Mapping[int, dict[str, Tensor]]
+#: Number of a regulariser -> field -> its value as a tensor, 0-dim or one entry for each head; or what gives one.
+Values = Mapping[int, dict[str, Tensor | LearnedRate]]
 
 
 class Driven(NamedTuple):
@@ -88,6 +89,11 @@ class Active(NamedTuple):
         if isinstance(value, Tensor) and value.ndim == 1:
             value = value.view(-1, 1, 1)
         return value if self.gate is None else self.gate * value
+
+    @property
+    def is_learned(self) -> bool:
+        """Whether a rate has a gradient."""
+        return torch.is_grad_enabled() and any(value.requires_grad for value in self.values.values())
 
     @property
     def differs_by_head(self) -> bool:
@@ -196,7 +202,11 @@ def active_leaves(spec: Spec, seed: Tensor, dtype: torch.dtype, values: Values |
 
 
 def _values_of(leaf: Active, values: Values, dtype: torch.dtype) -> dict[str, Tensor]:
-    found = {field: value.to(leaf.seed.device, dtype) for field, value in values.get(leaf.number, {}).items()}
+    given = {
+        field: value() if isinstance(value, LearnedRate) else value
+        for field, value in values.get(leaf.number, {}).items()
+    }
+    found = {field: value.to(leaf.seed.device, dtype) for field, value in given.items()}
     for field, schedule in leaf.spec.scheduled().items():
         if field not in found:
             if not isinstance(schedule, PerHead) or not all(isinstance(value, float) for value in schedule.values):
@@ -257,9 +267,8 @@ def suits_operators(leaf: Active) -> bool:
     """Whether our operators can blur by this leaf: not where heads or samples have sigmas of their own that are
     tensors, or sigma has a gradient.
     """
-    tensors = leaf.values.values()
     one = leaf.spec.sampling == "batch" and not leaf.differs_by_head
-    return not leaf.values or (one and not any(value.requires_grad for value in tensors))
+    return not leaf.values or (one and not leaf.is_learned)
 
 
 def blur_arguments(leaf: Active) -> BlurArguments:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ..adaptive import EntropyTarget
-from ..schedules import PerHead
+from ..adaptive import EntropyTarget, Learnable
+from ..schedules import PerHead, Schedule
 from ..specs import Spec
 from .controller import Controller
 from .draws import Driven, numbered
+from .learned import LearnedRate
 
 
 def driven_at(
@@ -23,16 +24,21 @@ def driven_at(
         return None
     like = next(module.parameters(), torch.empty(0))
     now = spec.at(progress, layer, layers)
-    values: dict[int, dict[str, Tensor]] = {}
+    values: dict[int, dict[str, Tensor | LearnedRate]] = {}
     for (number, scheduled), (_, leaf) in zip(numbered(spec), numbered(now), strict=True):
-        values[number] = {field: _tensor(getattr(leaf, field), like) for field in scheduled.scheduled()}
+        values[number] = {
+            field: _value(schedule, getattr(leaf, field), like) for field, schedule in scheduled.scheduled().items()
+        }
     if before is None:
         return Driven(now, values)
     # The numbers in its spec stay those of the first evaluation: nothing reads them where there is a tensor.
     for number, scheduled in numbered(spec):
         for field, schedule in scheduled.scheduled().items():
             old, new = before.values[number][field], values[number][field]
-            # What adapts is not set by the progress, but moves along with its module.
+            # What adapts or is learned is not set by the progress, but moves along with its module.
+            if isinstance(old, LearnedRate) or isinstance(new, LearnedRate):
+                old.to(like.device)
+                continue
             new = old.to(new) if isinstance(schedule, EntropyTarget) else new
             if (old.shape, old.device, old.dtype) == (new.shape, new.device, new.dtype):
                 old.copy_(new)
@@ -53,6 +59,8 @@ def controllers_of(spec: Spec, driven: Driven | None) -> tuple[Controller, ...]:
     )
 
 
-def _tensor(value: float | PerHead, like: Tensor) -> Tensor:
+def _value(schedule: Schedule, value: float | PerHead, like: Tensor) -> Tensor | LearnedRate:
+    if isinstance(schedule, Learnable):
+        return LearnedRate(schedule, like)
     dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
     return torch.tensor(value.values if isinstance(value, PerHead) else value, dtype=dtype, device=like.device)

@@ -44,6 +44,8 @@ def _why_not_inside(inputs: Inputs, plan: Plan, bias: Tensor | None) -> str | No
     leaves = [leaf for leaf in (plan.noise, plan.drop, plan.dropout) if leaf is not None]
     if any(leaf.differs_by_head for leaf in leaves):
         return "rates that differ between heads need the logits"
+    if any(leaf.is_learned for leaf in leaves):
+        return "the gradient of a rate that is learned needs the logits"
     if bias is not None and bias.requires_grad and torch.is_grad_enabled():
         return "the gradient of a bias or an additive mask needs the gradients of all logits"
     size = max(inputs.q.shape[-1], inputs.v.shape[-1])

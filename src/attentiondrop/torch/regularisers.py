@@ -6,11 +6,20 @@ Rates are floats or 0-dim tensors. Selections and decisions are never differenti
 
 from __future__ import annotations
 
+from typing import TypeGuard
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from .learned import relaxed_below
+
 Rate = float | Tensor
+
+
+def is_learned(rate: Rate) -> TypeGuard[Tensor]:
+    """Whether a rate needs a gradient."""
+    return isinstance(rate, Tensor) and rate.requires_grad and torch.is_grad_enabled()
 
 
 def top_k(logits: Tensor, visible: Tensor | None, k: int) -> Tensor:
@@ -51,6 +60,10 @@ def hard_masking(
 
     A uniform belongs to a key, or, with `by_rank`, to a rank: the first one to the largest logit.
     """
+    if is_learned(p):
+        # A hidden logit must not make the gradient of p infinite.
+        shown = logits if visible is None else logits.masked_fill(~visible, 0.0)
+        return shown * (1.0 - top_k(logits, visible, k) * relaxed_below(uniform, p)), visible
     below = below_by_rank(logits, visible, uniform, p) if by_rank else uniform < p
     dropped = top_k(logits, visible, k) & below
     if fill == "zero":
@@ -148,6 +161,8 @@ def attention_dropout(weights: Tensor, uniform: Tensor, p: Rate) -> Tensor:
     kept = 1.0 - p
     # At p = 1 nothing is kept, so any finite factor will do.
     factor = 1.0 / torch.clamp_min(kept, 2.0**-24) if isinstance(kept, Tensor) else 1.0 / max(kept, 2.0**-24)
+    if is_learned(p):
+        return weights * factor * (1.0 - relaxed_below(uniform, p))
     return (weights * factor).masked_fill(uniform < p, 0.0)
 
 

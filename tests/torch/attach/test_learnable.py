@@ -1,0 +1,180 @@
+"""`Learnable`: gradients that are right, or at least point the right way, and parameters that are the attachment's own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import attentiondrop as ad
+from attentiondrop.torch import attach
+from attentiondrop.torch.driving import driven_at
+from attentiondrop.torch.functional import Options, perturbed_attention
+
+
+def site(spec: ad.Spec) -> Any:
+    return driven_at(spec, 0.0, 0, 1, nn.Linear(1, 1, dtype=torch.float64), None)
+
+
+def loss_of(spec: ad.Spec, is_causal: bool, backend: Any) -> tuple[Any, Any]:
+    drop = site(spec)
+    q, k, v = torch.randn(3, 2, 3, 7, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    (fields,) = drop.values.values()
+    (rate,) = fields.values()
+
+    def loss(raw: Tensor) -> Tensor:
+        torch.manual_seed(1)
+        with torch.no_grad():
+            rate.raw.copy_(raw)
+        fields_now = {name: _Given(rate, raw) for name in fields}
+        driven = drop._replace(values=dict.fromkeys(drop.values, fields_now))
+        output = perturbed_attention(q, k, v, driven, Options(is_causal=is_causal), backend=backend).output
+        return (output * torch.arange(4.0, dtype=torch.float64)).square().sum()
+
+    return loss, rate.raw.detach().clone().requires_grad_()
+
+
+class _Given(torch.nn.Module):
+    """A rate computed from a tensor that `gradcheck` varies."""
+
+    def __new__(cls, rate: Any, raw: Tensor) -> Tensor:  # type: ignore[misc]
+        value: Tensor = rate.low + (rate.high - rate.low) * raw.sigmoid()
+        return value
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("backend", ["eager", "auto"])
+@pytest.mark.parametrize(
+    "spec",
+    [
+        ad.BlurSmoothing(ad.Learnable(0.8, high=2.0)),
+        ad.BlurSmoothing(ad.Learnable(0.8, high=2.0, heads=3), sampling="sample", edges="renormalize"),
+        ad.GaussianNoise(ad.Learnable(0.3, high=2.0)),
+    ],
+    ids=str,
+)
+def test_the_gradient_of_sigma_is_exact(spec: ad.Spec, backend: str, is_causal: bool) -> None:
+    loss, raw = loss_of(spec, is_causal, backend)
+    assert torch.autograd.gradcheck(loss, raw, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "spec", [ad.HardMasking(p=ad.Learnable(0.25), k=3), ad.AttentionDropout(ad.Learnable(0.25))], ids=str
+)
+def test_decisions_stay_hard(spec: ad.Spec) -> None:
+    """The output is that of a plain rate; p has a gradient, queries have theirs."""
+    q, k, v = torch.randn(3, 2, 3, 7, 4, dtype=torch.float64)
+    q.requires_grad_()
+    outputs, gradients = [], []
+    for drop in (site(spec), spec.at(0.0)):
+        torch.manual_seed(1)
+        output = perturbed_attention(q, k, v, drop, Options(is_causal=True)).output
+        (gradient,) = torch.autograd.grad(output.square().sum(), q)
+        outputs.append(output)
+        gradients.append(gradient)
+    torch.testing.assert_close(*outputs)
+    torch.testing.assert_close(*gradients)
+
+
+class Toy(nn.Module):
+    """One attention whose first key is a distraction that it cannot help looking at."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(4, 1, batch_first=True).requires_grad_(False)
+        self.attention.in_proj_weight.copy_(torch.eye(4).repeat(3, 1))
+        self.attention.out_proj.weight.copy_(torch.eye(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        output: Tensor = self.attention(x, x, x, need_weights=False)[0]
+        return output
+
+
+@pytest.mark.parametrize("wanted", ["the mean", "the largest"])
+@pytest.mark.parametrize(
+    "spec, low, high",
+    [
+        (ad.HardMasking(p=ad.Learnable(0.25, high=0.5), k=1), 0.15, 0.35),
+        (ad.BlurSmoothing(ad.Learnable(1.0, high=2.0)), 0.8, 1.2),
+    ],
+    ids=str,
+)
+def test_rates_move_where_the_loss_is_lower(spec: ad.Spec, low: float, high: float, wanted: str) -> None:
+    """A loss that rewards attending to the mean asks for more perturbation, one that rewards the largest for less."""
+    torch.manual_seed(0)
+    model = Toy()
+    attachment = attach(model, spec)
+    optimiser = torch.optim.Adam(attachment.parameters(), lr=0.1)
+    for _ in range(60):
+        x = 2.5 * torch.randn(32, 6, 4)
+        target = x.mean(1, keepdim=True) if wanted == "the mean" else (2.0 * x @ x.mT).softmax(-1) @ x
+        loss = (model(x) - target).square().mean()
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    (rate,) = attachment.rates()["attention"].values()
+    assert rate > high if wanted == "the mean" else rate < low
+
+
+def test_parameters_belong_to_the_attachment() -> None:
+    model = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    names = [name for name, _ in model.named_parameters()]
+    keys = list(model.state_dict())
+    attachment = attach(model, ad.BlurSmoothing(ad.Learnable(0.5, high=2.0, heads=2)))
+    assert [name for name, _ in model.named_parameters()] == names and list(model.state_dict()) == keys
+    (raw,) = attachment.parameters()
+    assert raw.shape == (2,)
+    model(torch.randn(2, 5, 16)).sum().backward()
+    assert raw.grad is not None and raw.grad.abs().sum() > 0
+    with torch.no_grad():
+        raw += 1.0
+    attachment.set_progress(0.7)
+    again = attach(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), attachment.sites[0].spec)
+    again.load_state_dict(attachment.state_dict())
+    assert again.rates() == attachment.rates() != {}
+    with pytest.raises(ad.AttentionDropError, match="state: expected the state of an attachment with the same specs"):
+        again.load_state_dict({"progress": 0.0, "adaptive": {}, "learned": {}})
+
+
+def test_compiled() -> None:
+    torch._dynamo.reset()
+    model = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+    attachment = attach(model, ad.BlurSmoothing(ad.Learnable(0.5, high=2.0)))
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    gradients = []
+    x = torch.randn(2, 5, 16)
+    for function in (model, compiled):
+        torch.manual_seed(1)
+        gradients.append(torch.autograd.grad(function(x).square().sum(), list(attachment.parameters())))
+    torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (lambda: ad.Learnable(0.5), "init: expected a number between low=0.0 and high=0.5, received 0.5"),
+        (lambda: ad.DropKey(ad.Learnable(0.1)), r"p: expected a rate that is not learned, in dropkey\(...\)"),
+        (lambda: ad.DropHead(ad.Learnable(0.1)), r"p: expected a rate that is not learned, in drophead\(...\)"),
+        (
+            lambda: ad.HardMasking(ad.Learnable(0.1), fill="-inf"),
+            'p: expected a rate that is not learned, for fill="-inf"',
+        ),
+        (lambda: ad.Learnable(0.1, heads=0), "heads: expected a number >= 1, received 0"),
+    ],
+)
+def test_bad_rates(make: Any, message: str) -> None:
+    with pytest.raises(ad.AttentionDropError, match=message):
+        make()
+
+
+def test_fused_says_why_not() -> None:
+    q = torch.randn(1, 2, 5, 4, dtype=torch.float64)
+    with pytest.raises(ad.BackendError, match="the gradient of a rate that is learned needs the logits"):
+        perturbed_attention(q, q, q, site(ad.GaussianNoise(ad.Learnable(0.1))), Options(), backend="fused")
+
+
+def test_texts() -> None:
+    for spec in (ad.BlurSmoothing(ad.Learnable(0.7, high=2.0, heads=4)), ad.GaussianNoise(ad.Learnable(0.1))):
+        assert ad.parse(str(spec)) == spec and ad.from_dict(spec.to_dict()) == spec
