@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 from .. import __version__
 from ..errors import AttentionDropError
-from . import bench, compare, info
+from . import bench, compare, info, show
 from .extras import MissingExtraError
 
-COMMANDS = (compare, bench, info)
+COMMANDS = (compare, bench, show, info)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
