@@ -165,7 +165,9 @@ def value_and_gradients(
 
 def to_numpy(x: Any) -> np.ndarray:
     """Any tensor as float64."""
-    return np.asarray(keras.ops.convert_to_numpy(keras.ops.cast(keras.ops.stop_gradient(x), "float64"))).astype("float64")
+    return np.asarray(keras.ops.convert_to_numpy(keras.ops.cast(keras.ops.stop_gradient(x), "float64"))).astype(
+        "float64"
+    )
 
 
 def errors(spec: Spec, case: Case, dtype: str, seed: int = 5) -> dict[str, float]:

@@ -7,7 +7,24 @@ except ImportError as error:
         'attentiondrop.keras needs Keras 3; install it with: pip install "attentiondrop[keras]", and a backend'
     ) from error
 
+from .attach import Attachment, attach
+from .callbacks import ScheduleCallback, set_rates
+from .consistency import ConsistencyModel, ConsistencyResult, consistency_loss, divergence
 from .functional import attention, attention_weights
 from .layers import AttentionDrop, GroupedQueryAttention, MultiHeadAttention
 
-__all__ = ["AttentionDrop", "GroupedQueryAttention", "MultiHeadAttention", "attention", "attention_weights"]
+__all__ = [
+    "AttentionDrop",
+    "Attachment",
+    "ConsistencyModel",
+    "ConsistencyResult",
+    "GroupedQueryAttention",
+    "MultiHeadAttention",
+    "ScheduleCallback",
+    "attach",
+    "attention",
+    "attention_weights",
+    "consistency_loss",
+    "divergence",
+    "set_rates",
+]

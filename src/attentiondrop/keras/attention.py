@@ -20,7 +20,7 @@ Tensor = Any
 
 
 class Sight(NamedTuple):
-    """What hides and shifts logits: `visible` and `bias` have 4 dimensions and broadcast to [B, H, N, M], or are None."""
+    """What hides and shifts logits; `visible` and `bias` are None, or have 4 dimensions that fit [B, H, N, M]."""
 
     visible: Tensor | None = None
     bias: Tensor | None = None

@@ -1,4 +1,4 @@
-"""The regularisers of one call with their draws: passed in, in the form of `attentiondrop.reference`, or from a seed."""
+"""The regularisers of one call with their draws: passed in, as `attentiondrop.reference` takes them, or from a seed."""
 
 from __future__ import annotations
 

@@ -121,8 +121,9 @@ def attention_weights(
     logits = _tensor("logits", logits)
     if len(logits.shape) != 4:
         raise ShapeError(f"logits: expected [batch, heads, queries, keys], received {list(logits.shape)}")
-    acting = drop is not None and training
-    leaves = leaves_of(drop, LogitShape(*ops.shape(logits)), seed, draws, rates) if acting else []
+    leaves = []
+    if drop is not None and training:
+        leaves = leaves_of(drop, LogitShape(*ops.shape(logits)), seed, draws, rates)
     sight = _sight(mask, None, is_causal)
     check_both_axes(leaves, sight.visible, is_causal)
     weights = perturbed_weights(ops.cast(logits, work_dtype(logits)), leaves, sight)

@@ -109,10 +109,14 @@ class AttentionDrop(keras.layers.Layer):
         """What happens to the attention in training, with its present rates."""
         return self._site.spec
 
-    def call(self, logits: Tensor, mask: Tensor | None = None, training: bool = True, is_causal: bool = False) -> Tensor:
+    def call(
+        self, logits: Tensor, mask: Tensor | None = None, training: bool = True, is_causal: bool = False
+    ) -> Tensor:
         """Attention weights in the dtype of the logits; rows that see no key give zeros."""
         site, rates = self._site, self._site.rates.state
-        return attention_weights(logits, site.spec, mask, is_causal, training=training, seed=site.generator, rates=rates)
+        return attention_weights(
+            logits, site.spec, mask, is_causal, training=training, seed=site.generator, rates=rates
+        )
 
     def compute_output_shape(self, logits_shape: tuple[int | None, ...], *args: Any) -> tuple[int | None, ...]:
         """Weights have the shape of the logits."""

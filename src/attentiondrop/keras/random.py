@@ -36,7 +36,7 @@ def seed_words(seed: Any) -> tuple[Tensor, Tensor]:
     `seed` is a `SeedGenerator` (which moves on), an int, two integers in a tensor (as TensorFlow's stateless functions
     take them), or None for the global generator of Keras.
     """
-    if isinstance(seed, bool) or isinstance(seed, float | str):
+    if isinstance(seed, bool | float | str):
         raise bad_argument("seed", "an int, a keras.random.SeedGenerator, a tensor of two integers, or None", seed)
     if isinstance(seed, int):
         return _constant(seed & 0xFFFFFFFF), _constant((seed >> 32) & 0xFFFFFFFF)

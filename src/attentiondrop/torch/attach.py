@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import fnmatch
-import re
-import warnings
-from collections.abc import Mapping
-from typing import Any, NamedTuple
-
 from torch import nn
 
-from ..errors import AttachError, AttentionDropWarning, bad_argument
-from ..parsing import parse
-from ..specs import Consistency, Spec
+from ..attaching import (
+    BaseAttachment,
+    Choice,
+    Patterns,
+    Unreached,
+    choose,
+    chosen_sites,
+    nothing_reached,
+    read_patterns,
+    warn_of_unreached,
+)
+from ..errors import bad_argument
+from ..specs import Spec
 from ..validation import one_of
 from .functional import BACKENDS, Backend
 
@@ -21,48 +25,30 @@ from .sites import multihead as _multihead  # noqa: F401
 from .sites import sdpa as _sdpa  # noqa: F401
 from .sites import transformers as _transformers  # noqa: F401
 from .sites.base import Site, install, site_of, uninstall
-from .sites.discovery import Found, find_attention
-
-Choice = Spec | str | None
-Patterns = Mapping[str, Choice]
+from .sites.discovery import find_attention
 
 
-class Unreached(NamedTuple):
-    """An attention module that `attach` saw and left alone."""
-
-    name: str
-    cls: str
-    reason: str
-
-
-class Attachment:
+class Attachment(BaseAttachment):
     """What `attach` did to a model, and the handle to change or undo it. Also a context manager that removes itself."""
 
     def __init__(self, model: nn.Module, backend: Backend) -> None:
         self.model = model
         self.backend = backend
-        self.unreached: tuple[Unreached, ...] = ()
         self._modules: list[nn.Module] = []
 
     @property
     def sites(self) -> tuple[Site, ...]:
         """The attached sites: `name`, `spec`, `backend` and `kind` of each."""
-        return tuple(site for module in self._modules if (site := site_of(module)) is not None)
+        return tuple(site for site, _ in self.rows())
 
-    @property
-    def consistency(self) -> Consistency | None:
-        """The consistency loss that the specs name, for `consistency_loss`."""
-        specs = (leaf for site in self.sites for leaf in site.spec.leaves())
-        return next((leaf for leaf in specs if isinstance(leaf, Consistency)), None)
+    def rows(self) -> list[tuple[Site, str]]:
+        """The attached sites, each with the name of its module's class."""
+        pairs = ((site_of(module), type(module).__name__) for module in self._modules)
+        return [(site, cls) for site, cls in pairs if site is not None]
 
-    def update(self, spec: Choice | Patterns) -> None:
-        """Give the sites other specs; every site must still get one. A compiled model notices."""
-        chosen = [(site, _choose(site.name, _patterns(spec))) for site in self.sites]
-        left = [site.name for site, new in chosen if new is None]
-        if left:
-            raise AttachError(f"spec: expected one for every attached site, received none for {', '.join(left)}")
-        for site, new in chosen:
-            site.spec = new  # type: ignore[assignment]
+    def assign(self, site: Site, spec: Spec) -> None:
+        """Give one site another spec."""
+        site.spec = spec
 
     def remove(self) -> None:
         """Give every module its own class back. Doing it twice does no harm."""
@@ -70,24 +56,6 @@ class Attachment:
             if site_of(module) is not None:
                 uninstall(module)
         self._modules.clear()
-
-    def __enter__(self) -> Attachment:
-        return self
-
-    def __exit__(self, *exception: Any) -> None:
-        self.remove()
-
-    def __str__(self) -> str:
-        sites = self.sites
-        lines = [f"AttentionDrop on {type(self.model).__name__}: {len(sites)} attention {_plural('site', len(sites))}"]
-        classes = {id(site_of(module)): type(module).__name__ for module in self._modules}
-        lines += _grouped([(site.name, classes[id(site)], str(site.spec)) for site in sites])
-        if self.unreached:
-            lines.append(f"not reached: {len(self.unreached)}")
-            lines += _grouped([tuple(entry) for entry in self.unreached])
-        return "\n".join(lines)
-
-    __repr__ = __str__
 
 
 def attach(model: nn.Module, spec: Choice | Patterns, backend: Backend = "auto") -> Attachment:
@@ -120,32 +88,22 @@ def attach(model: nn.Module, spec: Choice | Patterns, backend: Backend = "auto")
     if not isinstance(model, nn.Module):
         raise bad_argument("model", "a torch.nn.Module", type(model).__name__)
     one_of("backend", backend, BACKENDS)
-    patterns = _patterns(spec)
+    patterns = read_patterns(spec)
     root = _unwrapped(model)
     found = find_attention(root)
     reachable = [entry for entry in found if entry.kind is not None]
     unreached = [Unreached(e.name, type(e.module).__name__, str(e.reason)) for e in found if e.kind is None]
     if not reachable:
-        raise AttachError(_nothing_reached(root, unreached))
-    _check_patterns(patterns, reachable)
-    chosen = [(entry, drop) for entry in reachable if (drop := _choose(entry.name, patterns)) is not None]
-    if not chosen:
-        raise AttachError(f"spec: no site is left to attach to; there is {_names(reachable)}")
-
+        otherwise = "nothing in it calls scaled_dot_product_attention or is nn.MultiheadAttention"
+        raise nothing_reached(root, unreached, otherwise)
     attachment = Attachment(root, backend)
-    # What no pattern asks for is not missed either.
-    attachment.unreached = tuple(entry for entry in unreached if _choose(entry.name, patterns) is not None)
-    for entry, drop in chosen:
+    for place, drop in chosen_sites([entry.name for entry in reachable], patterns):
+        entry = reachable[place]
         install(entry.module, Site(entry.name, drop, backend, str(entry.kind)))
         attachment._modules.append(entry.module)
-    if attachment.unreached:
-        lines = "\n".join(_grouped([tuple(entry) for entry in attachment.unreached]))
-        warnings.warn(
-            f"{len(attachment.unreached)} attention {_plural('module', len(attachment.unreached))} of "
-            f"{type(root).__name__} could not be reached and will not be regularised:\n{lines}",
-            AttentionDropWarning,
-            stacklevel=2,
-        )
+    # What no pattern asks for is not missed either.
+    attachment.unreached = tuple(entry for entry in unreached if choose(entry.name, patterns) is not None)
+    warn_of_unreached(root, attachment.unreached)
     return attachment
 
 
@@ -157,65 +115,9 @@ def detach(model: nn.Module) -> int:
     return len(attached)
 
 
-def _patterns(spec: Choice | Patterns) -> dict[str, Spec | None]:
-    mapping: Mapping[Any, Any] = spec if isinstance(spec, Mapping) else {"*": spec}
-    if not isinstance(spec, Mapping) and spec is None:
-        raise bad_argument("spec", "a spec, its text, or a mapping from name patterns to them", spec)
-    patterns: dict[str, Spec | None] = {}
-    for pattern, choice in mapping.items():
-        drop = parse(choice) if isinstance(choice, str) else choice
-        if not isinstance(pattern, str) or not (drop is None or isinstance(drop, Spec)):
-            raise bad_argument("spec", "a spec, its text, or a mapping from name patterns to them", spec)
-        if drop is not None and all(isinstance(leaf, Consistency) for leaf in drop.leaves()):
-            raise bad_argument("spec", "a perturbation to go with consistency(...)", str(drop))
-        patterns[pattern] = drop
-    if not patterns:
-        raise bad_argument("spec", "at least one pattern", spec)
-    return patterns
-
-
-def _choose(name: str, patterns: Mapping[str, Spec | None]) -> Spec | None:
-    return next((drop for pattern, drop in patterns.items() if fnmatch.fnmatchcase(name, pattern)), None)
-
-
-def _check_patterns(patterns: Mapping[str, Spec | None], reachable: list[Found]) -> None:
-    for pattern in patterns:
-        if not any(fnmatch.fnmatchcase(entry.name, pattern) for entry in reachable):
-            raise AttachError(f"spec: pattern {pattern!r} matches no attention site; there is {_names(reachable)}")
-
-
 def _unwrapped(model: nn.Module) -> nn.Module:
     """The user's model inside DataParallel, DistributedDataParallel and `torch.compile`."""
     if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
         return _unwrapped(model.module)
     inner = model._modules.get("_orig_mod")
     return model if inner is None else _unwrapped(inner)
-
-
-def _nothing_reached(model: nn.Module, unreached: list[Unreached]) -> str:
-    message = f"found no attention in {type(model).__name__} that can be regularised"
-    if not unreached:
-        return f"{message}: nothing in it calls scaled_dot_product_attention or is nn.MultiheadAttention"
-    return "\n".join([f"{message}; seen, but out of reach:", *_grouped([tuple(entry) for entry in unreached])])
-
-
-def _names(found: list[Found]) -> str:
-    shown = [entry.name or "the model itself" for entry in found]
-    return ", ".join(shown[:8]) + (f" and {len(shown) - 8} more" if len(shown) > 8 else "")
-
-
-def _grouped(rows: list[tuple[str, ...]]) -> list[str]:
-    """One line for all rows that differ only in the numbers within their names."""
-    groups: dict[tuple[str, ...], list[str]] = {}
-    for name, cls, note in rows:
-        groups.setdefault((re.sub(r"\d+", "*", name), cls, note), []).append(name or "(the model itself)")
-    cells = [
-        (names[0], cls, note) if len(names) == 1 else (pattern, f"{len(names)} x {cls}", note)
-        for (pattern, cls, note), names in groups.items()
-    ]
-    widths = [max(len(cell[column]) for cell in cells) for column in (0, 1)]
-    return [f"  {name:<{widths[0]}}  {cls:<{widths[1]}}  {note}" for name, cls, note in cells]
-
-
-def _plural(word: str, count: int) -> str:
-    return word if count == 1 else word + "s"
