@@ -151,8 +151,12 @@ def value_and_gradients(
     elif BACKEND == "jax":
         import jax
 
-        output, pullback = jax.vjp(function, *tensors)
-        grads = pullback(weight)
+        def both(*inputs: Any) -> tuple[Any, Any]:
+            value, pullback = jax.vjp(function, *inputs)
+            return value, pullback(weight)
+
+        # One compilation instead of one for each operation.
+        output, grads = jax.jit(both)(*tensors)
     else:
         import torch
 
@@ -164,10 +168,10 @@ def value_and_gradients(
 
 
 def to_numpy(x: Any) -> np.ndarray:
-    """Any tensor as float64."""
-    return np.asarray(keras.ops.convert_to_numpy(keras.ops.cast(keras.ops.stop_gradient(x), "float64"))).astype(
-        "float64"
-    )
+    """Any tensor as float64; NumPy gets no bfloat16."""
+    x = keras.ops.stop_gradient(x)
+    narrow = keras.backend.standardize_dtype(x.dtype) in ("bfloat16", "float16")
+    return np.asarray(keras.ops.convert_to_numpy(keras.ops.cast(x, "float32") if narrow else x)).astype("float64")
 
 
 def errors(spec: Spec, case: Case, dtype: str, seed: int = 5) -> dict[str, float]:

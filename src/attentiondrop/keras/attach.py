@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -161,6 +162,10 @@ def _why_not(layer: Any) -> str | None:
         return "it overrides _compute_attention"
     if "_compute_attention" in vars(layer):
         return "its _compute_attention was replaced on the instance"
+    # A `call` of its own may go another way (keras-hub's XLNet); then we would do nothing and not say so.
+    code = getattr(inspect.unwrap(type(layer).call), "__code__", None)
+    if code is None or "_compute_attention" not in code.co_names:
+        return "its call does not use _compute_attention"
     return None
 
 

@@ -123,11 +123,16 @@ def convolve_visible(x: Tensor, visible: Tensor | None, kernel: Tensor, axis: in
 def masked_softmax(logits: Tensor, visible: Tensor | None) -> Tensor:
     """Softmax over the visible keys; a row that sees none gives zeros, without a NaN on the way or in the gradient."""
     if visible is None:
-        return ops.softmax(logits, axis=-1)
+        return _softmax(logits)
     seeing = ops.any(visible, axis=-1, keepdims=True)
     shown = ops.logical_or(visible, ops.logical_not(seeing))
-    weights = ops.softmax(ops.where(shown, logits, ops.full_like(logits, -np.inf)), axis=-1)
+    weights = _softmax(ops.where(shown, logits, ops.full_like(logits, -np.inf)))
     return ops.where(seeing, weights, ops.zeros_like(weights))
+
+
+def _softmax(logits: Tensor) -> Tensor:
+    # Keras warns of a softmax over one entry; for attention to one key that is no mistake.
+    return ops.exp(logits - logits) if logits.shape[-1] == 1 else ops.softmax(logits, axis=-1)
 
 
 def attention_dropout(weights: Tensor, uniform: Tensor, p: Any) -> Tensor:
@@ -135,7 +140,7 @@ def attention_dropout(weights: Tensor, uniform: Tensor, p: Any) -> Tensor:
     kept = 1.0 - p
     # At p = 1 nothing is kept, so any finite factor will do.
     floored = max(kept, 2.0**-24) if isinstance(kept, float) else _at_least(kept, 2.0**-24)
-    return ops.where(uniform < p, ops.zeros_like(weights), weights / floored)
+    return ops.where(ops.less(uniform, p), ops.zeros_like(weights), weights / floored)
 
 
 def head_factors(uniform: Tensor, p: Any, dtype: str) -> Tensor:
@@ -143,9 +148,10 @@ def head_factors(uniform: Tensor, p: Any, dtype: str) -> Tensor:
     kept = uniform >= p
     none_kept = ops.logical_not(ops.any(kept, axis=-1, keepdims=True))
     first = ops.expand_dims(ops.cast(ops.argmax(uniform, axis=-1), "int32"), -1)
-    largest = ops.arange(uniform.shape[-1], dtype="int32") == first
+    heads = ops.shape(uniform)[-1]
+    largest = ops.arange(heads, dtype="int32") == first
     kept = ops.cast(ops.logical_or(kept, ops.logical_and(none_kept, largest)), dtype)
-    return kept * (uniform.shape[-1] / ops.sum(kept, axis=-1, keepdims=True))
+    return kept * (ops.cast(heads, dtype) / ops.sum(kept, axis=-1, keepdims=True))
 
 
 def _shown(logits: Tensor, visible: Tensor | None) -> Tensor:

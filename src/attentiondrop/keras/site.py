@@ -10,7 +10,6 @@ from typing import Any
 import keras
 from keras import ops
 
-from ..errors import ArgumentError
 from ..specs import Spec
 from .attention import (
     Sight,
@@ -141,7 +140,8 @@ def _over_several_axes(
 ) -> tuple[Tensor, Tensor]:
     """Attention over axes of a higher rank, which only `MultiHeadAttention` has: its own products, flattened axes."""
     if causal:
-        raise ArgumentError("use_causal_mask: expected False for attention over several axes, received True")
+        past = layer._compute_causal_mask(query, value)
+        mask = past if mask is None else ops.logical_and(ops.cast(mask, "bool"), past)
     axes = len(layer._attention_axes)
     scaled = query * ops.cast(query.shape[-1] ** -0.5, query.dtype)
     products = ops.einsum(layer._dot_product_equation, key, scaled)
