@@ -20,7 +20,7 @@ PADDING = np.array([[1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 1, 1]], "int32")
 IMAGES = np.random.default_rng(0).normal(size=(2, 16, 16, 3)).astype("float32")
 
 
-@pytest.mark.parametrize("jit", [False, JIT])
+@pytest.mark.parametrize("jit", [True] if keras.backend.backend() == "jax" else sorted({False, JIT}))
 def test_a_later_fit_picks_an_attachment_up_and_drops_it(jit: bool) -> None:
     model = compiled(classifier(), jit_compile=jit)
     fit(model)
@@ -189,7 +189,7 @@ BACKBONES = {
 
 @pytest.mark.parametrize("name", BACKBONES)
 def test_keras_hub_backbones(name: str, tmp_path: Path) -> None:
-    if keras.backend.backend() == "jax" and name in ("DeiT", "CLIP", "Whisper"):
+    if keras.backend.backend() == "jax" and name not in ("Bert", "GPT2"):
         pytest.skip("minutes of compilation for nothing that the other backends do not show")
     hub = pytest.importorskip("keras_hub").models
     make, sites = BACKBONES[name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 
 import keras
@@ -57,13 +58,10 @@ def tolerance(spec: Spec, dtype: str) -> float:
 
 @pytest.mark.parametrize("spec", SPECS, ids=str)
 def test_matches_the_oracle(spec: Spec) -> None:
-    cases = CASES
-    if BACKEND == "jax":
-        # Each combination is a compilation; over the specs, every case has its turn in every dtype.
-        start = SPECS.index(spec)
-        cases = [CASES[(start + 5 * step) % len(CASES)] for step in range(3)]
-    for place, case in enumerate(cases):
-        for dtype in DTYPES if BACKEND != "jax" else DTYPES[place : place + 1]:
+    # torch runs every combination. Elsewhere each is a tracing or a compilation, and cases and dtypes take turns.
+    turn, stride = SPECS.index(spec), {"torch": 1, "tensorflow": 7, "jax": 13}[BACKEND]
+    for place, (case, dtype) in enumerate(itertools.product(CASES, DTYPES)):
+        if (place + turn) % stride == 0:
             found = errors(spec, case, dtype)
             assert max(found.values()) <= tolerance(spec, dtype), (str(case), dtype, found)
 
@@ -111,7 +109,7 @@ def test_large_logits_and_blind_rows_give_no_nan() -> None:
     q, k, v, grad = (rng.normal(size=(2, 5, 2, 4)) * scale for scale in (200, 20, 1, 1))
     mask = rng.random((2, 2, 5, 5)) < 0.5
     mask[:, :, 3] = False
-    for spec in SPECS if BACKEND != "jax" else SPECS[::4]:
+    for spec in SPECS if BACKEND != "jax" else SPECS[::7]:
         for dtype in ("float16", "float32"):
 
             def call(*tensors: object) -> object:

@@ -14,15 +14,13 @@ from small_models import JIT, X, Y, classifier, compiled, fit, outputs
 import attentiondrop as ad
 import attentiondrop.keras as ak
 
-SPEC = ad.parse(
-    "blur(sigma_max=1.0)+hard(p=0.3,k=3)+noise(sigma=0.2)+dropkey(p=0.1)+attndropout(p=0.1)+drophead(p=0.2)"
-)
+SPEC = ad.parse("hard(p=0.3,k=3)+noise(sigma=0.2)+drophead(p=0.2)")
 
 
-def trained(seed: int, jit: bool = False, epochs: int = 1, **options: Any) -> list[np.ndarray]:
+def trained(seed: int, jit: bool) -> list[np.ndarray]:
     keras.utils.set_random_seed(seed)
     model = compiled(classifier(ak.MultiHeadAttention, attention_drop=SPEC), jit_compile=jit)
-    fit(model, epochs=epochs, **options)
+    fit(model)
     return model.get_weights()
 
 
@@ -32,19 +30,19 @@ def distance(one: list[np.ndarray], other: list[np.ndarray]) -> float:
 
 
 def test_a_seed_repeats_a_training_compiled_or_not() -> None:
-    first, again, other = trained(1), trained(1), trained(2)
+    first, again, other = (trained(seed, JIT) for seed in (1, 1, 2))
     assert all(np.array_equal(x, y) for x, y in zip(first, again, strict=True))
     assert any((x != y).any() for x, y in zip(first, other, strict=True))
     if JIT:
         # The same draws: what differs is the order in which sums are rounded.
-        assert distance(trained(1, jit=True), first) < 1e-5
+        assert distance(trained(1, jit=False), first) < 1e-5
 
 
 def test_attached_training_repeats_too() -> None:
     def run() -> list[np.ndarray]:
         keras.utils.set_random_seed(1)
         model = compiled(classifier())
-        ak.attach(model, SPEC)
+        ak.attach(model, "dropkey(p=0.2)")
         fit(model)
         return model.get_weights()
 
@@ -204,14 +202,13 @@ def test_tf_data_and_a_gradient_tape() -> None:
                 inner,
                 X,
                 lambda output: keras.losses.SparseCategoricalCrossentropy(from_logits=True)(Y, output),
-                ad.Consistency(weight=0.5, views=3, direction="symmetric", task="mean"),
+                ad.Consistency(weight=0.5, direction="symmetric", task="mean"),
             )
         return result, tape.gradient(result.loss, inner.trainable_variables)
 
     result, gradients = step()
     views = [to_numpy(output) for output in result.outputs]
-    pairs = [(0, 1), (0, 2), (1, 2)]
-    apart = np.mean([(kl(views[a], views[b]) + kl(views[b], views[a])) / 2 for a, b in pairs])
-    assert float(result.divergence) == pytest.approx(apart, rel=1e-3) and len(views) == 3
+    apart = (kl(views[0], views[1]).mean() + kl(views[1], views[0]).mean()) / 2
+    assert float(result.divergence) == pytest.approx(apart, rel=1e-3) and len(views) == 2
     assert float(result.loss) == pytest.approx(float(result.task) + 0.5 * apart, rel=1e-4)
     assert all(gradient is not None for gradient in gradients)

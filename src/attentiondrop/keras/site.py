@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import types
 from collections.abc import Callable, Mapping
@@ -101,6 +102,7 @@ class RegularisedAttention:
     _compute_attention = _ComputeAttention()
 
 
+@functools.cache
 def _attend_as(stock: Callable[..., Any]) -> Callable[..., Any]:
     signature = inspect.signature(stock)
 
