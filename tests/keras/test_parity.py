@@ -14,6 +14,7 @@ from keras_parity import BACKEND, CASES, Case, errors, to_numpy, value_and_gradi
 import attentiondrop as ad
 import attentiondrop.keras as ak
 from attentiondrop import reference
+from attentiondrop.keras.regularisers import top_k
 from attentiondrop.specs import REGISTRY, Spec
 
 with warnings.catch_warnings():
@@ -22,6 +23,7 @@ with warnings.catch_warnings():
         ad.HardMasking(p=0.4, k=3),
         ad.HardMasking(p=0.4, k=3, fill="-inf"),
         ad.HardMasking(p=1.0, k=100, fill="-inf"),
+        ad.HardMasking(p=0.4, k=10),
         ad.BlurSmoothing(sigma_max=1.5),
         ad.BlurSmoothing(sigma_max=0.0),
         ad.BlurSmoothing(sigma_max=1.5, width=7, sigma_min=0.2, edges="renormalize", sampling="sample"),
@@ -89,6 +91,17 @@ def test_ties_go_to_the_lower_key() -> None:
     assert weights[:2].max() < weights[2:].min() and len(set(weights)) == 2
     gone = to_numpy(ak.attention_weights(logits, ad.DropKey(p=1.0), seed=0))[0, 0, 0]
     assert gone.tolist() == [1, 0, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("k", [1, 5, 16, 17, 29])
+def test_the_selection_is_that_of_the_oracle(k: int) -> None:
+    """Many ties, rows with few visible keys, and both ways of selecting: in rounds and by a threshold."""
+    rng = np.random.default_rng(k)
+    logits = rng.integers(-3, 4, size=(2, 2, 5, 30)).astype("float32")
+    visible = rng.random(logits.shape) < 0.6
+    visible[:, :, 0, 3:] = False
+    selected = np.asarray(keras.ops.convert_to_numpy(top_k(keras.ops.convert_to_tensor(logits), visible, k)))
+    assert np.array_equal(selected, reference.top_k(logits, visible, k))
 
 
 def test_gradient_of_a_dropped_logit_is_zero() -> None:
