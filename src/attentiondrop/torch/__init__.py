@@ -7,7 +7,8 @@ except ImportError as error:
         'attentiondrop.torch needs PyTorch; install it with: pip install "attentiondrop[torch]"'
     ) from error
 
-from .attach import Attachment, attach, detach
+from .attach import attach, detach
+from .attachment import Attachment
 from .diversity import head_diversity_loss
 from .functional import attention
 from .modules import AttentionDrop

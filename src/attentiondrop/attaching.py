@@ -1,0 +1,175 @@
+"""What `attach` of every framework shares: patterns for sites, and the report of what was found."""
+
+from __future__ import annotations
+
+import abc
+import fnmatch
+import re
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from .errors import AttachError, AttentionDropWarning, bad_argument
+from .parsing import parse
+from .specs import Consistency, Spec
+
+Choice = Spec | str | None
+Patterns = Mapping[str, Choice]
+
+
+class Unreached(NamedTuple):
+    """An attention module that `attach` saw and left alone."""
+
+    name: str
+    cls: str
+    reason: str
+
+
+class AttachedSite(Protocol):
+    """What a report needs to know of a site."""
+
+    name: str
+
+    @property
+    def spec(self) -> Spec:
+        """What the site does in training."""
+
+
+class BaseAttachment(abc.ABC):
+    """What `attach` did to a model, and the handle to change or undo it. Also a context manager that removes itself."""
+
+    model: Any
+    unreached: tuple[Unreached, ...] = ()
+    #: How much of the training is done, in [0, 1].
+    progress: float = 0.0
+
+    @abc.abstractmethod
+    def rows(self) -> Sequence[tuple[AttachedSite, str]]:
+        """The attached sites, each with the name of its module's class."""
+
+    @abc.abstractmethod
+    def assign(self, site: Any, spec: Spec) -> None:
+        """Give one site another spec."""
+
+    @abc.abstractmethod
+    def remove(self) -> None:
+        """Give every module its own class back. Doing it twice does no harm."""
+
+    @property
+    def consistency(self) -> Consistency | None:
+        """The consistency loss that the specs name, for `consistency_loss`."""
+        leaves = (leaf for site, _ in self.rows() for leaf in site.spec.leaves())
+        found = next((leaf for leaf in leaves if isinstance(leaf, Consistency)), None)
+        return found and found.at(self.progress)  # type: ignore[return-value]
+
+    def update(self, spec: Choice | Patterns) -> None:
+        """Give the sites other specs; every site must still get one. A compiled model notices."""
+        patterns = read_patterns(spec)
+        chosen = [(site, choose(site.name, patterns)) for site, _ in self.rows()]
+        left = [site.name for site, new in chosen if new is None]
+        if left:
+            raise AttachError(f"spec: expected one for every attached site, received none for {', '.join(left)}")
+        check_schedules([new for _, new in chosen if new is not None])
+        for site, new in chosen:
+            if new is not None:
+                self.assign(site, new)
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self.remove()
+
+    def __str__(self) -> str:
+        rows = self.rows()
+        lines = [f"AttentionDrop on {type(self.model).__name__}: {len(rows)} attention {_plural('site', len(rows))}"]
+        lines += grouped([(site.name, cls, str(site.spec)) for site, cls in rows])
+        if self.unreached:
+            lines.append(f"not reached: {len(self.unreached)}")
+            lines += grouped(self.unreached)
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+
+def read_patterns(spec: Choice | Patterns) -> dict[str, Spec | None]:
+    """A spec for everything, or specs by pattern, as checked specs by pattern."""
+    mapping: Mapping[Any, Any] = spec if isinstance(spec, Mapping) else {"*": spec}
+    if not isinstance(spec, Mapping) and spec is None:
+        raise bad_argument("spec", "a spec, its text, or a mapping from name patterns to them", spec)
+    patterns: dict[str, Spec | None] = {}
+    for pattern, choice in mapping.items():
+        drop = parse(choice) if isinstance(choice, str) else choice
+        if not isinstance(pattern, str) or not (drop is None or isinstance(drop, Spec)):
+            raise bad_argument("spec", "a spec, its text, or a mapping from name patterns to them", spec)
+        if drop is not None and all(isinstance(leaf, Consistency) for leaf in drop.leaves()):
+            raise bad_argument("spec", "a perturbation to go with consistency(...)", str(drop))
+        patterns[pattern] = drop
+    if not patterns:
+        raise bad_argument("spec", "at least one pattern", spec)
+    return patterns
+
+
+def choose(name: str, patterns: Mapping[str, Spec | None]) -> Spec | None:
+    """What the first pattern that matches says."""
+    return next((drop for pattern, drop in patterns.items() if fnmatch.fnmatchcase(name, pattern)), None)
+
+
+def chosen_sites(names: Sequence[str], patterns: Mapping[str, Spec | None]) -> list[tuple[int, Spec]]:
+    """(place in `names`, spec) of every site that a pattern asks for; a pattern that matches nothing is an error."""
+    for pattern in patterns:
+        if not any(fnmatch.fnmatchcase(name, pattern) for name in names):
+            raise AttachError(f"spec: pattern {pattern!r} matches no attention site; there is {_listed(names)}")
+    chosen = [(place, drop) for place, name in enumerate(names) if (drop := choose(name, patterns)) is not None]
+    if not chosen:
+        raise AttachError(f"spec: no site is left to attach to; there is {_listed(names)}")
+    return chosen
+
+
+def check_schedules(specs: list[Spec]) -> None:
+    """Values that do not fit each other, or the number of layers, are an error now and not in the middle of a run."""
+    for layer, spec in enumerate(specs):
+        for quarter in range(5):
+            spec.at(quarter / 4, layer, len(specs))
+
+
+def warn_of_unreached(model: Any, unreached: Sequence[Unreached]) -> None:
+    """Say what stays as it is. The warning points at the caller of `attach`."""
+    if unreached:
+        lines = "\n".join(grouped(unreached))
+        warnings.warn(
+            f"{len(unreached)} attention {_plural('module', len(unreached))} of {type(model).__name__} could not be "
+            f"reached and will not be regularised:\n{lines}",
+            AttentionDropWarning,
+            stacklevel=3,
+        )
+
+
+def nothing_reached(model: Any, unreached: Sequence[Unreached], otherwise: str) -> AttachError:
+    """The error for a model without a single site; `otherwise` says what was looked for where nothing was seen."""
+    message = f"found no attention in {type(model).__name__} that can be regularised"
+    if not unreached:
+        return AttachError(f"{message}: {otherwise}")
+    return AttachError("\n".join([f"{message}; seen, but out of reach:", *grouped(unreached)]))
+
+
+def grouped(rows: Iterable[tuple[str, str, str]]) -> list[str]:
+    """One line for all rows (name, class, note) that differ only in the numbers within their names."""
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for name, cls, note in rows:
+        groups.setdefault((re.sub(r"\d+", "*", name), cls, note), []).append(name or "(the model itself)")
+    cells = [
+        (names[0], cls, note) if len(names) == 1 else (pattern, f"{len(names)} x {cls}", note)
+        for (pattern, cls, note), names in groups.items()
+    ]
+    widths = [max(len(cell[column]) for cell in cells) for column in (0, 1)]
+    return [f"  {name:<{widths[0]}}  {cls:<{widths[1]}}  {note}" for name, cls, note in cells]
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = [name or "the model itself" for name in names]
+    return ", ".join(shown[:8]) + (f" and {len(shown) - 8} more" if len(shown) > 8 else "")
+
+
+def _plural(word: str, count: int) -> str:
+    return word if count == 1 else word + "s"

@@ -1,0 +1,226 @@
+"""`attach`: regularise the attention of a built Keras model, in one line."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import keras
+
+from ..attaching import (
+    BaseAttachment,
+    Choice,
+    Patterns,
+    Unreached,
+    check_schedules,
+    choose,
+    chosen_sites,
+    nothing_reached,
+    read_patterns,
+    warn_of_unreached,
+)
+from ..errors import bad_argument
+from ..schedules import check_progress
+from ..specs import Spec
+from .rates import check_names
+from .site import RegularisedAttention, Site, install, site_of, uninstall
+
+#: The layers whose attention we know; subclasses count as long as they leave `_compute_attention` alone.
+STOCK = (keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention)
+
+
+class Attachment(BaseAttachment):
+    """What `attach` did to a model, and the handle to change or undo it. Also a context manager that removes itself."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self._layers: list[tuple[Any, Spec | None]] = []
+
+    @property
+    def sites(self) -> tuple[Site, ...]:
+        """The attached sites: `name` and `spec` of each."""
+        return tuple(site for site, _ in self.rows())
+
+    def rows(self) -> list[tuple[Site, str]]:
+        """The attached sites, each with the name of its layer's class."""
+        pairs = ((site_of(layer), type(layer).__name__) for layer, _ in self._layers)
+        return [(site, cls) for site, cls in pairs if site is not None]
+
+    def assign(self, site: Site, spec: Spec) -> None:
+        """Give one site another spec. For other numbers alone, `set_rates` spares the compiler."""
+        layer = next(layer for layer, _ in self._layers if site_of(layer) is site)
+        install(layer, spec, site.name, place=site.rates.layer, places=site.rates.layers)
+        site_of(layer).rates.set_progress(self.progress)  # type: ignore[union-attr]
+        _forget_compiled_functions(self.model)
+
+    def set_progress(self, progress: float) -> None:
+        """Say how much of the training is done, from 0 to 1: schedules give their rates for it; nothing is compiled.
+
+        `ScheduleCallback` does it in `fit`.
+        """
+        self.progress = check_progress(progress)
+        for site in self.sites:
+            site.rates.set_progress(self.progress)
+
+    def set_rates(self, rates: Mapping[str, float]) -> None:
+        """Change numbers of the specs, such as `{"p": 0.05}` or `{"hard.p": 0.05}`; nothing is compiled again."""
+        check_names(rates, [site.spec for site in self.sites])
+        for site in self.sites:
+            site.set_rates(rates)
+
+    def remove(self) -> None:
+        """Give every layer its own class back. Doing it twice does no harm."""
+        for layer, before in self._layers:
+            name = layer.name
+            uninstall(layer)
+            base = vars(type(layer)).get("_attentiondrop_base")
+            if base is not None:
+                layer.__class__ = base
+            elif before is not None:
+                install(layer, before, name, layer.seed)
+        self._layers.clear()
+        _forget_compiled_functions(self.model)
+
+
+def attach(model: Any, spec: Choice | Patterns) -> Attachment:
+    """Perturb the attention of a built `model` in training. Nothing else about the model changes.
+
+    Weights and what `save`, `save_weights` and `clone_model` make of the model stay those of the plain model;
+    `model(x, training=False)` and `predict` are the plain model.
+
+    Args:
+        model: a built Keras model or layer: its own, keras-hub's, yours; whatever holds `MultiHeadAttention` or
+            `GroupedQueryAttention`, or subclasses that compute as they do. A model that holds it and was already
+            trained keeps its compiled step: attach to the model that you call `fit` on.
+        spec: a spec or its text for every site, or a mapping from patterns of site names (`fnmatch`) to specs, of
+            which the first that matches wins; a pattern with None, and a name that no pattern matches, is left alone.
+
+    Returns:
+        The attachment. Print it to see which attention was found and which could not be reached.
+
+    Raises:
+        AttachError: if no attention could be reached, or a pattern matches none.
+
+    Example:
+        >>> import attentiondrop as ad
+        >>> x = keras.Input((10, 16))
+        >>> y = keras.layers.MultiHeadAttention(2, 8, name="attention")(x, x)
+        >>> print(attach(keras.Model(x, y, name="small"), ad.HardMasking(p=0.1, k=5)))
+        AttentionDrop on Functional: 1 attention site
+          attention  MultiHeadAttention  hard(p=0.1,k=5)
+    """
+    if not isinstance(model, keras.layers.Layer):
+        raise bad_argument("model", "a keras.Model or a keras.Layer", type(model).__name__)
+    patterns = read_patterns(spec)
+    found = list(_find_attention(model))
+    reachable = [entry for entry in found if entry.reason is None]
+    unreached = [Unreached(e.name, type(e.layer).__name__, str(e.reason)) for e in found if e.reason is not None]
+    if not reachable:
+        seen = "nothing in it is MultiHeadAttention or GroupedQueryAttention"
+        raise nothing_reached(model, unreached, seen if model.built else f"{seen} yet, for it is not built")
+    attachment = Attachment(model)
+    chosen = chosen_sites([entry.name for entry in reachable], patterns)
+    check_schedules([drop for _, drop in chosen])
+    for number, (place, drop) in enumerate(chosen):
+        layer, before = reachable[place].layer, site_of(reachable[place].layer)
+        if not isinstance(layer, RegularisedAttention):
+            layer.__class__ = _regularised_class(type(layer))
+        install(layer, drop, reachable[place].name, place=number, places=len(chosen))
+        attachment._layers.append((layer, None if before is None else before.rates.template))
+    # What no pattern asks for is not missed either.
+    attachment.unreached = tuple(entry for entry in unreached if choose(entry.name, patterns) is not None)
+    _forget_compiled_functions(model)
+    warn_of_unreached(model, attachment.unreached)
+    return attachment
+
+
+class _Found(NamedTuple):
+    """An attention layer, and why it cannot be reached, if so."""
+
+    name: str
+    layer: Any
+    reason: str | None
+
+
+def named_layers(layer: Any, prefix: str = "", seen: set[int] | None = None) -> Iterator[tuple[str, Any]]:
+    """Every layer below (and the layer itself, under `prefix`), named by the path of layer names that leads to it."""
+    seen = set() if seen is None else seen
+    if id(layer) in seen:
+        return
+    seen.add(id(layer))
+    yield prefix, layer
+    names: dict[str, int] = {}
+    for child in layer._layers:
+        names[child.name] = names.get(child.name, 0) + 1
+        # Two sublayers may have the same name; their paths must not.
+        name = child.name if names[child.name] == 1 else f"{child.name}_{names[child.name]}"
+        yield from named_layers(child, f"{prefix}/{name}" if prefix else name, seen)
+
+
+def _find_attention(model: Any) -> Iterator[_Found]:
+    layers = list(named_layers(model))
+    reached = [name for name, layer in layers if isinstance(layer, STOCK) and _why_not(layer) is None]
+    for name, layer in layers:
+        if isinstance(layer, STOCK):
+            yield _Found(name, layer, _why_not(layer))
+        elif _looks_like_attention(layer) and not any(
+            inner.startswith(f"{name}/" if name else "") for inner in reached
+        ):
+            yield _Found(name, layer, "it computes its attention in code of its own")
+
+
+def _why_not(layer: Any) -> str | None:
+    stock = [cls._compute_attention for cls in STOCK]
+    if type(layer)._compute_attention not in stock:
+        return "it overrides _compute_attention"
+    if "_compute_attention" in vars(layer):
+        return "its _compute_attention was replaced on the instance"
+    # A `call` of its own may go another way (keras-hub's XLNet); then we would do nothing and not say so.
+    code = getattr(inspect.unwrap(type(layer).call), "__code__", None)
+    if code is None or "_compute_attention" not in code.co_names:
+        return "its call does not use _compute_attention"
+    return None
+
+
+def _looks_like_attention(layer: Any) -> bool:
+    """By name, since nothing else tells; layers that only prepare masks are none, nor are parts of something found."""
+    name = type(layer).__name__.lower()
+    return "attention" in name and "mask" not in name
+
+
+_classes: dict[type, type] = {}
+
+
+def _regularised_class(base: Any) -> type:
+    """The subclass of `base` that perturbs in training; always the same one for the same base.
+
+    It keeps the name of the base, which weight files contain, and its module, by which `.keras` files find classes:
+    what is saved of an attached model is the plain model. So is what `clone_model` and `from_config` build.
+    """
+    if base not in _classes:
+
+        def from_config(cls: Any, config: dict[str, Any]) -> Any:
+            return base.from_config(config)
+
+        members = {
+            "__module__": base.__module__,
+            "__qualname__": base.__qualname__,
+            "__doc__": base.__doc__,
+            "_attentiondrop_base": base,
+            "from_config": classmethod(from_config),
+        }
+        generated = type(base.__name__, (RegularisedAttention, base), members)
+        # A class that is registered under a package of its own is saved under that name.
+        registered = keras.saving.get_registered_name(base)
+        if registered != base.__name__:
+            keras.src.saving.object_registration.GLOBAL_CUSTOM_NAMES[generated] = registered
+        _classes[base] = generated
+    return _classes[base]
+
+
+def _forget_compiled_functions(model: Any) -> None:
+    """TensorFlow keeps the step that it traced in an earlier `fit`, and would never see a change of class."""
+    for name in ("train_function", "test_function", "predict_function"):
+        if hasattr(model, name):
+            setattr(model, name, None)

@@ -1,0 +1,209 @@
+"""The consistency loss: several perturbed passes over the same input that should agree."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import keras
+from keras import ops
+
+from ..errors import ShapeError, bad_argument
+from ..specs import Consistency, from_dict
+from .rates import Rates
+
+Tensor = Any
+
+
+class ConsistencyResult(NamedTuple):
+    """`loss` is `task + weight * divergence`; `outputs` has one entry for each view."""
+
+    loss: Tensor
+    task: Tensor
+    divergence: Tensor
+    outputs: tuple[Tensor, ...]
+
+
+def divergence(
+    outputs: Sequence[Tensor],
+    direction: str = "forward",
+    from_logits: bool = True,
+    mask: Tensor | None = None,
+) -> Tensor:
+    """The mean over all pairs of views of the KL divergence between their predictions.
+
+    Args:
+        outputs: [..., classes] of each view: logits, or probabilities with `from_logits=False`.
+        direction: "forward" `KL(a || b)` for `a` before `b`, "reverse", or "symmetric", the mean of both.
+        from_logits: whether the outputs are logits.
+        mask: which positions count, [...] without the classes; all by default.
+
+    Example:
+        >>> view = keras.ops.array([[2.0, 0.0], [0.0, 1.0]])
+        >>> float(divergence([view, view]))
+        0.0
+    """
+    for output in outputs:
+        if not hasattr(output, "shape"):
+            raise bad_argument("outputs", "one tensor of logits or probabilities a view", type(output).__name__)
+    logs = [_log_probabilities(output, from_logits) for output in outputs]
+    total = 0.0
+    pairs = list(itertools.combinations(logs, 2))
+    for one, other in pairs:
+        if direction in ("forward", "symmetric"):
+            total = total + _mean_kl(one, other, mask)
+        if direction in ("reverse", "symmetric"):
+            total = total + _mean_kl(other, one, mask)
+    return total / (len(pairs) * (2 if direction == "symmetric" else 1))
+
+
+def _log_probabilities(output: Tensor, from_logits: bool) -> Tensor:
+    wide = ops.cast(output, "float64" if "float64" in str(output.dtype) else "float32")
+    if from_logits:
+        return ops.log_softmax(wide, axis=-1)
+    # The floor of Keras's own losses, which keeps the logarithm of a vanished probability finite.
+    return ops.log(ops.clip(wide, keras.config.epsilon(), 1.0))
+
+
+def _mean_kl(one: Tensor, other: Tensor, mask: Tensor | None) -> Tensor:
+    each = ops.sum(ops.exp(one) * (one - other), axis=-1)
+    if mask is None:
+        return ops.mean(each)
+    mask = ops.convert_to_tensor(mask)
+    if len(mask.shape) != len(each.shape):
+        raise ShapeError(
+            f"mask: expected {len(each.shape)} dimensions, those of the outputs without the classes, "
+            f"received {list(mask.shape)}"
+        )
+    counted = ops.cast(mask, each.dtype)
+    shown = ops.where(ops.cast(mask, "bool"), each, ops.zeros_like(each))
+    total = ops.sum(ops.broadcast_to(counted, ops.shape(each)))
+    return ops.sum(shown) / ops.where(total > 0, total, ops.ones_like(total))
+
+
+def consistency_loss(
+    model: Callable[..., Tensor],
+    inputs: Any,
+    task_loss: Callable[[Tensor], Tensor],
+    consistency: Consistency,
+    *,
+    from_logits: bool = True,
+    mask: Tensor | None = None,
+) -> ConsistencyResult:
+    """The loss of a custom training loop: `views` passes with draws of their own, and how far they disagree.
+
+    Args:
+        model: called as `model(inputs, training=True)` once for each view.
+        inputs: whatever the model takes as its first argument.
+        task_loss: from one view's output to its loss.
+        consistency: how many views, which divergence, and its weight.
+        from_logits: whether the model gives logits, or probabilities.
+        mask: which positions of a sequence count; the Keras mask of the output by default.
+
+    Example:
+        >>> import attentiondrop as ad
+        >>> model = keras.Sequential([keras.layers.Dropout(0.5), keras.layers.Dense(3)])
+        >>> result = consistency_loss(model, keras.ops.ones((4, 8)), keras.ops.mean, ad.Consistency(weight=0.5))
+        >>> bool(result.divergence > 0), len(result.outputs)
+        (True, 2)
+    """
+    if not isinstance(consistency, Consistency):
+        raise bad_argument("consistency", "attentiondrop.Consistency(...)", consistency)
+    outputs = tuple(model(inputs, training=True) for _ in range(consistency.views))
+    counted = outputs[: 1 if consistency.task == "first" else None]
+    task = sum(task_loss(output) for output in counted) / len(counted)
+    apart = divergence(outputs, consistency.direction, from_logits, _mask_of(outputs[0]) if mask is None else mask)
+    weighted = ops.cast(apart, task.dtype) * consistency.weight
+    return ConsistencyResult(task + weighted, task, apart, outputs)
+
+
+def _mask_of(output: Tensor) -> Tensor | None:
+    return getattr(output, "_keras_mask", None)
+
+
+class _Views:
+    """The outputs of the present step, out of sight of Keras's tracking of attributes."""
+
+    outputs: tuple[Tensor, ...] = ()
+
+
+@keras.saving.register_keras_serializable(package="attentiondrop")
+class ConsistencyModel(keras.Model):
+    """A model whose training adds the consistency loss; works with `compile`, `fit` and everything they take.
+
+    In training it runs `model` once for each view; the metrics see the first. In eval it is `model`, whose weights it
+    shares: save `.model` for files that exchange with the plain one. The weight of the loss is a rate that
+    `ScheduleCallback({"consistency.weight": ...})` drives.
+
+    Args:
+        model: gives one tensor of logits, or of probabilities with `from_logits=False`.
+        consistency: how many views, which divergence, and its weight.
+        from_logits: whether the model gives logits.
+        **kwargs: as for any Keras model.
+
+    Example:
+        >>> import attentiondrop as ad
+        >>> plain = keras.Sequential([keras.Input((8,)), keras.layers.Dropout(0.5), keras.layers.Dense(3)])
+        >>> model = ConsistencyModel(plain, ad.Consistency(weight=0.5))
+        >>> model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        >>> history = model.fit(keras.ops.ones((4, 8)), keras.ops.zeros((4,), "int32"), verbose=0)
+    """
+
+    def __init__(
+        self, model: Any, consistency: Consistency | None = None, from_logits: bool = True, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        if not isinstance(model, keras.Model):
+            raise bad_argument("model", "a keras.Model", type(model).__name__)
+        consistency = Consistency() if consistency is None else consistency
+        if not isinstance(consistency, Consistency):
+            raise bad_argument("consistency", "attentiondrop.Consistency(...)", consistency)
+        self.model = model
+        self.from_logits = from_logits
+        self._rates = Rates(consistency)
+        self._seed_generators.append(self._rates)
+        self._views = _Views()
+
+    @property
+    def consistency(self) -> Consistency:
+        """The loss, with its present weight."""
+        spec: Any = self._rates.spec
+        result: Consistency = spec
+        return result
+
+    def call(self, inputs: Any, training: bool | None = None) -> Tensor:
+        """The output of the model; in training that of the first view, and the loss is added."""
+        if not training:
+            return self.model(inputs, training=training)
+        spec = self.consistency
+        outputs = tuple(self.model(inputs, training=True) for _ in range(spec.views))
+        apart = divergence(outputs, spec.direction, self.from_logits, _mask_of(outputs[0]))
+        self.add_loss(apart * ops.cast(self._rates.state[0], apart.dtype))
+        self._views.outputs = outputs
+        return outputs[0]
+
+    def compute_loss(
+        self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = True
+    ) -> Tensor:
+        """The loss that `compile` names, of the first view or of all of them, plus everything added by layers."""
+        outputs, self._views.outputs = self._views.outputs, ()
+        if not training or self.consistency.task == "first" or not outputs:
+            return super().compute_loss(x, y, y_pred, sample_weight, training)
+        each = [super(ConsistencyModel, self).compute_loss(x, y, output, sample_weight, training) for output in outputs]
+        return sum(each) / len(each)
+
+    def get_config(self) -> dict[str, Any]:
+        """The inner model and the loss."""
+        return {
+            **super().get_config(),
+            "model": keras.saving.serialize_keras_object(self.model),
+            "consistency": self.consistency.to_dict(),
+            "from_logits": self.from_logits,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
+        """The model that `get_config` described."""
+        model = keras.saving.deserialize_keras_object(config["model"], custom_objects=custom_objects)
+        return cls(**{**config, "model": model, "consistency": from_dict(config["consistency"])})

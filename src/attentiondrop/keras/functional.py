@@ -1,0 +1,178 @@
+"""Functions on tensors: no layer needed, in eager code, `tf.function(jit_compile=True)` and `jax.jit`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from ..errors import ArgumentError, ShapeError, bad_argument
+from ..specs import Spec
+from .attention import (
+    Sight,
+    attend_on_logits,
+    attend_to_blurred_keys,
+    perturbed_weights,
+    runs_on_blurred_keys,
+    work_dtype,
+)
+from .draws import LogitShape, leaves_of
+from .rates import check_computable
+from .visibility import both, check_both_axes, split
+
+Tensor = Any
+
+
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    drop: Spec | None = None,
+    bias: Tensor | None = None,
+    mask: Tensor | None = None,
+    scale: float | None = None,
+    is_causal: bool = False,
+    flash_attention: bool | None = None,
+    *,
+    training: bool = True,
+    seed: Any = None,
+    draws: Any = None,
+    rates: Tensor | None = None,
+) -> Tensor:
+    """`keras.ops.dot_product_attention` whose distribution is perturbed as `drop` says.
+
+    With `drop=None` or `training=False` it is that call, with the same arguments. Rows that see no key give zeros.
+
+    Args:
+        query: [B, N, H, D].
+        key: [B, M, Hk, D], H a multiple of Hk.
+        value: [B, M, Hk, E].
+        drop: what to do to the attention. A `Consistency` inside is left to `consistency_loss`.
+        bias: added to the logits, broadcastable to [B, H, N, M]; -inf (or close to it) hides a key.
+        mask: boolean (True: visible) or additive, broadcastable to [B, H, N, M].
+        scale: of the dot products; `1 / sqrt(D)` by default.
+        is_causal: row i sees the keys j <= i.
+        flash_attention: as in Keras, where the call or the blurred keys come down to it; the other regularisers
+            compute on the logits, whatever it says.
+        training: whether the perturbation acts.
+        seed: an int (the same draws in every call), a `keras.random.SeedGenerator`, two integers in a tensor, or
+            None for the global generator of Keras.
+        draws: the draws themselves, as `attentiondrop.reference` takes them, instead of a seed.
+        rates: the numbers p, sigma, sigma_max, sigma_min of the spec, in the order of its parts and fields, in one
+            tensor: a compiled function then takes other rates without being compiled again.
+
+    Returns:
+        [B, N, H, E] in the dtype of the queries.
+
+    Example:
+        >>> import attentiondrop as ad
+        >>> q = k = v = keras.random.normal((2, 10, 4, 8))
+        >>> tuple(attention(q, k, v, ad.HardMasking(p=0.1, k=3), is_causal=True, seed=0).shape)
+        (2, 10, 4, 8)
+    """
+    check_spec("drop", drop, optional=True)
+    if drop is None or not training:
+        return ops.dot_product_attention(
+            query,
+            key,
+            value,
+            bias=bias,
+            mask=mask,
+            scale=scale,
+            is_causal=is_causal,
+            flash_attention=flash_attention,
+        )
+    query, key, value = (_tensor(name, x) for name, x in (("query", query), ("key", key), ("value", value)))
+    heads = _check_heads(query, key, value)
+    if key.shape[2] != heads:
+        key, value = (ops.repeat(x, heads // x.shape[2], axis=2) for x in (key, value))
+    batch, rows, heads, depth = ops.shape(query)
+    check_numbers("drop", drop)
+    leaves = leaves_of(drop, LogitShape(batch, heads, rows, ops.shape(key)[1]), seed, draws, rates)
+    sight = _sight(mask, bias, is_causal)
+    check_both_axes(leaves, sight.visible, is_causal)
+    scale = depth**-0.5 if scale is None else scale
+    if runs_on_blurred_keys(query, value, leaves, sight):
+        return attend_to_blurred_keys(query, key, value, leaves, sight, scale, flash_attention)
+    return attend_on_logits(query, key, value, leaves, sight, scale)[0]
+
+
+def attention_weights(
+    logits: Tensor,
+    drop: Spec | None = None,
+    mask: Tensor | None = None,
+    is_causal: bool = False,
+    *,
+    training: bool = True,
+    seed: Any = None,
+    draws: Any = None,
+    rates: Tensor | None = None,
+) -> Tensor:
+    """The paper's interface as a function: logits [B, H, N, M] in, attention weights out, in the dtype of the logits.
+
+    The arguments are those of `attention`. With `drop=None` or `training=False` it is a softmax over the visible keys.
+
+    Example:
+        >>> import attentiondrop as ad
+        >>> weights = attention_weights(keras.random.normal((2, 4, 10, 10)), ad.BlurSmoothing(sigma_max=0.5), seed=0)
+        >>> bool(keras.ops.all(keras.ops.abs(keras.ops.sum(weights, axis=-1) - 1) < 1e-5))
+        True
+    """
+    check_spec("drop", drop, optional=True)
+    logits = _tensor("logits", logits)
+    if len(logits.shape) != 4:
+        raise ShapeError(f"logits: expected [batch, heads, queries, keys], received {list(logits.shape)}")
+    leaves = []
+    if drop is not None and training:
+        check_numbers("drop", drop)
+        leaves = leaves_of(drop, LogitShape(*ops.shape(logits)), seed, draws, rates)
+    sight = _sight(mask, None, is_causal)
+    check_both_axes(leaves, sight.visible, is_causal)
+    weights = perturbed_weights(ops.cast(logits, work_dtype(logits)), leaves, sight)
+    return ops.cast(weights, logits.dtype)
+
+
+def check_spec(name: str, drop: Any, optional: bool = False) -> None:
+    """A spec, and not its text or its name."""
+    if not (isinstance(drop, Spec) or (optional and drop is None)):
+        raise bad_argument(name, "a spec such as attentiondrop.HardMasking()" + ", or None" * optional, drop)
+
+
+def check_numbers(name: str, drop: Spec) -> None:
+    """A function has no progress: schedules must have been evaluated."""
+    check_computable(drop)
+    for leaf in drop.leaves():
+        for field, schedule in leaf.scheduled().items():
+            raise bad_argument(f"{name}.{field}", "a number (spec.at(progress) evaluates schedules)", str(schedule))
+
+
+def _tensor(name: str, x: Any) -> Tensor:
+    if isinstance(x, keras.KerasTensor):
+        raise ArgumentError(
+            f"{name}: expected a tensor with values, received a KerasTensor: a functional model would draw once, when "
+            "it is built, and never again; use a layer (AttentionDrop, MultiHeadAttention) there"
+        )
+    return ops.convert_to_tensor(x)
+
+
+def _check_heads(query: Tensor, key: Tensor, value: Tensor) -> int:
+    shapes = [tuple(x.shape) for x in (query, key, value)]
+    if any(len(shape) != 4 for shape in shapes):
+        raise ShapeError(f"query, key, value: expected [batch, positions, heads, size], received {shapes}")
+    heads, key_heads = shapes[0][2], shapes[1][2]
+    fits = heads % key_heads == 0 and shapes[2][2] == key_heads and shapes[0][3] == shapes[1][3]
+    if not fits or shapes[1][1] != shapes[2][1]:
+        raise ShapeError(
+            "query, key, value: expected [B, N, H, D], [B, M, Hk, D], [B, M, Hk, E] with H a multiple of Hk, "
+            f"received {shapes}"
+        )
+    return int(heads)
+
+
+def _sight(mask: Any, bias: Any, is_causal: bool) -> Sight:
+    visible, added = split(mask)
+    seen, shift = split(bias, "bias")
+    if added is not None:
+        shift = added if shift is None else shift + added
+    return Sight(both(visible, seen), shift, is_causal)

@@ -1,0 +1,134 @@
+"""Keras layers: the stock ones with `attention_drop=`, and the paper's interface from logits to weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+from ..parsing import parse
+from ..specs import Spec, from_dict
+from .functional import attention_weights, check_spec
+from .site import RegularisedAttention, Site, install, site_of
+
+Tensor = Any
+
+
+def spec_from(drop: Any, name: str) -> Spec:
+    """A spec from a spec, its text, or the dictionary that a configuration file holds."""
+    spec = parse(drop) if isinstance(drop, str) else from_dict(drop) if isinstance(drop, dict) else drop
+    check_spec(name, spec)
+    result: Spec = spec
+    return result
+
+
+def _saved(site: Site) -> dict[str, Any]:
+    """The spec with its schedules where it has some, otherwise with its present rates."""
+    template = site.rates.template
+    scheduled = any(leaf.scheduled() for leaf in template.leaves())
+    return (template if scheduled else site.spec).to_dict()
+
+
+class _WithAttentionDrop(RegularisedAttention):
+    """What the stock attention layers have in common here: one more argument."""
+
+    def __init__(self, *args: Any, attention_drop: Spec | str | dict[str, Any] | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if attention_drop is not None:
+            layer: Any = self
+            install(layer, spec_from(attention_drop, "attention_drop"), layer.name, layer.seed)
+
+    @property
+    def attention_drop(self) -> Spec | None:
+        """What happens to the attention in training, with its present rates."""
+        site = site_of(self)
+        return None if site is None else site.spec
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration of the stock layer, and the spec as plain JSON types."""
+        config: dict[str, Any] = super().get_config()  # type: ignore[misc]
+        site = site_of(self)
+        return {**config, "attention_drop": None if site is None else _saved(site)}
+
+
+@keras.saving.register_keras_serializable(package="attentiondrop")
+class MultiHeadAttention(_WithAttentionDrop, keras.layers.MultiHeadAttention):
+    """`keras.layers.MultiHeadAttention` with one more argument, `attention_drop`.
+
+    In eval it is the stock layer, flash attention included. In training the spec acts on the logits, the weights or
+    the heads; blur alone runs as plain attention on blurred keys, so the backend's fused attention stays. The layer's
+    own `dropout` acts after it. Weight files exchange with the stock layer in both directions.
+
+    Args:
+        *args: as for `keras.layers.MultiHeadAttention`.
+        attention_drop: a spec or its text, or None for the stock layer.
+        **kwargs: as for `keras.layers.MultiHeadAttention`.
+
+    Example:
+        >>> import attentiondrop as ad
+        >>> layer = MultiHeadAttention(num_heads=2, key_dim=8, attention_drop=ad.HardMasking(p=0.1, k=5))
+        >>> x = keras.random.normal((2, 10, 16))
+        >>> tuple(layer(x, x, use_causal_mask=True, training=True).shape)
+        (2, 10, 16)
+    """
+
+
+@keras.saving.register_keras_serializable(package="attentiondrop")
+class GroupedQueryAttention(_WithAttentionDrop, keras.layers.GroupQueryAttention):
+    """`keras.layers.GroupQueryAttention` with one more argument, `attention_drop`: see `MultiHeadAttention`.
+
+    Example:
+        >>> layer = GroupedQueryAttention(8, 4, 2, attention_drop="blur(sigma_max=0.5)")
+        >>> x = keras.random.normal((2, 10, 16))
+        >>> tuple(layer(x, x, training=True).shape)
+        (2, 10, 16)
+    """
+
+
+@keras.saving.register_keras_serializable(package="attentiondrop")
+class AttentionDrop(keras.layers.Layer):
+    """The paper's interface as a layer: logits in, attention weights out; perturbed in training, a softmax otherwise.
+
+    Called on its own it trains; inside a model it follows the model.
+
+    Args:
+        spec: what to do to the attention, or its text.
+        seed: of the draws; a new one for each layer by default, from what `keras.utils.set_random_seed` set.
+        **kwargs: as for any Keras layer.
+
+    Shape:
+        logits [B, H, N, M]; mask (boolean, True: visible, or additive) broadcastable to it; weights like the logits.
+
+    Example:
+        >>> import attentiondrop as ad
+        >>> drop = AttentionDrop(ad.BlurSmoothing(sigma_max=0.5))
+        >>> tuple(drop(keras.random.normal((2, 4, 10, 10))).shape)
+        (2, 4, 10, 10)
+    """
+
+    def __init__(self, spec: Spec | str | dict[str, Any], seed: int | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.seed = seed
+        self._site = install(self, spec_from(spec, "spec"), self.name, seed)
+
+    @property
+    def spec(self) -> Spec:
+        """What happens to the attention in training, with its present rates."""
+        return self._site.spec
+
+    def call(
+        self, logits: Tensor, mask: Tensor | None = None, training: bool = True, is_causal: bool = False
+    ) -> Tensor:
+        """Attention weights in the dtype of the logits; rows that see no key give zeros."""
+        site, rates = self._site, self._site.rates.state
+        return attention_weights(
+            logits, site.spec, mask, is_causal, training=training, seed=site.generator, rates=rates
+        )
+
+    def compute_output_shape(self, logits_shape: tuple[int | None, ...], *args: Any) -> tuple[int | None, ...]:
+        """Weights have the shape of the logits."""
+        return logits_shape
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration of any layer, and the spec as plain JSON types."""
+        return {**super().get_config(), "spec": _saved(self._site), "seed": self.seed}

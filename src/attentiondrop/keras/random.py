@@ -1,0 +1,116 @@
+"""Random numbers by position, as in `attentiondrop.torch.random`: the same seed words give the same numbers there.
+
+Why not `keras.random`: TensorFlow's stateless generators give other numbers under XLA than without it, and each backend
+has generators of its own. A hash of (seed, regulariser, position) in integer arithmetic is the same on all three
+backends, compiled or not. Only the seed comes from a `keras.random.SeedGenerator`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+# The only way to the global generator that `seed=None` means everywhere in Keras, with its errors under JAX tracing.
+from keras.src.random.seed_generator import draw_seed
+
+from ..errors import ShapeError, bad_argument
+
+Tensor = Any
+
+_GOLDEN = 0x9E3779B1
+_PRIME = 0x85EBCA77
+_MIX_1 = 0x7FEB352D
+_MIX_2 = 0x846CA68B
+
+#: torch multiplies no uint32; TensorFlow computes int32 on the host when it has a GPU.
+_WORD = "int32" if keras.backend.backend() == "torch" else "uint32"
+
+
+def seed_words(seed: Any) -> tuple[Tensor, Tensor]:
+    """The low and the high word of the seed of one call.
+
+    `seed` is a `SeedGenerator` (which moves on), an int, two integers in a tensor (as TensorFlow's stateless functions
+    take them), or None for the global generator of Keras.
+    """
+    if isinstance(seed, bool | float | str):
+        raise bad_argument("seed", "an int, a keras.random.SeedGenerator, a tensor of two integers, or None", seed)
+    if isinstance(seed, int):
+        return _constant(seed & 0xFFFFFFFF), _constant((seed >> 32) & 0xFFFFFFFF)
+    drawn = draw_seed(seed) if seed is None or isinstance(seed, keras.random.SeedGenerator) else seed
+    words = ops.convert_to_tensor(drawn)
+    if tuple(words.shape) != (2,):
+        raise ShapeError(f"seed: expected two integers, received a tensor of shape {tuple(words.shape)}")
+    words = ops.cast(words, _WORD)
+    return words[0], words[1]
+
+
+class Stream:
+    """The draws of one regulariser in one call: a seed and the number of the regulariser within its spec."""
+
+    def __init__(self, words: tuple[Tensor, Tensor], number: int) -> None:
+        low, high = words
+        offset = _constant(number * _GOLDEN & 0xFFFFFFFF)
+        self.key = _mix(ops.bitwise_xor(low, _mix(ops.add(high, offset))))
+
+    def uniforms(self, batch: Any, heads: Any, rows: Any, columns: Any) -> Tensor:
+        """Uniforms in [0, 1) of shape [batch, heads, rows, columns], float32."""
+        return _to_uniform(self._words(batch, heads, rows, columns))
+
+    def normals(self, batch: Any, heads: Any, rows: Any, columns: Any) -> Tensor:
+        """Standard normals of the same shape, by Box and Muller from two words at each position."""
+        first = self._words(batch, heads, rows, columns)
+        second = _finish(ops.bitwise_xor(first, _constant(_PRIME)))
+        # (n + 1) / 2^24 is never 0, so the logarithm is finite.
+        radius = ops.sqrt(-2.0 * ops.log(_to_uniform(first) + 2.0**-24))
+        return radius * ops.cos(2.0 * math.pi * _to_uniform(second))
+
+    def uniform_vector(self, length: Any) -> Tensor:
+        """`length` uniforms in [0, 1), float32."""
+        return _to_uniform(self._lines(length))
+
+    def _words(self, batch: Any, heads: Any, rows: Any, columns: Any) -> Tensor:
+        one = _constant(1)
+        line = ops.reshape(self._lines(batch * heads * rows), (batch, heads, rows, 1))
+        start = _mix(ops.bitwise_xor(self.key, _constant(_PRIME)))
+        column = _mix(ops.add(start, _positions(columns)))
+        return ops.multiply(ops.bitwise_or(line, one), ops.bitwise_or(column, one))
+
+    def _lines(self, length: Any) -> Tensor:
+        return _mix(ops.add(self.key, _positions(length)))
+
+
+def _positions(length: Any) -> Tensor:
+    return ops.cast(ops.arange(length, dtype="int32"), _WORD)
+
+
+def _constant(value: int) -> Tensor:
+    """A 32-bit word as the backend spells it."""
+    return ops.convert_to_tensor(np.array(value, dtype=np.uint32).astype(_WORD), dtype=_WORD)
+
+
+def _shifted(x: Tensor, bits: int) -> Tensor:
+    """A logical right shift: that of a signed word copies the sign."""
+    return ops.bitwise_and(ops.right_shift(x, _constant(bits)), _constant((1 << (32 - bits)) - 1))
+
+
+def _mix(x: Tensor) -> Tensor:
+    x = ops.bitwise_xor(x, _shifted(x, 16))
+    x = ops.multiply(x, _constant(_MIX_1))
+    x = ops.bitwise_xor(x, _shifted(x, 15))
+    x = ops.multiply(x, _constant(_MIX_2))
+    return ops.bitwise_xor(x, _shifted(x, 16))
+
+
+def _finish(x: Tensor) -> Tensor:
+    x = ops.multiply(x, _constant(_GOLDEN))
+    x = ops.bitwise_xor(x, _shifted(x, 15))
+    x = ops.multiply(x, _constant(_PRIME))
+    return ops.bitwise_xor(x, _shifted(x, 13))
+
+
+def _to_uniform(x: Tensor) -> Tensor:
+    return ops.cast(_shifted(x, 8), "float32") * 2.0**-24

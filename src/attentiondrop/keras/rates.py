@@ -1,0 +1,110 @@
+"""The numbers of a spec that may change during training, in one variable that a compiled step reads.
+
+A change of rate is an assignment: nothing is traced or compiled again, on any backend.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+
+from ..adaptive import EntropyTarget, Learnable
+from ..errors import bad_argument
+from ..schedules import PerHead
+from ..specs import Compose, HardMasking, OneOf, Spec
+
+#: The fields that are rates; the others (k, width, fill, ...) shape the computation.
+FIELDS = ("p", "sigma", "sigma_min", "sigma_max", "weight")
+
+
+def rate_fields(leaf: Spec) -> list[str]:
+    """The rates of one regulariser, in the order of its fields."""
+    return [field.name for field in dataclasses.fields(leaf) if field.name in FIELDS]
+
+
+def rate_values(spec: Spec) -> list[float]:
+    """The rates of all regularisers in a spec, in order."""
+    return [getattr(leaf, field) for leaf in spec.leaves() for field in rate_fields(leaf)]
+
+
+def rate_names(spec: Spec) -> Iterator[str]:
+    """How the rates of a spec may be called: by field alone, or by short name and field."""
+    for leaf in spec.leaves():
+        for field in rate_fields(leaf):
+            yield field
+            yield f"{leaf.name}.{field}"
+
+
+def with_rates(spec: Spec, rates: Mapping[str, float]) -> Spec:
+    """`spec` with other numbers; `"hard.p"` goes before `"p"`. Bad numbers raise what the spec itself raises.
+
+    >>> import attentiondrop as ad
+    >>> print(with_rates(ad.parse("hard(p=0.1,k=5)+dropkey(p=0.1)"), {"hard.p": 0.3, "p": 0.2}))
+    hard(p=0.3,k=5)+dropkey(p=0.2)
+    """
+    if isinstance(spec, Compose):
+        return Compose([with_rates(part, rates) for part in spec.parts])
+    if isinstance(spec, OneOf):
+        return OneOf([with_rates(part, rates) for part in spec.parts], spec.weights)
+    changed = {}
+    for field in rate_fields(spec):
+        for name in (field, f"{spec.name}.{field}"):
+            if name in rates:
+                changed[field] = rates[name]
+    return dataclasses.replace(spec, **changed) if changed else spec
+
+
+def check_names(names: Mapping[str, Any], specs: list[Spec]) -> None:
+    """Every name must mean a rate of at least one of the specs."""
+    known = list(dict.fromkeys(name for spec in specs for name in rate_names(spec)))
+    for name in names:
+        if name not in known:
+            raise bad_argument("rates", f"names among {', '.join(known)}", name)
+
+
+def check_computable(spec: Spec) -> None:
+    """Refuse what only `attentiondrop.torch` can do so far."""
+    for leaf in spec.leaves():
+        if isinstance(leaf, HardMasking) and leaf.heads != "independent":
+            raise bad_argument("heads", "'independent' in attentiondrop.keras", leaf.heads)
+        for field, schedule in leaf.scheduled().items():
+            values = getattr(schedule, "values", ())
+            if any(isinstance(entry, PerHead | EntropyTarget | Learnable) for entry in (schedule, *values)):
+                expected = "a number or a schedule over training or layers in attentiondrop.keras"
+                raise bad_argument(field, expected, str(schedule))
+
+
+class Rates:
+    """A spec and the variable that holds its rates.
+
+    It has a `state` as a `keras.random.SeedGenerator` has, and is kept where a layer keeps those: then the variable is
+    part of the state that JAX passes through a compiled step, without being a weight, so that weight files stay those
+    of the stock layer.
+    """
+
+    def __init__(self, spec: Spec, dtype: str = "float32", layer: int = 0, layers: int = 1) -> None:
+        check_computable(spec)
+        #: As it was given, with its schedules, and for which of several layers.
+        self.template, self.layer, self.layers = spec, layer, layers
+        self.spec = spec.at(0.0, layer, layers)
+        values = np.array(rate_values(self.spec), dtype=dtype)
+        self.state = keras.Variable(
+            values, dtype=dtype, trainable=False, autocast=False, aggregation="none", name="attentiondrop_rates"
+        )
+
+    def set(self, rates: Mapping[str, float]) -> None:
+        """Change some numbers of the spec. Names that the spec does not have are left to others."""
+        self._assign(with_rates(self.spec, rates))
+
+    def set_progress(self, progress: float) -> None:
+        """Evaluate the schedules of the spec, if it has any."""
+        if any(leaf.scheduled() for leaf in self.template.leaves()):
+            self._assign(self.template.at(progress, self.layer, self.layers))
+
+    def _assign(self, spec: Spec) -> None:
+        self.spec = spec
+        self.state.assign(np.array(rate_values(self.spec), dtype=self.state.dtype))

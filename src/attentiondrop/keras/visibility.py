@@ -1,0 +1,64 @@
+"""Which keys each row sees: from boolean and additive masks, and from causality."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+from ..errors import ArgumentError, ShapeError
+from ..specs import BlurSmoothing
+from .draws import Leaf
+
+Tensor = Any
+
+
+def split(mask: Any, name: str = "mask") -> tuple[Tensor | None, Tensor | None]:
+    """A mask as (what is visible, what is added to the logits), both with 4 dimensions; None: nothing to say."""
+    if mask is None:
+        return None, None
+    mask = ops.convert_to_tensor(mask)
+    if len(mask.shape) > 4:
+        raise ShapeError(f"{name}: expected at most 4 dimensions, received {list(mask.shape)}")
+    for _ in range(4 - len(mask.shape)):
+        mask = ops.expand_dims(mask, 0)
+    dtype = str(mask.dtype)
+    if "float" not in dtype:
+        return ops.cast(mask, "bool"), None
+    # Half of the lowest finite value: libraries write finfo.min, and sums of it, for "hidden".
+    visible = mask > lowest(dtype) / 2
+    return visible, ops.where(visible, mask, ops.zeros_like(mask))
+
+
+def lowest(dtype: str) -> float:
+    """The lowest finite value of a dtype; NumPy alone does not know bfloat16."""
+    if "bfloat16" in dtype:
+        return -3.3895313892515355e38
+    return float(np.finfo(next(name for name in ("float64", "float32", "float16") if name in dtype)).min)
+
+
+def past(rows: Any, columns: Any) -> Tensor:
+    """Row i sees the keys j <= i: [1, 1, N, M]."""
+    row = ops.reshape(ops.arange(rows, dtype="int32"), (1, 1, rows, 1))
+    return row >= ops.reshape(ops.arange(columns, dtype="int32"), (1, 1, 1, columns))
+
+
+def both(one: Tensor | None, other: Tensor | None) -> Tensor | None:
+    """Visible to both."""
+    return other if one is None else one if other is None else ops.logical_and(one, other)
+
+
+def is_same_for_all_rows(visible: Tensor | None, is_causal: bool) -> bool:
+    """Whether rows share their keys, as far as shapes tell: values cannot be read while a graph is traced."""
+    return not is_causal and (visible is None or visible.shape[-2] == 1)
+
+
+def check_both_axes(leaves: list[Leaf], visible: Tensor | None, is_causal: bool) -> None:
+    """Blur along the queries would show a row what only later rows see."""
+    blurs = [leaf.spec for leaf in leaves if isinstance(leaf.spec, BlurSmoothing)]
+    if any(blur.axes == "both" for blur in blurs) and not is_same_for_all_rows(visible, is_causal):
+        kind = "a causal mask" if is_causal else "a mask with a row dimension"
+        raise ArgumentError(
+            f'axes: expected "keys" under {kind}, received "both", which would show a row what only later rows see'
+        )

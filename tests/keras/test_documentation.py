@@ -1,0 +1,43 @@
+"""The README's Keras code, run as it stands there, and what importing the package loads."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+from keras_parity import BACKEND
+
+import attentiondrop as ad
+
+README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_readme_example_runs(capsys: Any) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    names: dict[str, Any] = {"ad": ad}
+    exec(next(block for block in blocks if "attentiondrop.keras" in block), names)
+    assert "hard(p=0.1,k=5)" in capsys.readouterr().out
+    model = names["model"]
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    model.fit(np.ones((2, 16, 32), "float32"), np.zeros(2, "int32"), verbose=0)
+
+
+def test_the_package_loads_no_framework_that_keras_does_not() -> None:
+    code = "import sys, {}; print(sorted(n for n in ('tensorflow', 'jax', 'torch', 'keras_hub') if n in sys.modules))"
+    found = [
+        subprocess.run(
+            [sys.executable, "-c", code.format(module)],
+            env={**os.environ, "KERAS_BACKEND": BACKEND},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for module in ("keras", "attentiondrop.keras")
+    ]
+    assert found[0] == found[1]

@@ -1,0 +1,76 @@
+"""Schedules in specs: `ScheduleCallback` and `set_progress` evaluate them, layer by layer, without compiling anew."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+import attentiondrop as ad
+from attentiondrop import schedules as sc
+from attentiondrop.keras import MultiHeadAttention, ScheduleCallback, attach, attention
+
+
+def model(layers: int = 2) -> Any:
+    x = inputs = keras.Input((6, 8))
+    for number in range(layers):
+        x = keras.layers.MultiHeadAttention(2, 4, name=f"attention{number}")(x, x)
+    outputs = keras.layers.Dense(3)(keras.layers.GlobalAveragePooling1D()(x))
+    made = keras.Model(inputs, outputs)
+    made.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return made
+
+
+def test_fit_follows_the_schedules_of_the_specs() -> None:
+    plain = model()
+    attachment = attach(plain, ad.HardMasking(p=sc.Depth(sc.Linear(0.0, 0.4), 0.0), k=2))
+    seen: list[list[float]] = []
+
+    class Look(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            seen.append([site.spec.p for site in attachment.sites])
+
+    x, y = np.random.default_rng(0).normal(size=(16, 6, 8)), np.zeros(16, dtype="int32")
+    plain.fit(x, y, batch_size=8, epochs=2, verbose=0, callbacks=[ScheduleCallback(), Look()])
+    assert seen == [pytest.approx([p, 0.0]) for p in (0.0, 0.1, 0.2, 0.3)]
+
+
+def test_set_progress_and_update() -> None:
+    attachment = attach(
+        model(), ad.Compose([ad.DropKey(sc.PerLayer([0.1, sc.Linear(0.0, 0.2)])), ad.Consistency(sc.Linear(0.0, 1.0))])
+    )
+    attachment.set_progress(0.5)
+    assert [site.spec.parts[0].p for site in attachment.sites] == pytest.approx([0.1, 0.1])
+    assert attachment.consistency == ad.Consistency(0.5)
+    attachment.update(ad.DropKey(sc.Linear(0.0, 0.2)))
+    assert [site.spec.p for site in attachment.sites] == pytest.approx([0.1, 0.1])
+
+
+def test_a_layer_is_saved_with_its_schedule() -> None:
+    layer = MultiHeadAttention(2, 4, attention_drop=ad.DropKey(sc.Linear(0.1, 0.2)))
+    again = MultiHeadAttention.from_config(layer.get_config())
+    assert again.attention_drop == ad.DropKey(0.1)
+    assert again.get_config()["attention_drop"] == ad.DropKey(sc.Linear(0.1, 0.2)).to_dict()
+
+
+@pytest.mark.parametrize(
+    "spec, message",
+    [
+        (ad.HardMasking(heads="stratified"), "heads: expected 'independent' in attentiondrop.keras"),
+        (ad.DropKey(sc.PerHead([0.1, 0.2])), "p: expected a number or a schedule over training or layers"),
+        (ad.HardMasking(p=ad.EntropyTarget(0.5)), "p: expected a number or a schedule over training or layers"),
+        (ad.BlurSmoothing(ad.Learnable(0.2)), "sigma_max: expected a number or a schedule over training or layers"),
+    ],
+)
+def test_what_keras_cannot_do_yet_is_said(spec: ad.Spec, message: str) -> None:
+    with pytest.raises(ad.AttentionDropError, match=message):
+        attach(model(), spec)
+    with pytest.raises(ad.AttentionDropError, match=message):
+        attention(*[np.ones((1, 3, 2, 4), dtype="float32")] * 3, spec, seed=0)
+
+
+def test_functions_take_numbers() -> None:
+    with pytest.raises(ad.AttentionDropError, match=r"drop.p: expected a number \(spec.at\(progress\)"):
+        attention(*[np.ones((1, 3, 2, 4), dtype="float32")] * 3, ad.DropKey(sc.Linear(0.0, 0.1)), seed=0)
