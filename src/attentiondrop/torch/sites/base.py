@@ -34,6 +34,8 @@ class Site:
     extra: dict[str, Any] = field(default_factory=dict)
     #: The spec with the rates of its schedules in tensors, if it has any.
     driven: Driven | None = None
+    #: Where the schedules stand.
+    progress: float = 0.0
     #: Measures what happens to the attention, if somebody asked for it.
     monitor: Monitor | None = None
 
@@ -44,6 +46,7 @@ class Site:
 
     def set_progress(self, progress: float, layer: int, layers: int, module: nn.Module) -> None:
         """Evaluate the schedules for this layer; its tensors stay the same ones, so a compiled model stays valid."""
+        self.progress = progress
         first = self.driven is None
         self.driven = driven_at(self.spec, progress, layer, layers, module, self.driven)
         if first and (controllers := controllers_of(self.spec, self.driven)):
