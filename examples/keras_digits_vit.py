@@ -19,13 +19,24 @@ import attentiondrop as ad
 from attentiondrop.keras import ConsistencyModel, ScheduleCallback, attach
 
 
+class Positions(keras.layers.Layer):
+    """Adds a learned vector to each position."""
+
+    def build(self, shape: tuple[int | None, ...]) -> None:
+        """One vector for each position."""
+        self.table = self.add_weight(shape=shape[1:], initializer="truncated_normal")
+
+    def call(self, x: object) -> object:
+        """The sum."""
+        return x + self.table
+
+
 def vit(depth: int = 2, width: int = 48, heads: int = 4) -> keras.Model:
     """Patches of 2 x 2 pixels, so 16 of them; pre-norm blocks; mean over the patches. Plain Keras, no AttentionDrop."""
     images = keras.Input((8, 8, 1))
     h = keras.layers.Conv2D(width, 2, strides=2)(images)
     h = keras.layers.Reshape((16, width))(h)
-    positions = keras.layers.Embedding(16, width)(keras.ops.expand_dims(keras.ops.arange(16), 0))
-    h = h + positions
+    h = Positions()(h)
     for block in range(depth):
         x = keras.layers.LayerNormalization()(h)
         h = h + keras.layers.MultiHeadAttention(heads, width // heads, name=f"attention_{block}")(x, x)

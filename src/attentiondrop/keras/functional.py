@@ -9,7 +9,7 @@ from keras import ops
 
 from ..errors import ArgumentError, ShapeError, bad_argument
 from ..specs import Spec
-from .attention import (
+from .attend import (
     Sight,
     attend_on_logits,
     attend_to_blurred_keys,

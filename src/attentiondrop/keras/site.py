@@ -12,7 +12,7 @@ import keras
 from keras import ops
 
 from ..specs import Spec
-from .attention import (
+from .attend import (
     Sight,
     attend_on_logits,
     attend_to_blurred_keys,
