@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 
-from ..torch.functional import Options, perturbed_attention
+from ..torch.functional import Options
 from ..torch.sites.base import site_of
+from ..torch.sites.stacked import attend
 
 #: Without "/" or "flash" in it: transformers would look for a kernel to load.
 NAME = "attentiondrop"
@@ -44,7 +45,8 @@ def attention_forward(
         causal = query.shape[2] > 1 and attention_mask is None and causal
     if attention_mask is not None and attention_mask.shape[-1] > key.shape[-2]:
         attention_mask = attention_mask[..., : key.shape[-2]]
-    attended = perturbed_attention(
+    attended = attend(
+        site,
         query,
         key,
         value,
@@ -62,7 +64,7 @@ def attention_forward(
             sinks=None if origin == "sdpa" else s_aux,
         ),
         # Eager attention hands out its weights, so its stand-in does.
-        backend="auto" if site is None else "eager" if origin == "eager" and site.backend == "auto" else site.backend,  # type: ignore[arg-type]
+        "auto" if site is None else "eager" if origin == "eager" and site.backend == "auto" else site.backend,
     )
     weights = attended.weights if origin == "eager" else None
     return attended.output.transpose(1, 2).contiguous(), None if weights is None else weights.to(query.dtype)

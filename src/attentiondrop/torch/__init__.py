@@ -8,7 +8,18 @@ except ImportError as error:
     ) from error
 
 from .attach import Attachment, attach, detach
+from .consistency import ConsistencyResult, consistency_loss
 from .functional import attention
 from .modules import AttentionDrop
+from .passes import views
 
-__all__ = ["AttentionDrop", "Attachment", "attach", "attention", "detach"]
+__all__ = [
+    "AttentionDrop",
+    "Attachment",
+    "ConsistencyResult",
+    "attach",
+    "attention",
+    "consistency_loss",
+    "detach",
+    "views",
+]

@@ -29,6 +29,10 @@ class Site:
     kind: str
     #: What the kind of site needs to remember, for example the configuration it stands in for.
     extra: dict[str, Any] = field(default_factory=dict)
+    #: How many views of one batch are stacked in what the module attends over, while `attentiondrop.torch.views` runs.
+    views: int = 1
+    #: Who stacked them (`attentiondrop.torch.stack.Stack`).
+    stack: Any = None
 
 
 def _nothing(module: nn.Module) -> dict[str, Any]:

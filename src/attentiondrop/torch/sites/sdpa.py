@@ -10,8 +10,9 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from ...errors import AttachError
-from ..functional import attention
+from ..functional import Options
 from .base import ATTRIBUTE, KINDS, Kind, Site
+from .stacked import attend
 
 #: The attribute with which a timm module chooses between SDPA and an explicit softmax.
 SWITCH = "fused_attn"
@@ -45,18 +46,8 @@ def _perturbed(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    return attention(
-        query,
-        key,
-        value,
-        site.spec,
-        attn_mask,
-        dropout_p,
-        is_causal,
-        scale,
-        enable_gqa,
-        backend=site.backend,  # type: ignore[arg-type]
-    )
+    options = Options(attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    return attend(site, query, key, value, site.spec, options, site.backend).output
 
 
 def members(base: type[nn.Module]) -> dict[str, Any]:
