@@ -26,6 +26,7 @@ from .specs import (
     OneOf,
     Spec,
     from_dict,
+    r_drop,
 )
 
 __version__ = "0.1.0"
@@ -50,4 +51,5 @@ __all__ = [
     "Spec",
     "from_dict",
     "parse",
+    "r_drop",
 ]

@@ -1,4 +1,4 @@
-"""transformers: the attention implementation `"attentiondrop"`.
+"""transformers: the attention implementation `"attentiondrop"`, and `ConsistencyTrainer`.
 
 `attentiondrop.torch.attach` uses it on its own. Loading a model with `attn_implementation="attentiondrop"` (after
 importing this module) runs it everywhere: modules without a site then attend as with "sdpa".
@@ -73,3 +73,12 @@ def attention_forward(
 AttentionInterface.register(NAME, attention_forward)
 # Without a mask function of the same name transformers passes no mask at all, silently.
 AttentionMaskInterface.register(NAME, sdpa_mask)
+
+
+def __getattr__(name: str) -> Any:
+    # The Trainer loads half of transformers, which attaching does not need.
+    if name == "ConsistencyTrainer":
+        from .consistency_trainer import ConsistencyTrainer
+
+        return ConsistencyTrainer
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -69,8 +69,7 @@ def consistency_loss(
     settings = settings_for(model, consistency)
     outputs = views(model, inputs, settings.views, mode)
     scores = [check_logits(pick_logits(output) if logits is None else logits(output)) for output in outputs]
-    if not may_vary(model):
-        _check_varies(model, scores)
+    check_varies(model, scores)
     apart = divergence(scores, settings.direction, mask, items)
     chosen = outputs if settings.task == "mean" else outputs[:1]
     task = torch.stack([_scalar(task_loss(output)) for output in chosen]).mean()
@@ -104,6 +103,21 @@ def pick_logits(output: Any) -> Any:
     return found
 
 
+def check_varies(model: nn.Module, scores: Sequence[Tensor]) -> None:
+    """Refuse a model whose views are identical because nothing in it draws.
+
+    The logits are compared (which synchronises) only where nothing known to draw was found: if they differ, the model
+    has a way of its own.
+    """
+    if may_vary(model) or not all(torch.equal(scores[0], other) for other in scores[1:]):
+        return
+    why = "attach a spec, or give it dropout" if model.training else "it is in evaluation mode, call model.train()"
+    raise ArgumentError(
+        f"model: expected one whose passes differ, by attached sites or dropout, received {type(model).__name__} whose "
+        f"views are identical: {why}"
+    )
+
+
 def may_vary(model: nn.Module) -> bool:
     """Whether something in the model is known to draw: an attached site, or dropout of a rate above 0."""
     for module in model.modules():
@@ -111,21 +125,11 @@ def may_vary(model: nn.Module) -> bool:
             continue
         if site_of(module) is not None:
             return True
-        own = vars(module).items()
-        rates = [x for name, x in own if "drop" in name.lower() or "drop" in type(module).__name__.lower()]
+        dropout = "drop" in type(module).__name__.lower()
+        rates = [x for name, x in vars(module).items() if dropout or "drop" in name.lower()]
         if any(isinstance(x, float) and x > 0 for x in rates):
             return True
     return False
-
-
-def _check_varies(model: nn.Module, scores: list[Tensor]) -> None:
-    """Nothing known to draw was found. If the views do differ, the model has a way of its own."""
-    if all(torch.equal(scores[0], other) for other in scores[1:]):
-        how = "" if model.training else ", because it is in evaluation mode: call model.train()"
-        raise ArgumentError(
-            f"model: expected one whose passes differ, by attached sites or dropout, received {type(model).__name__} "
-            f"whose views are identical{how or ': attach a spec, or give it dropout'}"
-        )
 
 
 def _scalar(loss: Any) -> Tensor:
