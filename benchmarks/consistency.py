@@ -79,6 +79,7 @@ class ModeOutcome(Outcome):
 def main() -> int:
     """Check, time, write."""
     options = arguments()
+    where = environment(options.device, options.commit)
     torch.manual_seed(0)
     model: nn.Module = timm.create_model(options.model, num_classes=1000).to(options.device).train()
     layers = len(model.blocks)  # type: ignore[arg-type]
@@ -108,7 +109,6 @@ def main() -> int:
         outcome(row, seconds[row], seconds[SINGLE], extra[row], extra[SINGLE], about | checks.get(row, {}))
         for row in rows
     ]
-    where = environment(options.device, options.commit)
     command = shlex.join(["python", "benchmarks/consistency.py", *sys.argv[1:]])
     options.out.mkdir(parents=True, exist_ok=True)
     name = f"consistency-{where.slug}" + "-compiled" * options.compile

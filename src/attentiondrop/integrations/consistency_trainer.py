@@ -15,6 +15,7 @@ from ..specs import Consistency
 from ..torch.consistency import check_varies, pick_logits, settings_for
 from ..torch.divergence import check_logits, divergence
 from ..torch.passes import MODES, Mode, views
+from ..torch.stack import check_parted
 from ..validation import one_of
 
 #: The label that transformers' losses leave out.
@@ -82,6 +83,7 @@ class ConsistencyTrainer(Trainer):  # type: ignore[misc]
                 for output in chosen
             ]
         logits = [check_logits(self.pick_logits(output)) for output in outputs]
+        check_parted(logits[0])
         check_varies(model, logits)
         task = torch.stack(losses).mean() if settings.task == "mean" else losses[0]
         apart = self._divergence(logits, labels, settings.direction, num_items_in_batch)

@@ -14,6 +14,7 @@ from ..specs import Consistency
 from .divergence import check_logits, divergence
 from .passes import Mode, views
 from .sites.base import site_of
+from .stack import check_parted
 
 
 class ConsistencyResult(NamedTuple):
@@ -69,6 +70,7 @@ def consistency_loss(
     settings = settings_for(model, consistency)
     outputs = views(model, inputs, settings.views, mode)
     scores = [check_logits(pick_logits(output) if logits is None else logits(output)) for output in outputs]
+    check_parted(scores[0])
     check_varies(model, scores)
     apart = divergence(scores, settings.direction, mask, items)
     chosen = outputs if settings.task == "mean" else outputs[:1]
@@ -120,16 +122,14 @@ def check_varies(model: nn.Module, scores: Sequence[Tensor]) -> None:
 
 def may_vary(model: nn.Module) -> bool:
     """Whether something in the model is known to draw: an attached site, or dropout of a rate above 0."""
-    for module in model.modules():
-        if not module.training:
-            continue
-        if site_of(module) is not None:
-            return True
-        dropout = "drop" in type(module).__name__.lower()
-        rates = [x for name, x in vars(module).items() if dropout or "drop" in name.lower()]
-        if any(isinstance(x, float) and x > 0 for x in rates):
-            return True
-    return False
+    training = [module for module in model.modules() if module.training]
+    return any(site_of(module) is not None for module in training) or any(map(_has_dropout, training))
+
+
+def _has_dropout(module: nn.Module) -> bool:
+    dropout = "drop" in type(module).__name__.lower()
+    rates = (x for name, x in vars(module).items() if dropout or "drop" in name.lower())
+    return any(isinstance(rate, float) and rate > 0 for rate in rates)
 
 
 def _scalar(loss: Any) -> Tensor:

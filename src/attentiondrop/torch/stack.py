@@ -157,12 +157,40 @@ class _Return(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, stack: Stack) -> Tensor:
         ctx.stack = stack
+        ctx.parted = x.dim() > 0 and x.shape[0] == stack.size
         return x.view_as(x)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         ctx.stack.replay()
         return gradients[0], None
+
+
+def check_parted(logits: Tensor) -> None:
+    """Refuse logits of one view that were made from nothing but tensors that all views share.
+
+    A model may pick rows by the size of its inputs, and so return those of the first view alone.
+    """
+    waiting: list[Any] = [logits.grad_fn]
+    known: set[Any] = set()
+    shared = False
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in known:
+            continue
+        known.add(node)
+        parted: bool | None = getattr(node, "parted", None)
+        if parted:
+            return
+        if parted is None:
+            waiting += [parent for parent, _ in node.next_functions]
+        else:  # the node of `watch`, where the model ends: no need to look further
+            shared = True
+    if shared:
+        raise StackError(
+            "logits: expected those of one view among several, received the same for all views: the model's output "
+            'does not grow with the batch inside of it; use mode="batch", or "sequential"'
+        )
 
 
 def _state(device: torch.device) -> Any:
