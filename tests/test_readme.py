@@ -50,6 +50,19 @@ def test_the_second_example_runs() -> None:
     assert names["out"].shape == (1, 2, 6, 4) and names["weights"].shape == (1, 2, 6, 6)
 
 
+def test_the_consistency_example_runs() -> None:
+    timm = pytest.importorskip("timm")
+    import attentiondrop as ad
+    from attentiondrop.torch import attach
+
+    code = next(text for language, text in BLOCKS if language == "python" and "consistency_loss(" in text)
+    model = timm.create_model("vit_tiny_patch16_224", num_classes=5, img_size=32).train()
+    names: dict[str, Any] = {"ad": ad, "attach": attach, "model": model, "F": torch.nn.functional}
+    names |= {"images": torch.randn(2, 3, 32, 32), "labels": torch.tensor([0, 4])}
+    exec(code, names)
+    assert names["result"].divergence > 0 and model.patch_embed.proj.weight.grad is not None
+
+
 def test_every_spec_is_in_the_table() -> None:
     from attentiondrop.specs import REGISTRY
 

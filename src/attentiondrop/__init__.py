@@ -28,6 +28,7 @@ from .specs import (
     OneOf,
     Spec,
     from_dict,
+    r_drop,
 )
 
 __version__ = "0.1.0"
@@ -54,5 +55,6 @@ __all__ = [
     "Spec",
     "from_dict",
     "parse",
+    "r_drop",
     "schedules",
 ]

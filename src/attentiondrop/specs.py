@@ -234,6 +234,17 @@ class Consistency(Spec):
         one_of("task", self.task, ("first", "mean"))
 
 
+def r_drop(weight: float = 1.0, views: int = 2) -> Consistency:
+    """The consistency loss of R-Drop: symmetric KL, and the task loss averaged over the views.
+
+    R-Drop attaches nothing: the model's own dropout makes the views differ. `weight` is the alpha of its code.
+
+    >>> print(r_drop())
+    consistency(weight=1.0,direction=symmetric,task=mean)
+    """
+    return Consistency(weight=weight, views=views, direction="symmetric", task="mean")
+
+
 @dataclass(frozen=True)
 class Compose(Spec):
     """Several specs in order on the same attention; nested `Compose` are flattened.

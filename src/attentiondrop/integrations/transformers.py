@@ -1,4 +1,4 @@
-"""transformers: the attention implementation `"attentiondrop"`.
+"""transformers: the attention implementation `"attentiondrop"`, and `ConsistencyTrainer`.
 
 `attentiondrop.torch.attach` uses it on its own. Loading a model with `attn_implementation="attentiondrop"` (after
 importing this module) runs it everywhere: modules without a site then attend as with "sdpa".
@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 
-from ..torch.functional import Options, perturbed_attention
+from ..torch.functional import Options
 from ..torch.sites.base import site_of
+from ..torch.sites.stacked import attend
 
 #: Without "/" or "flash" in it: transformers would look for a kernel to load.
 NAME = "attentiondrop"
@@ -46,7 +47,8 @@ def attention_forward(
         causal = query.shape[2] > 1 and attention_mask is None and causal
     if attention_mask is not None and attention_mask.shape[-1] > key.shape[-2]:
         attention_mask = attention_mask[..., : key.shape[-2]]
-    attended = perturbed_attention(
+    attended = attend(
+        site,
         query,
         key,
         value,
@@ -64,7 +66,7 @@ def attention_forward(
             sinks=None if origin == "sdpa" else s_aux,
         ),
         # Eager attention hands out its weights, so its stand-in does.
-        backend="auto" if site is None else "eager" if origin == "eager" and site.backend == "auto" else site.backend,  # type: ignore[arg-type]
+        "auto" if site is None else "eager" if origin == "eager" and site.backend == "auto" else site.backend,
         monitor=site.monitor if site is not None and module.training else None,
     )
     weights = attended.weights if origin == "eager" else None
@@ -82,4 +84,8 @@ def __getattr__(name: str) -> Any:
         from .schedule_callback import ScheduleCallback
 
         return ScheduleCallback
+    if name == "ConsistencyTrainer":
+        from .consistency_trainer import ConsistencyTrainer
+
+        return ConsistencyTrainer
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

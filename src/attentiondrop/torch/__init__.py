@@ -9,8 +9,20 @@ except ImportError as error:
 
 from .attach import attach, detach
 from .attachment import Attachment
+from .consistency import ConsistencyResult, consistency_loss
 from .diversity import head_diversity_loss
 from .functional import attention
 from .modules import AttentionDrop
+from .passes import views
 
-__all__ = ["AttentionDrop", "Attachment", "attach", "attention", "detach", "head_diversity_loss"]
+__all__ = [
+    "AttentionDrop",
+    "Attachment",
+    "ConsistencyResult",
+    "attach",
+    "attention",
+    "consistency_loss",
+    "detach",
+    "head_diversity_loss",
+    "views",
+]

@@ -122,9 +122,13 @@ def perturbed_attention(
     options: Options,
     generator: torch.Generator | None = None,
     backend: Backend = "auto",
+    seed: Tensor | None = None,
     monitor: Monitor | None = None,
 ) -> Attended:
-    """The computation behind `attention`, which also hands out the weights of the eager path."""
+    """The computation behind `attention`, which also hands out the weights of the eager path.
+
+    A `seed` that is given takes the place of the one that the call would draw.
+    """
     number("dropout_p", options.dropout_p, 0.0, 1.0)
     if options.attn_mask is not None and options.is_causal:
         raise ArgumentError("is_causal: expected False where attn_mask is given, as in scaled_dot_product_attention")
@@ -132,7 +136,8 @@ def perturbed_attention(
     query, key, value = _autocast(query, key, value)
     with torch.autocast(query.device.type, enabled=False):
         inputs = normalise(query, key, value, options.attn_mask, options.bias, options.scale, options.enable_gqa)
-        seed = None if drop is None and options.dropout_p == 0 else draw_seed(query, generator)
+        if seed is None and (drop is not None or options.dropout_p != 0):
+            seed = draw_seed(query, generator)
         leaves = leaves_of(drop, seed, inputs.compute_dtype)
         output, weights = _dispatch(inputs, leaves, options, seed, backend)
         if monitor is not None:

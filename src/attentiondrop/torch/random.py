@@ -89,6 +89,14 @@ def draw_seed(like: Tensor, generator: torch.Generator | None = None) -> Tensor:
     return drawn.to(like.device)
 
 
+def view_seed(seed: Tensor, view: int) -> Tensor:
+    """The seed of one of several stacked views of a call; the first keeps the seed of the call.
+
+    Another constant than that of the ranks: the second view of one rank must not be the first of the next.
+    """
+    return seed ^ ((view * 0xBF58476D1CE4E5B9) & (2**63 - 1))
+
+
 class Stream:
     """The draws of one regulariser in one call: a seed and the number of the regulariser within its spec."""
 

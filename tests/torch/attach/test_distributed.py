@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 import torch.distributed as dist
+from ranks import run_two_ranks
 
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="this torch has no distributed package")
 
@@ -72,26 +67,6 @@ def worker(rank: int, kind: str) -> None:
     dist.destroy_process_group()
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 def test_two_ranks(kind: str) -> None:
-    environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1"}
-    code = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import test_distributed as t; t.worker(int(sys.argv[1]), {kind!r})"
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", code, str(rank)],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    logs = [rank.communicate(timeout=300)[0] for rank in ranks]
-    assert all(rank.returncode == 0 for rank in ranks), "\n".join(logs)
+    run_two_ranks(__file__, kind)

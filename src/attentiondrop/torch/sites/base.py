@@ -38,6 +38,10 @@ class Site:
     progress: float = 0.0
     #: Measures what happens to the attention, if somebody asked for it.
     monitor: Monitor | None = None
+    #: How many views of one batch are stacked in what the module attends over, while `attentiondrop.torch.views` runs.
+    views: int = 1
+    #: Who stacked them (`attentiondrop.torch.stack.Stack`).
+    stack: Any = None
 
     @property
     def drop(self) -> Spec | Driven:

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..functional import Options, perturbed_attention
+from ..functional import Options
 from .base import ATTRIBUTE, KINDS, Kind, Site
+from .stacked import attend
 
 
 def members(base: type[nn.Module]) -> dict[str, Any]:
@@ -64,15 +65,8 @@ def _forward(
         q, k, v = q.transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1)
     k, v, mask = _extra_keys(module, k, v, mask)
     q, k, v = (x.unflatten(-1, (module.num_heads, module.head_dim)).transpose(1, 2) for x in (q, k, v))
-    attended = perturbed_attention(
-        q,
-        k,
-        v,
-        site.drop,
-        Options(mask, module.dropout, is_causal),
-        backend="eager" if need_weights and site.backend == "auto" else site.backend,  # type: ignore[arg-type]
-        monitor=site.monitor,
-    )
+    backend = "eager" if need_weights and site.backend == "auto" else site.backend
+    attended = attend(site, q, k, v, site.drop, Options(mask, module.dropout, is_causal), backend, site.monitor)
     output = attended.output.transpose(1, 2).flatten(-2)
     output = F.linear(output, module.out_proj.weight, module.out_proj.bias)
     if not batched:

@@ -10,8 +10,9 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from ...errors import AttachError
-from ..functional import Options, perturbed_attention
+from ..functional import Options
 from .base import ATTRIBUTE, KINDS, Kind, Site
+from .stacked import attend
 
 #: The attribute with which a timm module chooses between SDPA and an explicit softmax.
 SWITCH = "fused_attn"
@@ -46,15 +47,7 @@ def _perturbed(
     enable_gqa: bool = False,
 ) -> Tensor:
     options = Options(attn_mask, dropout_p, is_causal, scale, enable_gqa)
-    return perturbed_attention(
-        query,
-        key,
-        value,
-        site.drop,
-        options,
-        backend=site.backend,  # type: ignore[arg-type]
-        monitor=site.monitor,
-    ).output
+    return attend(site, query, key, value, site.drop, options, site.backend, site.monitor).output
 
 
 def members(base: type[nn.Module]) -> dict[str, Any]:

@@ -1,0 +1,179 @@
+"""A transformers `Trainer` with the consistency loss; import it from `attentiondrop.integrations.transformers`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import Trainer
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from ..errors import bad_argument
+from ..specs import Consistency
+from ..torch.consistency import check_varies, pick_logits, settings_for
+from ..torch.divergence import check_logits, divergence
+from ..torch.passes import MODES, Mode, views
+from ..torch.stack import check_parted
+from ..validation import one_of
+
+#: The label that transformers' losses leave out.
+IGNORED = -100
+
+
+class ConsistencyTrainer(Trainer):  # type: ignore[misc]
+    """`Trainer` whose training loss is that of `attentiondrop.torch.consistency_loss`. Evaluation is one plain pass.
+
+    Label smoothing and `compute_loss_func` act on each view as they act on the output of a plain pass. The divergence
+    is averaged over the samples, or over the tokens with a label, of the whole accumulated batch, as the task loss is.
+
+    Args:
+        consistency: a spec, its text, or None for the one in the specs attached to the model.
+        consistency_mode: `"batch"`, `"sequential"` or `"shared"`, as for `consistency_loss`. With `"sequential"` the
+            model computes its own loss in each pass; otherwise cross entropy of logits and labels stands in for it,
+            shifted by one for causal language models, and other losses need `compute_loss_func`.
+
+    Logs the mean divergence as `divergence`. Override `pick_logits` for models without `logits` in their output.
+    """
+
+    def __init__(
+        self, *args: Any, consistency: Consistency | str | None = None, consistency_mode: Mode = "batch", **kwargs: Any
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        one_of("consistency_mode", consistency_mode, MODES)
+        self.consistency_mode = consistency_mode
+        self._given = consistency
+        self._divergences: list[Tensor] = []
+        settings_for(self.model, consistency)  # a missing or mistyped spec is an error now, not in the first step
+
+    @property
+    def consistency(self) -> Consistency:
+        """Weight, number of views, direction and task in force."""
+        return settings_for(self.model, self._given)
+
+    def pick_logits(self, outputs: Any) -> Any:
+        """The logits in the output of one view."""
+        return pick_logits(outputs)
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Any:
+        """The consistency loss in training, the loss of one plain pass in evaluation."""
+        if not model.training:
+            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        settings, labels = self.consistency, inputs.get("labels")
+        if self.consistency_mode == "sequential":
+            passes = [
+                super(ConsistencyTrainer, self).compute_loss(model, dict(inputs), True, num_items_in_batch)
+                for _ in range(settings.views)
+            ]
+            losses, outputs = [loss for loss, _ in passes], tuple(output for _, output in passes)
+        else:
+            outputs = views(model, self._without_labels(inputs), settings.views, self.consistency_mode)
+            chosen = outputs if settings.task == "mean" else outputs[:1]
+            losses = [
+                super(ConsistencyTrainer, self).compute_loss(
+                    _Answer(self, output), dict(inputs), num_items_in_batch=num_items_in_batch
+                )
+                for output in chosen
+            ]
+        logits = [check_logits(self.pick_logits(output)) for output in outputs]
+        check_parted(logits[0])
+        check_varies(model, logits)
+        task = torch.stack(losses).mean() if settings.task == "mean" else losses[0]
+        apart = self._divergence(logits, labels, settings.direction, num_items_in_batch)
+        loss = task + settings.weight * apart
+        return (loss, outputs[0]) if return_outputs else loss
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        """Add the mean divergence since the last time the training loss was logged."""
+        if "loss" in logs and self._divergences:
+            logs["divergence"] = float(torch.stack(self._divergences).mean())
+            self._divergences.clear()
+        super().log(logs, *args, **kwargs)
+
+    def own_loss(self, logits: Tensor, labels: Tensor, items: Tensor | int | None) -> Tensor:
+        """What the model computes from labels: cross entropy, over `items` labels in all if that is given."""
+        if labels.is_floating_point() or labels.dim() != logits.dim() - 1:
+            raise bad_argument(
+                "compute_loss_func",
+                f'a loss for labels of shape {list(labels.shape)} and {labels.dtype}, or consistency_mode="sequential"',
+                None,
+            )
+        labels = self._targets(labels.to(logits.device))
+        wide = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+        reduction = "mean" if items is None else "sum"
+        loss = F.cross_entropy(wide.flatten(0, -2), labels.flatten(), ignore_index=IGNORED, reduction=reduction)
+        return loss if items is None else loss / items
+
+    def _divergence(
+        self, logits: list[Tensor], labels: Tensor | None, direction: str, items: Tensor | int | None
+    ) -> Tensor:
+        """Over the positions with a label, divided as the Trainer divides the task loss."""
+        mask = None
+        if labels is not None and labels.shape == logits[0].shape[:-1]:
+            mask = self._targets(labels.to(logits[0].device)) != IGNORED
+        plain = divergence(logits, direction, mask)
+        self._divergences.append(plain.detach())
+        whole_batch = self.compute_loss_func is not None or (self.model_accepts_loss_kwargs and items is not None)
+        if not whole_batch:
+            return plain  # the Trainer divides by the number of accumulated batches
+        if items is None or labels is None:
+            return plain / getattr(self, "current_gradient_accumulation_steps", 1)
+        here = (labels != IGNORED if mask is None else mask).sum().to(plain.device)
+        return plain * (here / torch.as_tensor(items, device=plain.device)) * self._processes()
+
+    def _processes(self) -> int:
+        """Over how many processes gradients are averaged of which `num_items_in_batch` counts the items of all."""
+        if not self.args.average_tokens_across_devices:
+            return 1
+        return int(self.accelerator.num_processes // getattr(self, "get_tp_size", lambda: 1)())
+
+    def _targets(self, labels: Tensor) -> Tensor:
+        """The label that the logits at each position predict."""
+        return F.pad(labels, (0, 1), value=IGNORED)[..., 1:] if self._is_causal() else labels
+
+    def _is_causal(self) -> bool:
+        # The Trainer's own answer, in releases that have one, misses models that are not called ...ForCausalLM.
+        causal: bool = getattr(self, "_loss_shifts_labels", False)
+        return causal or self.model_name() in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
+
+    def model_name(self) -> str:
+        """The class name of the model inside all wrappers."""
+        model: Any = self.accelerator.unwrap_model(self.model)
+        if hasattr(model, "peft_config"):
+            model = model.base_model.model
+        return str(model._get_name())
+
+    def _without_labels(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """What the model needs for its logits alone."""
+        rest = {name: x for name, x in inputs.items() if name != "labels"}
+        model: Any = self.accelerator.unwrap_model(self.model)
+        prepare = getattr(model, "prepare_decoder_input_ids_from_labels", None)
+        if prepare is not None and "labels" in inputs and "decoder_input_ids" not in inputs:
+            # The model would make them from the labels.
+            rest["decoder_input_ids"] = prepare(labels=inputs["labels"])
+        return rest
+
+
+class _Answer(nn.Module):
+    """Stands in for the model where the Trainer asks for the loss of one view, whose output is there already."""
+
+    def __init__(self, trainer: ConsistencyTrainer, output: Any) -> None:
+        super().__init__()
+        self.answer = (trainer, output)  # in a tuple: neither is a part of this module
+
+    def forward(self, labels: Tensor | None = None, num_items_in_batch: Any = None, **inputs: Any) -> Any:
+        trainer, output = self.answer
+        if labels is None:
+            return output
+        loss = trainer.own_loss(trainer.pick_logits(output), labels, num_items_in_batch)
+        return {**output, "loss": loss}
+
+    def _get_name(self) -> str:
+        return self.answer[0].model_name()

@@ -1,0 +1,166 @@
+"""Run what comes before the first attached site once, and what follows on all views.
+
+The batch is repeated at the entrance of the first *block* that contains a site: an element of a list of layers
+(`blocks`, `encoder.layer`, `h`, ...). What reaches later modules with the batch of one view (masks, position ids, the
+inputs of a decoder) is repeated at their entrance. Which block comes first is seen while the model runs.
+"""
+
+from __future__ import annotations
+
+import inspect
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .sites.base import site_of
+from .stack import Stack, StackError, is_batched, is_folded
+from .trees import change_cache, is_cache, map_tensors
+
+#: The key of our hooks in a module's tables. Always the same: a compiled graph finds them again in the next step.
+KEY = -0xA77D
+
+
+class SharedPrefix:
+    """Where the views of one model part. Built once for a model and its sites, entered in each pass."""
+
+    def __init__(self, model: nn.Module) -> None:
+        names = {module: name for name, module in model.named_modules()}
+        #: The blocks that contain a site; the first one that is called repeats the batch.
+        self.blocks = {_block(model, name) for module, name in names.items() if site_of(module) is not None}
+        if not self.blocks:
+            raise StackError(
+                'mode: "shared" expected attached sites, found none, so there is nothing to tell where the views part: '
+                'attach first, or use mode="batch"'
+            )
+        above = {parent for block in self.blocks for parent in _above(model, names[block])}
+        watched = [module for module in _watched(model, above) if module is not model]
+        # Positional arguments by name; read here, because a compiler cannot.
+        self._hooks = [(module, self._hook(names[module], _parameters(module))) for module in watched]
+        self.stack: Stack | None = None
+        self.views = 1
+        self.batch = 0
+        self.parted = False
+        self._repeated: dict[Any, tuple[Tensor, Tensor]] = {}
+
+    def enter(self, stack: Stack) -> None:
+        """Watch the model for the time of a pass."""
+        self.stack, self.views, self.batch, self.parted = stack, stack.views, stack.batch, False
+        for module, hook in self._hooks:
+            module._forward_pre_hooks[KEY] = hook
+            module._forward_pre_hooks_with_kwargs[KEY] = True
+
+    def leave(self) -> None:
+        """Leave no trace in the model."""
+        self.stack, self.views, self.parted = None, 1, False
+        self._repeated.clear()
+        for module, _ in self._hooks:
+            module._forward_pre_hooks.pop(KEY, None)
+            module._forward_pre_hooks_with_kwargs.pop(KEY, None)
+
+    def _hook(self, name: str, parameters: Sequence[str]) -> Callable[..., Any]:
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            if self._is_single(name, module, args, kwargs):
+                return None
+            stacked = [
+                self._stacked(x, parameters[index] if index < len(parameters) else "") for index, x in enumerate(args)
+            ]
+            return tuple(stacked), {key: self._stacked(x, key) for key, x in kwargs.items()}
+
+        return hook
+
+    def _is_single(self, name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether the module is called before the views part."""
+        if torch.compiler.is_compiling():
+            self.parted = self.parted or module in self.blocks
+            return not self.parted
+        stack = self.stack
+        if stack is None:
+            return True
+        self.parted = self.parted or (module in self.blocks and not stack.replaying)
+        if not self.parted and not stack.replaying:
+            return True
+        device = next((x.device for x in (*args, *kwargs.values()) if isinstance(x, Tensor)), torch.device("cpu"))
+        return not stack.belongs(name, device)
+
+    def _stacked(self, value: Any, name: str) -> Any:
+        if is_cache(value):
+            change_cache(value, self._repeat, name)
+            return value
+        return map_tensors(value, self._repeat, name)
+
+    def _repeat(self, name: str, x: Tensor) -> Tensor:
+        if is_folded(name, x, self.batch):
+            raise StackError(
+                f'mode: "shared" cannot tell whether {name} of shape {list(x.shape)} has been repeated already: use '
+                'mode="batch", or a mask with a dimension of its own for the batch'
+            )
+        if not is_batched(name, x, self.batch):
+            return x
+        if torch.compiler.is_compiling() or self.stack is None or self.stack.replaying:
+            return torch.cat([x] * self.views)
+        # A mask goes to every layer: repeat it once. Without gradients (a checkpointed region) and with are two things.
+        key = (id(x), torch.is_grad_enabled())
+        if key not in self._repeated:
+            self._repeated[key] = (x, torch.cat([x] * self.views))
+        return self._repeated[key][1]
+
+
+_prefixes: weakref.WeakKeyDictionary[nn.Module, tuple[list[int], SharedPrefix]] = weakref.WeakKeyDictionary()
+
+
+def shared_prefix(model: nn.Module) -> SharedPrefix:
+    """The prefix of `model`, the same one as long as the same modules are attached."""
+    attached = [id(module) for module in model.modules() if site_of(module) is not None]
+    known = _prefixes.get(model)
+    if known is None or known[0] != attached:
+        known = _prefixes[model] = (attached, SharedPrefix(model))
+    return known[1]
+
+
+def _block(model: nn.Module, name: str) -> nn.Module:
+    """The block around the site `name`: the outermost element of a list of at least two modules of one class.
+
+    The outermost, because inside a block the batch of one view may still be needed, for a residual connection.
+    """
+    *parents, _ = chain = [*_above(model, name), model.get_submodule(name)]
+    lists = [(parent, child) for parent, child in zip(parents, chain[1:], strict=True) if _is_list(parent)]
+    for parent, child in lists:
+        if sum(type(other).__name__ == type(child).__name__ for other in parent.children()) > 1:
+            return child
+    for parent, child in lists:
+        if isinstance(parent, nn.ModuleList):
+            return child
+    raise StackError(
+        f'mode: "shared" cannot tell where the views part, because the site {name or "(the model itself)"!r} is in no '
+        'list of layers (nn.ModuleList, nn.Sequential): use mode="batch"'
+    )
+
+
+def _is_list(module: nn.Module) -> bool:
+    return isinstance(module, nn.ModuleList | nn.Sequential)
+
+
+def _above(model: nn.Module, name: str) -> list[nn.Module]:
+    """The modules around `name`, from the model inwards."""
+    if not name:
+        return []
+    parts = name.split(".")
+    return [model.get_submodule(".".join(parts[:depth])) for depth in range(len(parts))]
+
+
+def _watched(module: nn.Module, above: set[nn.Module]) -> list[nn.Module]:
+    """The modules at whose entrance tensors may still have the batch of one view: all that are inside no block."""
+    found = [] if isinstance(module, nn.ModuleList | nn.ModuleDict) else [module]
+    if module in above or not found:
+        for child in module.children():
+            found += _watched(child, above)
+    return found
+
+
+def _parameters(module: nn.Module) -> list[str]:
+    """The names of the positional parameters of its forward."""
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [name for name, p in inspect.signature(module.forward).parameters.items() if p.kind in positional]

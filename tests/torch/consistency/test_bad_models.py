@@ -1,0 +1,257 @@
+"""What is refused or warned of, and that it is said in words that help."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from typing import Any
+
+import pytest
+import torch
+from small_models import BATCH, BERT, CASES, GPT2, build, floats, hugging, text, tokens
+from torch import Tensor, nn
+
+import attentiondrop as ad
+from attentiondrop.torch import attach, consistency_loss, views
+
+LATE = {"encoder.layers.3.*": "dropkey(p=0.3)"}
+
+
+def mean(output: Any) -> Tensor:
+    return (output if isinstance(output, Tensor) else output.logits).mean()
+
+
+@pytest.fixture
+def model() -> nn.Module:
+    return build("encoder")
+
+
+@pytest.fixture
+def x() -> Tensor:
+    return floats(BATCH, 6, 16)
+
+
+def test_arguments(model: nn.Module, x: Tensor) -> None:
+    attach(model, LATE)
+    with pytest.raises(ad.ArgumentError, match=r"views: expected a number >= 2, received 1"):
+        ad.Consistency(views=1)
+    with pytest.raises(ad.ArgumentError, match=r"count: expected a number >= 2, received 1"):
+        views(model, x, count=1)
+    with pytest.raises(
+        ad.ArgumentError, match=r"mode: expected one of 'batch', 'sequential', 'shared', received 'twice'"
+    ):
+        views(model, x, mode="twice")
+    with pytest.raises(ad.ArgumentError, match=r"model: expected a torch.nn.Module, received 'function'"):
+        views(mean, x)
+    with pytest.raises(ad.ArgumentError, match=r"inputs: expected a tensor, a tuple .* received 'list'"):
+        views(model, [x])
+    for empty in ((), {"x": 3}, torch.zeros(0, 3)):
+        with pytest.raises(ad.ArgumentError, match=r"inputs: expected at least one tensor with a batch"):
+            views(model, empty)
+    with pytest.raises(ad.ArgumentError, match=r"consistency: expected a spec such as .* received None"):
+        consistency_loss(model, x, mean)
+    with pytest.raises(ad.ArgumentError, match=r"consistency: expected a spec such as"):
+        consistency_loss(model, x, mean, "hard(p=0.1)")
+    with pytest.raises(ad.ArgumentError, match=r"task_loss: expected .* without dimensions, received \[3, 6, 5\]"):
+        consistency_loss(model, x, lambda output: output, "consistency()")
+
+
+def test_settings_of_the_attachment(model: nn.Module, x: Tensor) -> None:
+    attach(model, {"encoder.layers.3.*": "dropkey(p=0.3)+consistency(weight=2.0,views=3)"})
+    result = consistency_loss(model, x, mean)
+    assert len(result.outputs) == 3
+    assert torch.equal(result.loss, result.task + 2.0 * result.divergence)
+
+
+class Twice(nn.Module):
+    """A model around another that returns its output in some other form."""
+
+    def __init__(self, model: nn.Module, form: Any) -> None:
+        super().__init__()
+        self.layers, self.form = nn.ModuleList([model]), form
+
+    def forward(self, x: Tensor) -> Any:
+        return self.form(self.layers[0](x))
+
+
+Pair = namedtuple("Pair", ["scores", "hidden"])
+
+
+@pytest.mark.parametrize("mode", ["batch", "shared"])
+def test_outputs_of_any_form(x: Tensor, mode: str) -> None:
+    forms = [
+        (lambda y: (y, 1), lambda out: out[0]),
+        (lambda y: [y, None], lambda out: out[0]),
+        (lambda y: {"logits": y}, None),
+        (lambda y: Pair(y, {"deep": (y, "text")}), lambda out: out.hidden["deep"][0]),
+    ]
+    for form, logits in forms:
+        model = Twice(build("encoder"), form)
+        attach(model, "dropkey(p=0.3)")
+        pick = logits or (lambda out: out["logits"])
+
+        def task(output: Any) -> Tensor:
+            return pick(output).mean()
+
+        result = consistency_loss(model, x, task, "consistency()", mode, logits=logits)
+        assert type(result.outputs[0]) is type(form(x)) and result.divergence > 0
+        if logits is not None:
+            with pytest.raises(ad.ArgumentError, match=r"logits: expected a function that picks the logits"):
+                consistency_loss(model, x, task, "consistency()", mode)
+
+
+def test_views_that_cannot_differ(model: nn.Module, x: Tensor) -> None:
+    with pytest.raises(ad.ArgumentError, match=r"received Classifier whose views are identical: attach a spec"):
+        consistency_loss(model, x, mean, "consistency()")
+    with pytest.raises(ad.AttentionDropError, match=r'"shared" expected attached sites, found none'):
+        consistency_loss(model, x, mean, "consistency()", "shared")
+    attach(model, LATE)
+    with pytest.raises(ad.ArgumentError, match=r"identical: it is in evaluation mode, call model.train\(\)"):
+        consistency_loss(model.eval(), x, mean, "consistency()")
+
+
+def test_dropout_alone_is_r_drop(x: Tensor) -> None:
+    layer = nn.TransformerEncoderLayer(16, 4, 32, dropout=0.2, batch_first=True).double()
+    model = nn.TransformerEncoder(layer, 2)
+    assert ad.r_drop(2.0) == ad.Consistency(2.0, direction="symmetric", task="mean")
+    for mode in ("batch", "sequential"):
+        result = consistency_loss(model, x, mean, ad.r_drop(), mode)
+        a, b = (torch.log_softmax(output, -1) for output in result.outputs)
+        expected = ((a.exp() - b.exp()) * (a - b)).sum(-1).mean() / 2
+        torch.testing.assert_close(result.divergence, expected)
+        torch.testing.assert_close(result.task, (result.outputs[0].mean() + result.outputs[1].mean()) / 2)
+
+
+def test_randomness_that_is_not_known(x: Tensor) -> None:
+    """No site and no dropout, but the views do differ."""
+
+    class Noisy(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x + torch.randn_like(x))
+
+    assert consistency_loss(Noisy(16, 4).double(), x, mean, "consistency()").divergence > 0
+
+
+@pytest.mark.parametrize("where, modes", [("before", ["batch"]), ("after", ["batch", "shared"])])
+def test_batch_norm(x: Tensor, where: str, modes: list[str]) -> None:
+    norm = nn.BatchNorm1d(6).double()
+    encoder = build("encoder").encoder
+    model = nn.Sequential(norm, encoder) if where == "before" else nn.Sequential(encoder, norm)
+    attach(model, {"*layers.3.*": "dropkey(p=0.3)"})
+    for mode in modes:
+        ad.errors.forget_warnings()
+        with pytest.warns(ad.AttentionDropWarning, match=r"takes its statistics over all views together"):
+            views(model, x, mode=mode)
+    if where == "before":
+        views(model, x, mode="shared")
+    views(model, x, mode="sequential")
+    views(model.eval(), x, mode="batch")
+
+
+def test_labels_inside_the_inputs() -> None:
+    model = hugging("BertForSequenceClassification", **BERT).train()
+    attach(model, "dropkey(p=0.3)")
+    inputs = text() | {"labels": torch.zeros(BATCH, dtype=torch.long)}
+    with pytest.raises(ad.AttentionDropError, match=r"inputs: expected no labels"):
+        consistency_loss(model, inputs, lambda out: out.loss, "consistency()")
+    result = consistency_loss(model, inputs, lambda out: out.loss, "consistency()", "sequential")
+    assert result.loss.isfinite()
+
+
+def test_models_that_shared_cannot_do(x: Tensor) -> None:
+    model = hugging("GPT2ForSequenceClassification", **GPT2, num_labels=3).train()
+    attach(model, {"*.h.3.*": "dropkey(p=0.3)"})
+    # It picks rows by the size of its inputs: the first view alone, with a cache that has all of them.
+    for logits in (None, lambda out: 2 * out.logits):
+        with pytest.raises(ad.AttentionDropError, match=r'logits: .* received the same for all views.*"batch"'):
+            consistency_loss(model, {"input_ids": tokens()}, mean, "consistency()", "shared", logits=logits)
+    assert consistency_loss(model, {"input_ids": tokens()}, mean, "consistency()", "batch").divergence > 0
+
+    class Residual(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(nn.MultiheadAttention(16, 2, batch_first=True) for _ in range(2))
+
+        def forward(self, x: Tensor) -> Tensor:
+            for layer in self.layers:
+                x = x + layer(x, x, x, need_weights=False)[0]
+            return x
+
+    model = Residual().double()
+    attach(model, "dropkey(p=0.3)")
+    with pytest.raises(RuntimeError) as caught:
+        views(model, x, mode="shared")
+    assert "Residual may use the batch of one view (3) together with that of 2 (6)" in caught.value.__notes__[0]
+    alone = nn.TransformerEncoderLayer(16, 2, batch_first=True).double()
+    attach(alone, "dropkey(p=0.3)")
+    with pytest.raises(ad.AttentionDropError, match=r"the site 'self_attn' is in no list of layers"):
+        views(alone, x, mode="shared")
+
+
+@pytest.mark.parametrize("mode", ["batch", "shared"])
+def test_a_batch_that_does_not_come_first(mode: str) -> None:
+    layer = nn.TransformerEncoderLayer(16, 4, 32, dropout=0.0, batch_first=False).double()
+    model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    attach(model, "dropkey(p=0.3)")
+    with pytest.raises(ad.AttentionDropError, match=r"the batch must come first in the inputs"):
+        views(model, floats(6, 4, 16), mode=mode)
+    assert len(views(model, floats(6, 4, 16), mode="sequential")) == 2
+
+
+def test_masks_of_batch_and_heads(model: nn.Module, x: Tensor) -> None:
+    attach(model, LATE)
+    mask = torch.zeros(BATCH * 4, 6, 6, dtype=torch.bool)
+    mask[:4, :, 3:] = True
+    torch.manual_seed(1)
+    first, _ = views(model, {"x": x, "mask": mask})
+    torch.manual_seed(1)
+    padding = torch.zeros(BATCH, 6, dtype=torch.bool)
+    padding[0, 3:] = True
+    torch.testing.assert_close(first, views(model, {"x": x, "src_key_padding_mask": padding})[0])
+    with pytest.raises(ad.AttentionDropError, match=r"cannot tell whether (src_)?mask of shape"):
+        views(model, {"x": x, "mask": mask}, mode="shared")
+
+
+def test_data_parallel(model: nn.Module, x: Tensor) -> None:
+    attach(model, LATE)
+    with pytest.raises(ad.AttentionDropError, match=r'expected "sequential" for a model in nn.DataParallel'):
+        views(nn.DataParallel(model), x)
+
+
+@pytest.mark.parametrize("mode", ["batch", "shared"])
+def test_caches(mode: str) -> None:
+    """What a model keeps of earlier tokens is repeated with the batch, whether it was given or is being made."""
+    model = build("gpt2")
+    attach(model, {"*.h.3.*": "dropkey(p=0.4)"})
+    ids = tokens(7)
+    model.eval()
+    with torch.no_grad():
+        caches = [model(input_ids=ids[:, :4]).past_key_values for _ in range(2)]
+    model.train()
+    torch.manual_seed(1)
+    inputs = {"input_ids": ids[:, 4:], "past_key_values": caches[0]}
+    found = views(model, inputs, mode=mode)
+    assert found[0].past_key_values.layers[3].keys.shape[0] == BATCH
+    torch.manual_seed(1)
+    other_mode = "batch" if mode == "shared" else "shared"
+    expected = views(model, inputs | {"past_key_values": caches[1]}, mode=other_mode)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one.logits, other.logits)
+    assert not torch.allclose(found[0].logits, found[1].logits)
+
+
+def test_a_cache_of_an_encoder_and_a_decoder() -> None:
+    model = build("t5 decoder")
+    attach(model, {"decoder.block.2.*": "dropkey(p=0.4)"})
+    for mode in ("batch", "shared"):
+        found = views(model, CASES["t5 decoder"].inputs() | {"use_cache": True}, mode=mode)
+        assert found[0].past_key_values.cross_attention_cache.layers[2].keys.shape[0] == BATCH
+
+
+def test_a_model_of_its_own_layers() -> None:
+    """A single layer in a list is a block too."""
+    layer = nn.TransformerEncoderLayer(16, 4, 32, dropout=0.0, batch_first=True).double()
+    model = nn.Sequential(nn.Linear(16, 16).double(), nn.TransformerEncoder(layer, 1))
+    attach(model, "dropkey(p=0.4)")
+    rows: list[int] = []
+    model[0].register_forward_hook(lambda _, args, out: rows.append(len(out)))
+    assert len(views(model, floats(4, 5, 16), mode="shared")) == 2 and rows == [4]

@@ -1,0 +1,171 @@
+"""Every mode gives the loss and the gradients of explicit passes with the same draws."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from small_models import BATCH, CASES, SPEC, Case, build
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import attentiondrop as ad
+from attentiondrop.torch import attach, consistency_loss, functional
+from attentiondrop.torch.random import draw_seed, view_seed
+from attentiondrop.torch.sites import stacked
+
+Gradients = dict[str, Tensor]
+
+
+@contextmanager
+def replaced(module: Any, draw: Callable[..., Tensor]) -> Iterator[None]:
+    before = module.draw_seed
+    module.draw_seed = draw
+    try:
+        yield
+    finally:
+        module.draw_seed = before
+
+
+def call(model: nn.Module, inputs: Any) -> Any:
+    if isinstance(inputs, dict):
+        return model(**inputs)
+    return model(*inputs) if isinstance(inputs, tuple) else model(inputs)
+
+
+def task_of(case: Case) -> Callable[[Any], Tensor]:
+    """Cross entropy with labels that depend on the shape alone."""
+
+    def task(output: Any) -> Tensor:
+        logits = case.logits(output).flatten(0, -2)
+        labels = torch.arange(len(logits)) % logits.shape[-1]
+        return F.cross_entropy(logits, labels)
+
+    return task
+
+
+def expected_loss(case: Case, outputs: list[Any], consistency: ad.Consistency) -> Tensor:
+    """The definition, written with torch's own KL."""
+    logs = [F.log_softmax(case.logits(output), -1) for output in outputs]
+    mask = case.mask()
+
+    def kl(a: Tensor, b: Tensor) -> Tensor:
+        terms = F.kl_div(b, a, log_target=True, reduction="none").sum(-1)
+        return terms.mean() if mask is None else terms[mask != 0].mean()
+
+    pairs = [(a, b) for i, a in enumerate(logs) for b in logs[i + 1 :]]
+    forward, reverse = sum(kl(a, b) for a, b in pairs), sum(kl(b, a) for a, b in pairs)
+    total = {"forward": forward, "reverse": reverse, "symmetric": (forward + reverse) / 2}[consistency.direction]
+    chosen = outputs if consistency.task == "mean" else outputs[:1]
+    return sum(map(task_of(case), chosen)) / len(chosen) + consistency.weight * total / len(pairs)
+
+
+def gradients(model: nn.Module, loss: Tensor) -> Gradients:
+    model.zero_grad()
+    loss.backward()
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def close(a: Tensor, b: Tensor) -> None:
+    torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
+
+
+def check(case: Case, model: nn.Module, mode: str, consistency: ad.Consistency) -> None:
+    seeds: list[Tensor] = []
+
+    def recorded(like: Tensor, *rest: Any) -> Tensor:
+        seeds.append(draw_seed(like, *rest))
+        return seeds[-1]
+
+    with replaced(functional if mode == "sequential" else stacked, recorded):
+        result = consistency_loss(
+            model, case.inputs(), task_of(case), consistency, mode, logits=case.logits, mask=case.mask()
+        )
+    found = gradients(model, result.loss)
+
+    sites = len(seeds) // consistency.views if mode == "sequential" else len(seeds)
+    outputs = []
+    for view in range(consistency.views):
+        if mode == "sequential":
+            queue = iter(seeds[view * sites : (view + 1) * sites])
+        else:
+            queue = iter([view_seed(seed, view) for seed in seeds])
+        with replaced(functional, lambda *args: next(queue)):
+            outputs.append(call(model, case.inputs()))
+        assert next(queue, None) is None, "a pass has fewer draws than sites"
+    loss = expected_loss(case, outputs, consistency)
+    close(result.loss, loss)
+    assert torch.equal(result.loss, result.task + consistency.weight * result.divergence)
+    assert result.divergence > 1e-4, "the views do not differ"
+    assert len(result.outputs) == consistency.views
+    for ours, theirs in zip(result.outputs, outputs, strict=True):
+        close(case.logits(ours), case.logits(theirs))
+    expected = gradients(model, loss)
+    assert found.keys() == expected.keys()
+    for name in expected:
+        close(found[name], expected[name])
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("mode", ["batch", "sequential", "shared"])
+def test_every_mode_is_explicit_passes(name: str, mode: str) -> None:
+    case, model = CASES[name], build(name)
+    attach(model, {case.late: SPEC} if mode == "shared" else SPEC)
+    check(case, model, mode, ad.Consistency(weight=0.7))
+
+
+@pytest.mark.parametrize("mode", ["batch", "shared"])
+@pytest.mark.parametrize("name", ["encoder", "t5 both"])
+def test_three_views_symmetric_mean(name: str, mode: str) -> None:
+    case, model = CASES[name], build(name)
+    attach(model, {case.late: SPEC})
+    check(case, model, mode, ad.Consistency(weight=1.3, views=3, direction="symmetric", task="mean"))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_comes_before_the_first_site_runs_once(name: str) -> None:
+    """Count the rows that every block sees."""
+    case, model = CASES[name], build(name)
+    attach(model, {case.late: "dropkey(p=0.3)"})
+    rows: list[int] = []
+    for module in model.modules():
+        if isinstance(module, nn.ModuleList | nn.Sequential) and len(module) > 2:
+            for block in module if len({type(block) for block in module}) == 1 else ():
+                block.register_forward_hook(
+                    lambda _, args, out: rows.append((out if isinstance(out, Tensor) else out[0]).shape[0])
+                )
+    consistency_loss(model, case.inputs(), task_of(case), ad.Consistency(views=3), "shared", logits=case.logits)
+    assert rows == [BATCH] * case.shared + [3 * BATCH] * (len(rows) - case.shared)
+    assert len(rows) > case.shared
+
+
+def test_a_batch_of_one() -> None:
+    model = build("bert tokens")
+    attach(model, {"*.layer.3.*": "hard(p=0.5,k=3)"})
+    inputs = {name: x[1:2] for name, x in CASES["bert tokens"].inputs().items()}
+    losses = []
+    for mode in ("batch", "shared"):
+        torch.manual_seed(3)
+        result = consistency_loss(model, inputs, lambda out: out.logits.square().mean(), ad.Consistency(), mode)
+        losses.append(result.loss)
+    close(*losses)
+
+
+def test_draws_of_views_and_modes() -> None:
+    """The same seed: the same views from both ways of stacking, three different ones, and not those of one call."""
+    model = build("encoder")
+    attach(model, {"encoder.layers.3.*": ad.BlurSmoothing(sigma_max=2.0)})
+    results = []
+    for mode in ("batch", "shared"):
+        torch.manual_seed(1)
+        result = consistency_loss(
+            model, CASES["encoder"].inputs(), lambda out: out.mean(), ad.Consistency(views=3), mode
+        )
+        results.append(result.outputs)
+    for one, other in zip(*results, strict=True):
+        close(one, other)
+    a, b, c = results[0]
+    assert not torch.allclose(a, b) and not torch.allclose(b, c) and not torch.allclose(a, c)
