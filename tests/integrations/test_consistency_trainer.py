@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from small_models import BERT, GPT2, T5, hugging, randomise
+from consistency_models import BERT, GPT2, T5, hugging, randomise
 from torch import Tensor, nn
 from torch.nn import functional as F
 

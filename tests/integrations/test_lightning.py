@@ -78,10 +78,10 @@ def test_the_callback_detaches_after_an_error_and_sets_progress(monkeypatch: pyt
     monkeypatch.setattr(Attachment, "set_progress", lambda self, x: progress.append(x), raising=False)
     net = Net()
     net.consistency = ad.Consistency()
-    net.task_loss = lambda output, batch: 1 / 0 if len(progress) > 1 else output.square().mean()
+    net.task_loss = lambda output, batch: 1 / 0 if progress[-1] > 0 else output.square().mean()
     with pytest.raises(ZeroDivisionError):
         fit(net, AttentionDropCallback("hard", submodule="encoder"))
-    assert progress == [0.0, 0.5]
+    assert progress[-2:] == [0.0, 0.5]
     assert all(site_of(module) is None for module in net.modules())
 
 

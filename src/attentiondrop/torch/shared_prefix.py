@@ -108,15 +108,15 @@ class SharedPrefix:
         return self._repeated[key][1]
 
 
-_prefixes: weakref.WeakKeyDictionary[nn.Module, tuple[list[int], SharedPrefix]] = weakref.WeakKeyDictionary()
+_prefixes: weakref.WeakKeyDictionary[nn.Module, tuple[Any, SharedPrefix]] = weakref.WeakKeyDictionary()
 
 
 def shared_prefix(model: nn.Module) -> SharedPrefix:
-    """The prefix of `model`, the same one as long as the same modules are attached."""
-    attached = [id(module) for module in model.modules() if site_of(module) is not None]
+    """The prefix of `model`, the same one as long as it has the same modules and the same of them are attached."""
+    modules = [(id(module), site_of(module) is not None) for module in model.modules()]
     known = _prefixes.get(model)
-    if known is None or known[0] != attached:
-        known = _prefixes[model] = (attached, SharedPrefix(model))
+    if known is None or known[0] != modules:
+        known = _prefixes[model] = (modules, SharedPrefix(model))
     return known[1]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from small_models import BATCH, BERT, CASES, GPT2, build, floats, hugging, text, tokens
+from consistency_models import BATCH, BERT, CASES, GPT2, build, floats, hugging, text, tokens
 from torch import Tensor, nn
 
 import attentiondrop as ad

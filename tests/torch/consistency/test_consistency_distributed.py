@@ -12,7 +12,7 @@ pytestmark = pytest.mark.skipif(not dist.is_available(), reason="this torch has 
 
 def worker(rank: int, kind: str) -> None:
     """One rank. Every assertion here fails the test that started it."""
-    from small_models import build, floats
+    from consistency_models import build, floats
     from torch.nn.functional import cross_entropy
     from torch.nn.parallel import DistributedDataParallel
 

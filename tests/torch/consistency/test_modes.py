@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from small_models import BATCH, CASES, SPEC, Case, build
+from consistency_models import BATCH, CASES, SPEC, Case, build
 from torch import Tensor, nn
 from torch.nn import functional as F
 
