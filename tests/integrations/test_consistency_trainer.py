@@ -183,6 +183,24 @@ def test_a_loss_function_sees_each_view(tmp_path: Path, constant_seed: None) -> 
     assert seen == [ROWS, ROWS]
 
 
+def test_a_loss_function_without_labels(tmp_path: Path, constant_seed: None) -> None:
+    """The Trainer takes such a loss for one of the whole accumulated batch: so must be the divergence."""
+    steps = []
+    for batch, accumulated in ((ROWS, 1), (1, ROWS)):
+
+        def loss(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
+            return outputs["logits"].square().mean() / accumulated
+
+        trainer = trainer_for("plain", tmp_path, batch, accumulated, compute_loss_func=loss)
+        trainer.train_dataset = [{"input_ids": row["input_ids"]} for row in rows("plain")]
+        before = weights(trainer.model)
+        trainer.train()
+        after = weights(trainer.model)
+        steps.append({key: before[key] - after[key] for key in before})
+    for key in steps[0]:
+        torch.testing.assert_close(steps[0][key], steps[1][key], rtol=1e-5, atol=1e-8)
+
+
 def test_settings_come_from_the_attachment(tmp_path: Path) -> None:
     trainer = trainer_for("bert", tmp_path)
     with pytest.raises(ad.ArgumentError, match="consistency: expected a spec"):

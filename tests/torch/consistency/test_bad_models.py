@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import namedtuple
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -76,12 +77,19 @@ class Twice(nn.Module):
 Pair = namedtuple("Pair", ["scores", "hidden"])
 
 
+@dataclass
+class Record:
+    scores: Tensor
+    count: int = 3
+
+
 @pytest.mark.parametrize("mode", ["batch", "shared"])
 def test_outputs_of_any_form(x: Tensor, mode: str) -> None:
     forms = [
         (lambda y: (y, 1), lambda out: out[0]),
         (lambda y: [y, None], lambda out: out[0]),
         (lambda y: {"logits": y}, None),
+        (Record, lambda out: out.scores),
         (lambda y: Pair(y, {"deep": (y, "text")}), lambda out: out.hidden["deep"][0]),
     ]
     for form, logits in forms:
@@ -97,6 +105,14 @@ def test_outputs_of_any_form(x: Tensor, mode: str) -> None:
         if logits is not None:
             with pytest.raises(ad.ArgumentError, match=r"logits: expected a function that picks the logits"):
                 consistency_loss(model, x, task, "consistency()", mode)
+
+
+@pytest.mark.parametrize("mode, advice", [("batch", '"sequential"$'), ("shared", '"sequential", or mode="batch"')])
+def test_an_output_without_rows(x: Tensor, mode: str, advice: str) -> None:
+    model = Twice(build("encoder"), lambda y: y.mean((0, 1)))
+    attach(model, "dropkey(p=0.3)")
+    with pytest.raises(ad.AttentionDropError, match=rf"no tensor with the 6 rows of 2 views of 3 samples: .*{advice}"):
+        views(model, x, mode=mode)
 
 
 def test_views_that_cannot_differ(model: nn.Module, x: Tensor) -> None:
