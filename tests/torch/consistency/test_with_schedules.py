@@ -1,0 +1,32 @@
+"""The consistency loss on attachments with schedules and monitors."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from consistency_models import BATCH, build, floats
+
+import attentiondrop as ad
+from attentiondrop.torch import attach, consistency_loss, views
+
+
+@pytest.mark.parametrize("mode", ["batch", "sequential", "shared"])
+def test_rates_and_weight_follow_the_progress(mode: str) -> None:
+    model, x = build("encoder"), floats(BATCH, 6, 16)
+    spec = ad.Compose([ad.DropKey(ad.schedules.Linear(0.0, 0.5)), ad.Consistency(ad.schedules.Linear(0.0, 2.0))])
+    attachment = attach(model, {"encoder.layers.3.*": spec})
+    result = consistency_loss(model, x, torch.mean, mode=mode)
+    assert result.divergence.abs() < 1e-12 and torch.equal(result.loss, result.task)
+    attachment.set_progress(0.5)
+    result = consistency_loss(model, x, torch.mean, mode=mode)
+    assert result.divergence > 0 and torch.equal(result.loss, result.task + 1.0 * result.divergence)
+
+
+@pytest.mark.parametrize("mode", ["batch", "sequential", "shared"])
+def test_every_view_is_measured(mode: str) -> None:
+    model, x = build("encoder"), floats(BATCH, 6, 16)
+    attachment = attach(model, {"encoder.layers.3.*": "blur(sigma_max=2.0)"})
+    attachment.watch()
+    views(model, x, 3, mode)
+    (stats,) = attachment.stats().values()
+    assert stats.calls == 3
