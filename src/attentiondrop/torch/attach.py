@@ -59,7 +59,7 @@ def attach(model: nn.Module, spec: Choice | Patterns, backend: Backend = "auto")
         raise bad_argument("model", "a torch.nn.Module", type(model).__name__)
     one_of("backend", backend, BACKENDS)
     patterns = read_patterns(spec)
-    root = _unwrapped(model)
+    root = unwrapped(model)
     found = find_attention(root)
     reachable = [entry for entry in found if entry.kind is not None]
     unreached = [Unreached(e.name, type(e.module).__name__, str(e.reason)) for e in found if e.kind is None]
@@ -88,9 +88,9 @@ def detach(model: nn.Module) -> int:
     return len(attached)
 
 
-def _unwrapped(model: nn.Module) -> nn.Module:
+def unwrapped(model: nn.Module) -> nn.Module:
     """The user's model inside DataParallel, DistributedDataParallel and `torch.compile`."""
     if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
-        return _unwrapped(model.module)
+        return unwrapped(model.module)
     inner = model._modules.get("_orig_mod")
-    return model if inner is None else _unwrapped(inner)
+    return model if inner is None else unwrapped(inner)

@@ -10,7 +10,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..errors import bad_argument, warn_once
 from ..validation import integer, one_of
-from .attach import _unwrapped as unwrapped
+from .attach import unwrapped
 from .shared_prefix import shared_prefix
 from .sites.base import site_of
 from .stack import Stack, StackError
