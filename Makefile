@@ -5,19 +5,27 @@ BIN := $(VENV)/bin
 SETUP := $(VENV)/.installed
 WORKERS ?= 2
 
-.PHONY: demo test test-keras test-gpu lint typecheck bench build clean
+.PHONY: demo test test-all test-keras test-gpu lint typecheck bench build clean
 
 demo: $(SETUP)  ## train a small ViT with and without AttentionDrop and compare
 	$(BIN)/attentiondrop compare digits --methods none dropout hard blur --seeds 2 --out runs/digits
 
 test: lint typecheck  ## everything that CI runs
-	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not gpu" -n $(WORKERS) --dist worksteal --durations=15 --cov --cov-report= --cov-fail-under=0
-	for backend in $(KERAS_BACKENDS); do $(KERAS_PYTEST) --cov --cov-append --cov-report= --cov-fail-under=0 || exit 1; done
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not gpu and not slow" -n $(WORKERS) --dist worksteal --durations=15 --cov --cov-report= --cov-fail-under=0
+	backend=tensorflow; $(KERAS_PYTEST) --cov --cov-append --cov-report= --cov-fail-under=0
+	backend=torch; $(KERAS_PYTEST)
+	backend=jax; $(KERAS_PYTEST) $(JAX_QUICK)
 	TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(BIN)/pytest tests/torch/kernels -m "not gpu" -n $(WORKERS) --dist worksteal --cov --cov-append --cov-report=term
 
 # A process has one Keras backend.
 KERAS_BACKENDS := tensorflow jax torch
 KERAS_PYTEST = KERAS_BACKEND=$$backend OMP_NUM_THREADS=1 $(BIN)/pytest tests/keras src/attentiondrop/keras -n $(WORKERS) --dist worksteal
+
+# Compiling dominates on JAX; what is left out here runs on the other two, and on JAX by `make test-keras`.
+JAX_QUICK := --ignore tests/keras/test_stock_suites.py --ignore tests/keras/test_documentation.py --ignore src
+
+test-all: test test-keras  ## and what is more of the same
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m slow -n $(WORKERS)
 
 test-keras: $(SETUP)  ## the Keras tests alone, on each backend
 	for backend in $(KERAS_BACKENDS); do $(KERAS_PYTEST) || exit 1; done

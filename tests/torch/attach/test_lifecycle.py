@@ -76,10 +76,15 @@ def test_hand_written_attention(model: nn.Module, x: Tensor) -> None:
 
 
 @needs_compiler
-def test_compiled_with_inductor(x: Tensor) -> None:
-    """The default compiler: two layers forward, through changes and removal; one layer forward and backward."""
+@pytest.mark.slow
+def test_compiled_with_inductor_through_changes(x: Tensor) -> None:
     model = randomise(Model(depth=2), 2.0).requires_grad_(False)
     check_compiled(model, lambda m: m(x), "inductor", tolerance=1e-4)
+
+
+@needs_compiler
+def test_compiled_with_inductor(x: Tensor) -> None:
+    """The default compiler, forward and backward."""
     model = randomise(Model(depth=1), 2.0)
     attach(model, HARD)
     compiled = torch.compile(model, fullgraph=True)

@@ -76,7 +76,14 @@ def test_promises(key: str) -> None:
     check_model(model, lambda m: m(images), sites, None if no_checkpointing else checkpointing)
 
 
-@pytest.mark.parametrize("key", ["vit", "deit", "eva02", "beit", "swin", "cait", "maxvit"])
+@pytest.mark.parametrize(
+    "key",
+    [
+        "vit",
+        "eva02",
+        *(pytest.param(key, marks=pytest.mark.slow) for key in ("deit", "beit", "swin", "cait", "maxvit")),
+    ],
+)
 def test_compiled_equals_eager(key: str) -> None:
     model, images, _ = build(key)
     check_compiled(model, lambda m: m(images), "aot_eager")
