@@ -80,8 +80,7 @@ def test_promises(key: str) -> None:
     "key",
     [
         "vit",
-        "eva02",
-        *(pytest.param(key, marks=pytest.mark.slow) for key in ("deit", "beit", "swin", "cait", "maxvit")),
+        *(pytest.param(key, marks=pytest.mark.slow) for key in ("deit", "eva02", "beit", "swin", "cait", "maxvit")),
     ],
 )
 def test_compiled_equals_eager(key: str) -> None:
