@@ -15,7 +15,7 @@ test: lint typecheck  ## everything that CI runs
 	backend=tensorflow; $(KERAS_PYTEST) --cov --cov-append --cov-report= --cov-fail-under=0
 	backend=torch; $(KERAS_PYTEST)
 	backend=jax; $(KERAS_PYTEST) $(JAX_QUICK)
-	TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(BIN)/pytest tests/torch/kernels -m "not gpu" -n $(WORKERS) --dist worksteal --cov --cov-append --cov-report=term
+	TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(BIN)/pytest tests/torch/kernels -m "not gpu and not slow" -n $(WORKERS) --dist worksteal --cov --cov-append --cov-report=term
 
 # A process has one Keras backend.
 KERAS_BACKENDS := tensorflow jax torch
@@ -26,6 +26,7 @@ JAX_QUICK := --ignore tests/keras/test_stock_suites.py --ignore tests/keras/test
 
 test-all: test test-keras  ## and what is more of the same
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m slow -n $(WORKERS)
+	TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(BIN)/pytest tests/torch/kernels -m "slow and not gpu" -n $(WORKERS)
 
 test-keras: $(SETUP)  ## the Keras tests alone, on each backend
 	for backend in $(KERAS_BACKENDS); do $(KERAS_PYTEST) || exit 1; done

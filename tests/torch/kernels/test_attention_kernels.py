@@ -50,6 +50,11 @@ QUICK = {
 }  # fmt: skip
 
 
+def slow(value: Any) -> Any:
+    """On a GPU always, in the interpreter, which takes minutes, by `make test-all`."""
+    return pytest.param(value, marks=pytest.mark.slow)
+
+
 class Worst:
     """The largest error of each tensor over a grid of situations, for the fused path and for what it is measured by.
 
@@ -83,7 +88,7 @@ def dtypes(device: str) -> list[torch.dtype]:
     return [torch.float32, torch.float16, torch.bfloat16] if device == "cuda" else [torch.float32, torch.float16]
 
 
-@pytest.mark.parametrize("spec", SPECS, ids=str)
+@pytest.mark.parametrize("spec", [slow(spec) if spec in SPECS[2:4] else spec for spec in SPECS], ids=str)
 def test_situations(spec: Spec, device: str) -> None:
     blurs = any(isinstance(leaf, ad.BlurSmoothing) for leaf in spec.leaves())
     worst = Worst()
@@ -103,7 +108,7 @@ def sizes(device: str) -> list[tuple[int, int]]:
     return [(1, 1), (2, 2), (63, 64), (64, 63), (65, 65), (197, 197), (197, 65), (2, 1000), (1000, 1000)]
 
 
-@pytest.mark.parametrize("k", [1, 3, 5, 10, 32, 70, 5000])
+@pytest.mark.parametrize("k", [slow(1), 3, slow(5), slow(10), 32, 70, slow(5000)])
 @pytest.mark.parametrize("fill", ["zero", "-inf"])
 @pytest.mark.filterwarnings("ignore::attentiondrop.AttentionDropWarning")
 def test_sizes(k: int, fill: str, device: str) -> None:
