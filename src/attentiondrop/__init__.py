@@ -6,6 +6,7 @@ Importing it loads no framework.
 
 from . import schedules
 from .adaptive import EntropyTarget, Learnable
+from .building import from_dict
 from .errors import (
     ArgumentError,
     AttachError,
@@ -27,7 +28,6 @@ from .specs import (
     HardMasking,
     OneOf,
     Spec,
-    from_dict,
     r_drop,
 )
 

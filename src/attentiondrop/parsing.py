@@ -14,8 +14,9 @@ import re
 from typing import Any
 
 from . import schedules
+from .building import build, spec_class
 from .errors import ArgumentError, ParseError
-from .specs import Compose, OneOf, Spec, build, spec_class
+from .specs import Compose, OneOf, Spec
 
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _TOKEN = re.compile(rf"\s*(?P<token>{_NUMBER}|[-+]?\w+|'[^']*'|\"[^\"]*\"|[()\[\],=+])")

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 
 from . import schedules
 from .adaptive import Learnable
-from .errors import ArgumentError, bad_argument, warn_once
+from .errors import bad_argument, warn_once
 from .schedules import Schedule
 from .validation import integer, number, one_of
 
@@ -347,46 +347,6 @@ class OneOf(Spec):
         """The regularisers inside all parts, in order."""
         for part in self.parts:
             yield from part.leaves()
-
-
-def from_dict(data: dict[str, Any]) -> Spec:
-    """The spec that `Spec.to_dict` described.
-
-    >>> from_dict({"name": "hard", "p": 0.2}) == HardMasking(p=0.2)
-    True
-    """
-    if not isinstance(data, dict) or not isinstance(data.get("name"), str):
-        raise bad_argument("data", "a dict with a 'name'", data)
-    fields = dict(data)
-    cls = spec_class(fields.pop("name"))
-    if "parts" in fields and issubclass(cls, (Compose, OneOf)):
-        if not isinstance(fields["parts"], (list, tuple)):
-            raise bad_argument("parts", "a list of dicts", fields["parts"])
-        fields["parts"] = [from_dict(part) for part in fields["parts"]]
-    for name, value in fields.items():
-        if isinstance(value, dict):
-            fields[name] = schedules.from_dict(value)
-    return build(cls, fields)
-
-
-def spec_class(name: str) -> type[Spec]:
-    """The class registered under `name`, or an error that lists what there is."""
-    try:
-        return REGISTRY[name]
-    except KeyError:
-        raise ArgumentError(f"unknown spec {name!r}: expected one of {', '.join(REGISTRY)}") from None
-
-
-def build(cls: type[Spec], fields: dict[str, Any]) -> Spec:
-    """Construct `cls` from named fields; an unknown one is an error that lists what there is."""
-    known = [field.name for field in dataclasses.fields(cls)]
-    for field in fields:
-        if field not in known:
-            raise ArgumentError(f"{cls.name}: unknown field {field!r}, expected one of {', '.join(known)}")
-    missing = [name for name in known if name == "parts" and name not in fields]
-    if missing:
-        raise ArgumentError(f"{cls.name}: field 'parts' is missing")
-    return cls(**fields)
 
 
 def _set_rate(spec: Spec, field: str, maximum: float = math.inf) -> float:

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
+from ..building import from_dict
 from ..errors import ShapeError, bad_argument
-from ..specs import Consistency, from_dict
+from ..specs import Consistency
 from .rates import Rates
 
 Tensor = Any

@@ -6,8 +6,9 @@ from typing import Any
 
 import keras
 
+from ..building import from_dict
 from ..parsing import parse
-from ..specs import Spec, from_dict
+from ..specs import Spec
 from .functional import attention_weights, check_spec
 from .site import RegularisedAttention, Site, install, site_of
 

@@ -26,22 +26,13 @@ def loss_of(spec: ad.Spec, is_causal: bool, backend: Any) -> tuple[Any, Any]:
 
     def loss(raw: Tensor) -> Tensor:
         torch.manual_seed(1)
-        with torch.no_grad():
-            rate.raw.copy_(raw)
-        fields_now = {name: _Given(rate, raw) for name in fields}
-        driven = drop._replace(values=dict.fromkeys(drop.values, fields_now))
+        # The rate as `LearnedRate` computes it, from a tensor that `gradcheck` varies.
+        value = rate.low + (rate.high - rate.low) * raw.sigmoid()
+        driven = drop._replace(values={number: dict.fromkeys(fields, value) for number in drop.values})
         output = perturbed_attention(q, k, v, driven, Options(is_causal=is_causal), backend=backend).output
         return (output * torch.arange(4.0, dtype=torch.float64)).square().sum()
 
     return loss, rate.raw.detach().clone().requires_grad_()
-
-
-class _Given(torch.nn.Module):
-    """A rate computed from a tensor that `gradcheck` varies."""
-
-    def __new__(cls, rate: Any, raw: Tensor) -> Tensor:  # type: ignore[misc]
-        value: Tensor = rate.low + (rate.high - rate.low) * raw.sigmoid()
-        return value
 
 
 @pytest.mark.parametrize("is_causal", [False, True])

@@ -45,57 +45,6 @@ def weights_and_gradient(
     DROPOUT_B: tl.constexpr,
 ):
     """The weights that met the values, and the gradient of the logits, of one tile."""
-    p, factor, dropped = weights(
-        products, rows, columns, line_words, column_words, lse, low, high, cut, keep, VISIBLE, visible_n, visible_m,
-        BIAS, bias_n, bias_m, rates, scale, N, M, DIAGONAL, EDGE, HAS_VISIBLE, HAS_BIAS, NOISE, DROP, RANKED,
-        TIES, DROPOUT_A, DROPOUT_B,
-    )  # fmt: skip
-    return p * factor, logit_gradient(p, dropped, value_products * factor, delta, DROP)
-
-
-@triton.jit
-def logit_gradient(p, dropped, products, delta, DROP: tl.constexpr):
-    """`products` are those of the output's gradient with the values, times what dropout made of the weights."""
-    ds = p * (products - delta)
-    if DROP == "zero":
-        ds = tl.where(dropped, 0.0, ds)
-    return ds
-
-
-@triton.jit
-def weights(
-    products,
-    rows,
-    columns,
-    line_words,
-    column_words,
-    lse,
-    low,
-    high,
-    cut,
-    keep,
-    VISIBLE,
-    visible_n,
-    visible_m,
-    BIAS,
-    bias_n,
-    bias_m,
-    rates,
-    scale,
-    N,
-    M,
-    DIAGONAL: tl.constexpr,
-    EDGE: tl.constexpr,
-    HAS_VISIBLE: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
-    NOISE: tl.constexpr,
-    DROP: tl.constexpr,
-    RANKED: tl.constexpr,
-    TIES: tl.constexpr,
-    DROPOUT_A: tl.constexpr,
-    DROPOUT_B: tl.constexpr,
-):
-    """The softmax of one tile, what dropout multiplies it by (1.0: nothing), and which logits were dropped."""
     s = visible_logits(
         products, rows, columns, line_words[0], column_words[0], VISIBLE, visible_n, visible_m, BIAS, bias_n, bias_m,
         scale, rates[0], N, M, HAS_VISIBLE, HAS_BIAS, NOISE, DIAGONAL, EDGE,
@@ -106,8 +55,9 @@ def weights(
             s = tl.where(dropped, 0.0, s)
         else:
             s = tl.where(dropped & (columns != keep), float("-inf"), s)
-    else:
-        dropped = False
     p = tl.exp2(s - lse)
     factor = weight_factor(line_words, column_words, rates, DROPOUT_A, DROPOUT_B)
-    return p, factor, dropped
+    ds = p * (value_products * factor - delta)
+    if DROP == "zero":
+        ds = tl.where(dropped, 0.0, ds)
+    return p * factor, ds

@@ -1,0 +1,50 @@
+"""From names and fields to specs: what texts, dictionaries and configuration files have in common."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from . import schedules
+from .errors import ArgumentError, bad_argument
+from .specs import REGISTRY, Compose, OneOf, Spec
+
+
+def from_dict(data: dict[str, Any]) -> Spec:
+    """The spec that `Spec.to_dict` described.
+
+    >>> print(from_dict({"name": "hard", "p": 0.2}))
+    hard(p=0.2,k=5)
+    """
+    if not isinstance(data, dict) or not isinstance(data.get("name"), str):
+        raise bad_argument("data", "a dict with a 'name'", data)
+    fields = dict(data)
+    cls = spec_class(fields.pop("name"))
+    if "parts" in fields and issubclass(cls, (Compose, OneOf)):
+        if not isinstance(fields["parts"], (list, tuple)):
+            raise bad_argument("parts", "a list of dicts", fields["parts"])
+        fields["parts"] = [from_dict(part) for part in fields["parts"]]
+    for name, value in fields.items():
+        if isinstance(value, dict):
+            fields[name] = schedules.from_dict(value)
+    return build(cls, fields)
+
+
+def spec_class(name: str) -> type[Spec]:
+    """The class registered under `name`, or an error that lists what there is."""
+    try:
+        return REGISTRY[name]
+    except KeyError:
+        raise ArgumentError(f"unknown spec {name!r}: expected one of {', '.join(REGISTRY)}") from None
+
+
+def build(cls: type[Spec], fields: dict[str, Any]) -> Spec:
+    """Construct `cls` from named fields; an unknown one is an error that lists what there is."""
+    known = [field.name for field in dataclasses.fields(cls)]
+    for field in fields:
+        if field not in known:
+            raise ArgumentError(f"{cls.name}: unknown field {field!r}, expected one of {', '.join(known)}")
+    missing = [name for name in known if name == "parts" and name not in fields]
+    if missing:
+        raise ArgumentError(f"{cls.name}: field 'parts' is missing")
+    return cls(**fields)
