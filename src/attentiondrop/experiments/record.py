@@ -1,114 +1,192 @@
-"""What is kept of a run: one `result.json` in a folder of its own, written whole or not at all."""
+"""What is kept of a run: a folder with what was asked for, one line an epoch, and the result, written last."""
 
 from __future__ import annotations
 
 import dataclasses
-import errno
-import json
 import math
-import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from ..errors import AttentionDropError
-from .methods import Method
+from .files import DamagedRecordError, append_line, read_json, read_lines, write_json
 
 #: Raised when training or evaluation starts to mean something else: older results are then not reused.
-FORMAT = 1
+FORMAT = 2
 
+REQUEST, EPOCHS, RESULT = "run.json", "metrics.jsonl", "result.json"
+BEST, LAST, STATE = "best.safetensors", "last.safetensors", "state.safetensors"
 
-class DamagedRecordError(AttentionDropError):
-    """A result file that is there but cannot be read."""
-
-
-@dataclass(frozen=True)
-class Metrics:
-    """Test metrics of one run; accuracy and ECE are shares in [0, 1]."""
-
-    accuracy: float
-    ece: float
-    nll: float
+Record = TypeVar("Record")
 
 
 @dataclass(frozen=True)
-class RunResult:
-    """One finished run. `metrics` is None exactly when `status` is "diverged": the loss stopped being a number."""
+class Request:
+    """What a run is: everything that its numbers depend on, known before it starts."""
 
     method: str
     seed: int
+    #: The resolved recipe, every field of it, in plain JSON types.
     recipe: dict[str, Any]
-    data_checksum: str
-    environment: dict[str, str]
-    status: str
-    train_loss: list[float | None]
-    metrics: Metrics | None
-    seconds: float
+    #: SHA-256 of the parts "train", "validation" and "test", after limiting and label noise.
+    checksums: dict[str, str]
     format: int = FORMAT
 
-    def changes(self, method: str, seed: int, recipe: dict[str, Any], data_checksum: str) -> list[str]:
-        """In words, what is asked for now that differs from what this result was made with."""
-        then = {**self.recipe, "method": self.method, "seed": self.seed, "format": self.format}
-        now = {**recipe, "method": method, "seed": seed, "format": FORMAT}
-        then["data checksum"], now["data checksum"] = self.data_checksum, data_checksum
-        return [_change(key, then.get(key), now.get(key)) for key in now | then if now.get(key) != then.get(key)]
+    def changes(self, now: Request) -> list[str]:
+        """In words, what `now` asks for that differs from this one."""
+        return _differences(dataclasses.asdict(self), dataclasses.asdict(now))
 
 
-def make_writable(folder: Path) -> None:
-    """Create `folder` if need be, and make sure before any training that results can be written into it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise PermissionError(errno.EACCES, "results cannot be written into this folder", str(folder))
+@dataclass(frozen=True)
+class Epoch:
+    """One epoch of training. The last two are measured at a few epochs only, else None."""
+
+    #: Counted from one.
+    epoch: int
+    learning_rate: float
+    #: None when it stopped being a number.
+    train_loss: float | None
+    validation_accuracy: float | None
+    validation_nll: float | None
+    #: Training alone, without validation and measurements.
+    seconds: float
+    samples: int
+    #: The trace of the covariance of a mini-batch gradient, and the squared norm of the mean gradient.
+    gradient_variance: float | None = None
+    gradient_norm2: float | None = None
+    #: Mean entropy of attention rows in nats, over heads and layers: of the model, and of what the method makes of it.
+    attention_entropy: float | None = None
+    perturbed_entropy: float | None = None
 
 
-def result_path(out: Path, method: Method, seed: int) -> Path:
-    """Where the result of one run belongs."""
-    return out / method.slug / f"seed{seed}" / "result.json"
+@dataclass(frozen=True)
+class Scores:
+    """How good predictions are; shares in [0, 1], `nll` in nats. `top5` is None with five classes or fewer."""
+
+    accuracy: float
+    nll: float
+    ece: float
+    brier: float
+    top5: float | None = None
 
 
-def save(path: Path, result: RunResult) -> None:
-    """Write a result, with the folders above it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, dataclasses.asdict(result))
+@dataclass(frozen=True)
+class Reliability:
+    """The reliability diagram: one entry a bin of confidence, None in an empty one."""
+
+    confidence: list[float | None]
+    accuracy: list[float | None]
+    count: list[int]
 
 
-def load(path: Path) -> RunResult | None:
-    """The stored result, None where there is none; one that cannot be read raises `DamagedRecordError`."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        metrics = data.pop("metrics")
-        result = RunResult(**data, metrics=None if metrics is None else Metrics(**metrics))
-        if not _sound(result):
-            raise TypeError("a field has the wrong type")
-    except FileNotFoundError:
+@dataclass(frozen=True)
+class Robustness:
+    """Accuracy under attack, one entry an epsilon (0 is without), and whether the attack can be believed."""
+
+    norm: str
+    epsilons: list[float]
+    accuracy: list[float]
+    steps: int
+    restarts: int
+    examples: int
+    #: Whether the loss rose with the steps and a large epsilon drove the accuracy to zero.
+    sound: bool
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a run ended: `finished`, `diverged` (the loss stopped being a number) or `failed` (with the error)."""
+
+    status: str
+    seconds: float
+    epochs: int
+    error: str | None = None
+    #: The epoch whose weights were tested, picked on the validation part.
+    best_epoch: int | None = None
+    validation: Scores | None = None
+    test: Scores | None = None
+    reliability: Reliability | None = None
+    robustness: Robustness | None = None
+    #: Training samples a second, the median epoch without the first.
+    throughput: float | None = None
+    #: Of the accelerator; None on a CPU.
+    peak_memory_mib: float | None = None
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder, read. `result` is None while the run is not finished."""
+
+    folder: Path
+    request: Request
+    #: Versions, commit, hardware, as plain texts.
+    environment: dict[str, str]
+    epochs: list[Epoch]
+    result: Result | None
+
+
+def write_request(folder: Path, request: Request, environment: dict[str, str]) -> None:
+    """Begin a run."""
+    write_json(folder / REQUEST, {**dataclasses.asdict(request), "environment": environment})
+
+
+def write_epoch(folder: Path, epoch: Epoch) -> None:
+    """Add an epoch."""
+    append_line(folder / EPOCHS, dataclasses.asdict(epoch))
+
+
+def write_result(folder: Path, result: Result) -> None:
+    """End a run."""
+    write_json(folder / RESULT, dataclasses.asdict(result))
+
+
+def read_run(folder: Path) -> Run | None:
+    """The run in `folder`, None where there is none; what cannot be read raises `DamagedRecordError`."""
+    request = read_json(folder / REQUEST)
+    if request is None:
         return None
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise DamagedRecordError(f"{path} cannot be read: {error}") from error
+    try:
+        environment = request.pop("environment")
+        result = read_json(folder / RESULT)
+        return Run(
+            folder,
+            _build(Request, request),
+            environment,
+            [_build(Epoch, line) for line in read_lines(folder / EPOCHS)],
+            None if result is None else _result(result),
+        )
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        if isinstance(error, DamagedRecordError):
+            raise
+        raise DamagedRecordError(f"{folder} holds no readable run: {error}") from error
+
+
+def _result(content: dict[str, Any]) -> Result:
+    parts = {"validation": Scores, "test": Scores, "reliability": Reliability, "robustness": Robustness}
+    for name, cls in parts.items():
+        if content.get(name) is not None:
+            content[name] = _build(cls, content[name])
+    result = _build(Result, content)
+    if result.status not in ("finished", "diverged", "failed") or (result.status == "finished") != (
+        result.test is not None
+    ):
+        raise ValueError(f"status {result.status!r} does not fit what was recorded")
     return result
 
 
-def write_json(path: Path, content: Any) -> None:
-    """Write JSON so that a reader, or a crash, sees the old file or the new one, never half of one."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("w", encoding="utf-8") as file:
-            json.dump(content, file, indent=2, allow_nan=False)
-            file.write("\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+def _build(cls: type[Record], content: dict[str, Any]) -> Record:
+    numbers = [value for value in content.values() if isinstance(value, float)]
+    if not all(math.isfinite(value) for value in numbers):
+        raise ValueError("a number is not finite")
+    return cls(**content)
 
 
-def _sound(result: RunResult) -> bool:
-    numbers = [result.seconds, *(dataclasses.astuple(result.metrics) if result.metrics else ())]
-    return (
-        isinstance(result.recipe, dict)
-        and result.status == ("diverged" if result.metrics is None else "finished")
-        and all(isinstance(value, (int, float)) and math.isfinite(value) for value in numbers)
-    )
-
-
-def _change(key: str, then: Any, now: Any) -> str:
-    return f"{key} differs" if isinstance(now, dict) or len(str(now)) > 20 else f"{key} {then} -> {now}"
+def _differences(then: dict[str, Any], now: dict[str, Any], prefix: str = "") -> list[str]:
+    found: list[str] = []
+    for key in now | then:
+        old, new, name = then.get(key), now.get(key), f"{prefix}{key}"
+        if isinstance(old, dict) and isinstance(new, dict):
+            found += _differences(old, new, f"{name}.")
+        elif old != new:
+            found.append(f"{name} differs" if len(str(new)) > 20 else f"{name} {old} -> {new}")
+    return found

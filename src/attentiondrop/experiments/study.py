@@ -1,0 +1,103 @@
+"""What a comparison or an ablation consists of, kept beside its runs so that the report can be made again."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import ArgumentError
+from .files import DamagedRecordError, read_json, write_json
+from .methods import read_method
+from .record import Run, read_run
+
+COMPARISON, ABLATION = "comparison.json", "ablation.json"
+#: Where runs lie below the folder of a study.
+FINAL, TUNING = "runs", "tuning"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One method of a comparison: what was asked for, and what tuning made of it."""
+
+    #: As the user wrote it, such as "hard".
+    name: str
+    #: In full, such as "hard(p=0.1,k=5)"; None while it is being tuned.
+    method: str | None
+    #: What was tried on the validation part; empty without tuning.
+    trials: list[str]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Several methods, one recipe, paired seeds. Differences are to the first method."""
+
+    command: str
+    recipe: dict[str, Any]
+    seeds: list[int]
+    tuning_seed: int
+    methods: list[Entry]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """One ablation: a method over one or two of its fields."""
+
+    #: Such as "hard".
+    name: str
+    #: Field -> values, one or two of them.
+    axes: dict[str, list[Any]]
+    #: In the order of itertools.product over the axes.
+    methods: list[str]
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """Several grids, one recipe, the same seeds everywhere; judged on the validation part, never on the test part."""
+
+    command: str
+    recipe: dict[str, Any]
+    seeds: list[int]
+    grids: list[Grid]
+    #: The method the grids are compared with.
+    baseline: str
+
+
+@dataclass(frozen=True)
+class Study:
+    """The folder of `compare` and `ablate`, read."""
+
+    folder: Path
+    comparison: Comparison | None
+    ablation: Ablation | None
+
+    def run(self, method: str, seed: int, part: str = FINAL) -> Run | None:
+        """One of its runs, None where there is none yet."""
+        return read_run(run_folder(self.folder, method, seed, part))
+
+
+def run_folder(out: Path, method: str, seed: int, part: str = FINAL) -> Path:
+    """Where a run belongs."""
+    return out / part / read_method(method).slug / f"seed{seed}"
+
+
+def write_study(out: Path, study: Comparison | Ablation) -> None:
+    """Keep it."""
+    name = COMPARISON if isinstance(study, Comparison) else ABLATION
+    write_json(out / name, dataclasses.asdict(study))
+
+
+def read_study(out: Path) -> Study:
+    """Read it back; a folder without one is an error."""
+    comparison, ablation = read_json(out / COMPARISON), read_json(out / ABLATION)
+    if comparison is None and ablation is None:
+        raise ArgumentError(f"{out}: expected the folder of `attentiondrop compare` or `ablate`, found neither")
+    try:
+        if comparison is not None:
+            comparison = Comparison(**comparison | {"methods": [Entry(**entry) for entry in comparison["methods"]]})
+        if ablation is not None:
+            ablation = Ablation(**ablation | {"grids": [Grid(**grid) for grid in ablation["grids"]]})
+    except (TypeError, KeyError) as error:
+        raise DamagedRecordError(f"{out} holds no readable study: {error}") from error
+    return Study(out, comparison, ablation)
