@@ -6,6 +6,8 @@ By hand, because `Accelerator.save_state` writes pickles, and several files that
 from __future__ import annotations
 
 import json
+import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,8 +24,7 @@ _TREE = "tree"
 
 def save_weights(path: Path, weights: Mapping[str, Tensor]) -> None:
     """Write a `state_dict`, whole or not at all."""
-    with replacing(path) as temporary:
-        save_file({name: _stored(tensor) for name, tensor in weights.items()}, temporary)
+    _write(path, {name: _stored(tensor) for name, tensor in weights.items()})
 
 
 def load_weights(path: Path, device: str = "cpu") -> dict[str, Tensor]:
@@ -38,8 +39,7 @@ def save_state(path: Path, state: Mapping[str, Any]) -> None:
     """Write nested dicts, lists and tuples of tensors and plain values, whole or not at all."""
     tensors: dict[str, Tensor] = {}
     tree = json.dumps(_packed(state, tensors))
-    with replacing(path) as temporary:
-        save_file(tensors, temporary, metadata={_TREE: tree})
+    _write(path, tensors, {_TREE: tree})
 
 
 def load_state(path: Path) -> dict[str, Any] | None:
@@ -52,6 +52,18 @@ def load_state(path: Path) -> dict[str, Any] | None:
             return state
     except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
         raise _damaged(path, error) from error
+
+
+def _write(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> None:
+    try:
+        with replacing(path) as temporary:
+            save_file(tensors, temporary, metadata)
+    except SafetensorError as error:
+        # It hides what the system said, such as that the disk is full, in its text.
+        if found := re.search(r"os error (\d+)", str(error)):
+            number = int(found[1])
+            raise OSError(number, os.strerror(number), str(path)) from error
+        raise
 
 
 def _packed(value: Any, tensors: dict[str, Tensor]) -> Any:

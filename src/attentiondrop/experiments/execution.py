@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import math
+import dataclasses
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import lru_cache
 
 import torch
 from filelock import FileLock, Timeout
-from torch import nn
 
 from ..errors import AttentionDropError
 from . import checkpoint
-from .data import Data, load_data
+from .data import load_data
+from .data.dataset import Data
 from .data.settings import DataSettings
 from .environment import environment
 from .files import DamagedRecordError
@@ -24,7 +24,7 @@ from .launching import device_of, is_main_process
 from .loop import Training, initial_model
 from .methods import read_method
 from .record import BEST, LAST, RESULT, STATE, Epoch, Result, read_run, write_request, write_result
-from .scoring import attack, predict_all, reliability_of, score
+from .scoring import judge
 from .seeding import own_generators
 from .tracking import Trackers
 
@@ -47,9 +47,7 @@ def data_for(settings: DataSettings) -> Data:
     return load_data(settings)
 
 
-def execute(
-    job: Job, on_epoch: OnEpoch = lambda done: None, say: Say = lambda line: None, wait: bool = True
-) -> Result:
+def execute(job: Job, on_epoch: OnEpoch = lambda done: None, say: Say = lambda line: None, wait: bool = True) -> Result:
     """Do what is missing of a run and return its result; one that is there already is returned at once.
 
     A method that cannot be trained, or lack of memory, makes a `failed` result; lack of disk space is raised.
@@ -108,31 +106,67 @@ def _finish(job: Job, result: Result) -> None:
 
 def _train_and_test(job: Job, data: Data, on_epoch: OnEpoch, say: Say) -> Result:
     recipe, method = job.settings(), read_method(job.method)
+    start = time.perf_counter()
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
-    start = time.perf_counter()
     training = Training(recipe, method, job.seed, data, job.folder)
+    accelerator = training.accelerator
     _resume(training, job, say)
-    with Trackers(job) as trackers:
+    on_epoch(training.done)
+    with Trackers(job, accelerator.is_main_process) as trackers:
 
         def heard(epoch: Epoch) -> None:
             trackers.epoch(epoch)
             on_epoch(epoch.epoch)
 
-        on_epoch(training.done)
         training.run(heard)
-        accelerator = training.accelerator
-        cuda = accelerator.device.type == "cuda"
-        peak = torch.cuda.max_memory_allocated() / 2**20 if cuda else None
         accelerator.wait_for_everyone()
-        epochs = _epochs(job)
-        timed = {"epochs": len(epochs), "throughput": _throughput(epochs), "peak_memory_mib": peak}
+        epochs = read_run(job.folder).epochs  # type: ignore[union-attr]
+        cuda = accelerator.device.type == "cuda"
+        so_far = Result(
+            status="diverged",
+            seconds=time.perf_counter() - start,
+            epochs=len(epochs),
+            error="the loss stopped being a number",
+            throughput=_throughput(epochs),
+            peak_memory_mib=torch.cuda.max_memory_allocated() / 2**20 if cuda else None,
+        )
         if epochs[-1].train_loss is None:
-            return Result("diverged", time.perf_counter() - start, error="the loss stopped being a number", **timed)  # type: ignore[arg-type]
-        best = training.best.epoch if recipe.training.select == "best" else len(epochs)
+            return so_far
+        name = BEST if recipe.training.select == "best" else LAST
         # A new model with the stored weights, in float32: what `evaluate` finds later.
         model = initial_model(recipe, method, job.seed, data).to(accelerator.device)
-        model.load_state_dict(checkpoint.load_weights(job.folder / (BEST if recipe.training.select == "best" else LAST)))
-        result = _test(recipe.evaluation, model, training, best, start, timed)  # type: ignore[arg-type]
+        model.load_state_dict(checkpoint.load_weights(job.folder / name))
+        result = dataclasses.replace(
+            so_far,
+            status="finished",
+            error=None,
+            best_epoch=training.best.epoch if name == BEST else len(epochs),
+            **judge(model, training.data, recipe.evaluation, accelerator),
+        )
+        result = dataclasses.replace(result, seconds=time.perf_counter() - start)
         trackers.result(result)
-    return result
+        return result
+
+
+def _resume(training: Training, job: Job, say: Say) -> None:
+    try:
+        done = training.resume()
+    except DamagedRecordError as error:
+        say(f"{job.label}: starts again, since {error}")
+        if training.accelerator.is_main_process:
+            (job.folder / STATE).unlink(missing_ok=True)
+        training.accelerator.wait_for_everyone()
+        done = training.resume()
+    if done:
+        say(f"{job.label}: goes on after epoch {done}")
+
+
+def _throughput(epochs: Sequence[Epoch]) -> float | None:
+    """Samples a second; the first epoch warms up, so it counts only if it is the only one."""
+    speeds = [epoch.samples / epoch.seconds for epoch in epochs]
+    return statistics.median(speeds[1:] or speeds) if speeds else None
+
+
+def _failed(error: str, start: float) -> Result:
+    return Result("failed", time.perf_counter() - start, epochs=0, error=error)

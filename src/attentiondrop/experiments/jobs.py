@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from .files import DamagedRecordError
-from .record import EPOCHS, Request, Result, read_run
 from .recipe import Recipe
+from .record import EPOCHS, Request, Result, read_run
 from .settings import build_settings
 from .study import FINAL, run_folder
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from typing import Any
 
@@ -10,7 +11,7 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState
 
 from ..errors import ArgumentError, bad_argument
-from .recipe import TrainingSettings
+from .recipe import Recipe, TrainingSettings
 
 _PRECISION = {"float32": "no", "bfloat16": "bf16", "float16": "fp16"}
 
@@ -25,9 +26,19 @@ def device_of(settings: TrainingSettings) -> str:
     return settings.device
 
 
+def on_this_machine(recipe: Recipe) -> Recipe:
+    """The recipe with the device it will run on: a run on another one is another run."""
+    return dataclasses.replace(recipe, training=dataclasses.replace(recipe.training, device=device_of(recipe.training)))
+
+
 def processes() -> int:
     """How many processes torchrun or `accelerate launch` started together with this one."""
     return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def is_main_process() -> bool:
+    """Whether this process is the one that writes."""
+    return int(os.environ.get("RANK", "0")) == 0
 
 
 def make_accelerator(settings: TrainingSettings) -> Accelerator:

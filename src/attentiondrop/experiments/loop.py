@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate.utils import gather_object
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from ..errors import ArgumentError
 from . import checkpoint
 from .applying import Applied
-from .data import Data
+from .data.dataset import Data
 from .files import write_text
 from .launching import make_accelerator
 from .methods import Method
@@ -27,7 +26,7 @@ from .models.building import build_model
 from .probes import attention_entropies, gradient_spread, probe_epochs
 from .recipe import Recipe
 from .record import BEST, EPOCHS, LAST, STATE, Epoch, Scores, write_epoch
-from .scoring import predict, score
+from .scoring import predict_all, score
 from .seeding import derived_seed
 from .sharding import full_state, is_sharded, load_full_state, model_weights
 
@@ -86,7 +85,10 @@ class Training:
         if learned:
             groups.append({"params": learned, "weight_decay": 0.0})
         optimizer = torch.optim.AdamW(
-            groups, lr=settings.learning_rate, weight_decay=settings.weight_decay, fused=self.accelerator.device.type != "mps"
+            groups,
+            lr=settings.learning_rate,
+            weight_decay=settings.weight_decay,
+            fused=self.accelerator.device.type != "mps",
         )
         if settings.compile:
             model.compile(dynamic=False)
@@ -164,9 +166,7 @@ class Training:
         )
         for step, (images, labels) in enumerate(batches, start=index * self.steps):
             self._set_step(step)
-            for part, targets in zip(
-                images.chunk(settings.accumulate), labels.chunk(settings.accumulate), strict=True
-            ):
+            for part, targets in zip(images.chunk(settings.accumulate), labels.chunk(settings.accumulate), strict=True):
                 with accelerator.accumulate(self.model):
                     with accelerator.autocast():
                         loss = self.objective(self.model, part, targets)
@@ -178,7 +178,7 @@ class Training:
                 total += loss.detach() / settings.accumulate
             if self.ema is not None:
                 self.ema.update_parameters(self.plain)
-        mean: Tensor = accelerator.reduce(total / self.steps, "mean")  # type: ignore[assignment]
+        mean: Tensor = accelerator.reduce(total / self.steps, "mean")
         return mean.item()
 
     def _set_step(self, step: int) -> None:
@@ -190,18 +190,9 @@ class Training:
 
     def _validate(self, epoch: int) -> Scores:
         """Judge the weights on the validation part, and keep them if they are the best so far."""
-        accelerator = self.accelerator
         judged = self.plain if self.ema is None else self.ema.module
-        share = predict(
-            judged,
-            self.data,
-            "validation",
-            self.recipe.evaluation.batch_size,
-            rank=accelerator.process_index,
-            world=accelerator.num_processes,
-        )
-        shares = [share] if accelerator.num_processes == 1 else gather_object([share])
-        scores = score(torch.cat([logits for logits, _ in shares]), torch.cat([labels for _, labels in shares]))
+        batch_size = self.recipe.evaluation.batch_size
+        scores = score(*predict_all(judged, self.data, "validation", batch_size, self.accelerator))
         if self.best.improves(epoch, scores):
             self._keep(BEST)
         return scores

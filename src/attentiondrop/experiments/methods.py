@@ -6,6 +6,7 @@ A method is `none`, regularisers of the experiments (`dropout`, `dropconnect`, `
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import re
 from collections.abc import Iterable
@@ -119,7 +120,14 @@ def read_method(text: str) -> Method:
             raise ParseError(f"method {text!r}: {kind.name} is given twice")
     specs = [part for part, name in zip(parts, names, strict=True) if name in REGISTRY]
     order = list(REGULARISERS)
-    return Method(tuple(sorted(own, key=lambda part: order.index(part.name))), parse("+".join(specs)) if specs else None)
+    return Method(
+        tuple(sorted(own, key=lambda part: order.index(part.name))), parse("+".join(specs)) if specs else None
+    )
+
+
+def check_part(text: str) -> None:
+    """Refuse a single part that could not be part of any method."""
+    _regulariser(text, text) if _name(text, text) in REGULARISERS else parse(text)
 
 
 @dataclass(frozen=True)
@@ -160,7 +168,7 @@ def _regulariser(part: str, text: str) -> Regulariser:
     try:
         return REGULARISERS[name](**fields)
     except TypeError:
-        known = ", ".join(REGULARISERS[name].__dataclass_fields__)
+        known = ", ".join(field.name for field in dataclasses.fields(REGULARISERS[name]))
         raise ParseError(f"method {text!r}: {name} has the fields {known}, found {part!r}") from None
     except ArgumentError as error:
         raise ParseError(f"method {text!r}: {error}") from None

@@ -85,7 +85,7 @@ class DropPath(Regulariser):
 
 @dataclass(frozen=True)
 class DropConnect(Regulariser):
-    """Weights of the linear layers are zeroed anew in every pass, the others grow by 1 / (1 - p); none in evaluation."""
+    """Weights of the linear layers are zeroed anew in every pass, and the others grow by 1 / (1 - p)."""
 
     p: float = 0.1
     name = "dropconnect"

@@ -1,4 +1,4 @@
-"""Seeds for the parts of a run, each from the run's seed and what it is for: a run resumes without stored generators."""
+"""Seeds for the parts of a run, from its seed and what they are for: a run resumes without stored generators."""
 
 from __future__ import annotations
 

@@ -40,7 +40,8 @@ def build_settings(cls: type[Settings], content: Any, path: str = "") -> Setting
     try:
         return cls(**values)
     except ArgumentError as error:
-        raise (ArgumentError(f"{path}.{error}") if path else error) from None
+        named = not path or str(error).startswith(f"{path}.")
+        raise (error if named else ArgumentError(f"{path}.{error}")) from None
 
 
 def unknown(where: str, name: str, choices: Iterable[str], what: str = "setting") -> ArgumentError:
@@ -84,7 +85,7 @@ def _coerced(hint: Any, value: Any, where: str) -> Any:
             return float(value)
         except ValueError:
             pass
-    accepted = {float: (int, float), int: int, str: str, bool: bool}.get(kind, object)
+    accepted: Any = {float: (int, float), int: int, str: str, bool: bool}.get(kind, object)
     if kind is typing.Any:
         return value
     if origin is not None or not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):

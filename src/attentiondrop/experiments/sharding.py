@@ -21,7 +21,7 @@ _SPREAD = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
 
 def is_sharded(accelerator: Accelerator) -> bool:
     """Whether each process holds a part of the weights only."""
-    return accelerator.distributed_type == DistributedType.FSDP
+    return bool(accelerator.distributed_type == DistributedType.FSDP)
 
 
 def model_weights(accelerator: Accelerator, model: nn.Module) -> dict[str, Tensor]:

@@ -7,8 +7,8 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
-from ..errors import ArgumentError, bad_argument
-from .methods import NONE, read_method, terms
+from ..errors import ArgumentError, AttentionDropError, bad_argument
+from .methods import NONE, check_part, read_method, terms
 from .settings import unknown
 
 #: Method -> field -> values. Hard masking, blur and consistency contain the paper's grid, and stronger settings too.
@@ -66,8 +66,8 @@ def check_grids(grids: Mapping[str, Any], where: str) -> None:
         for field, values in fields.items():
             for value in values:
                 try:
-                    read_method("+".join([term.having(**{field: value}) for term in terms(name)]))
-                except ArgumentError as error:
+                    check_part(terms(name)[0].having(**{field: value}))
+                except AttentionDropError as error:
                     raise ArgumentError(f"{where}.{name}.{field}: {error}") from None
 
 

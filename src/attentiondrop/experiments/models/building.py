@@ -31,7 +31,9 @@ def build_model(
     the attention weights alone (that is `attndropout`), and `drop_path`.
     """
     if settings.name != DIGITS and not timm.is_model(settings.name):
-        raise unknown(f"model.name {settings.name!r}", settings.name, [DIGITS, *timm.list_models()][:1], "model of timm")
+        raise unknown(
+            f"model.name {settings.name!r}", settings.name, [DIGITS, *timm.list_models()][:1], "model of timm"
+        )
     arguments: dict[str, Any] = {"num_classes": classes, "in_chans": channels, **_rates(settings.name, rates)}
     if _is_transformer(settings.name):
         arguments["img_size"] = size
