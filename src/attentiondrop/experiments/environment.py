@@ -9,6 +9,7 @@ import platform
 import torch
 
 from ..bench.environment import environment as device_and_versions
+from .launching import processes
 
 _PACKAGES = ("torchvision", "torchmetrics", "accelerate", "numpy")
 
@@ -18,4 +19,8 @@ def environment(device: str) -> dict[str, str]:
     found = {key: text for key, text in dataclasses.asdict(device_and_versions(device)).items() if text}
     packages = {distribution.name: distribution.version for distribution in importlib.metadata.distributions()}
     found |= {name: packages[name] for name in _PACKAGES if name in packages}
-    return found | {"platform": platform.platform(), "threads": str(torch.get_num_threads())}
+    return found | {
+        "platform": platform.platform(),
+        "processes": str(processes()),
+        "threads": str(torch.get_num_threads()),
+    }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from .study import FINAL, run_folder
 class Job:
     """One run: recipe, method, seed, and where it is kept. Plain data."""
 
-    recipe: dict[str, Any]
+    recipe: dict[str, Any] = field(hash=False)
     method: str
     seed: int
     out: str
