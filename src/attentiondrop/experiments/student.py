@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 from ..validation import integer, number
@@ -27,6 +28,7 @@ def central_probability(t: float, freedom: int) -> float:
     return min(1.0, 2 / math.pi * (angle + sine * total) if odd else sine * total)
 
 
+@functools.cache
 def central_quantile(probability: float, freedom: int) -> float:
     """The t for which |T| <= t has this probability, by bisection to the last bit.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from .remarks import MARK, ablation_remark, difference_remark, remarks, settings_remarks
@@ -31,8 +32,10 @@ def render(summary: Summary, sign: str = "±") -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     from rich.text import Text
 
+    room = _room([row.difference for row in summary.rows])
     for index, row in enumerate(summary.rows):
-        table.add_row(Text(row.label), *_cells(row, "baseline" if index == 0 else "-", sign))
+        found = "baseline" + room if index == 0 else _difference(row.difference, room)
+        table.add_row(Text(row.label), *_cells(row, found, sign))
     return table
 
 
@@ -44,12 +47,13 @@ def render_grid(summary: Summary, grid: GridSummary, sign: str = "±") -> Table:
     table = _table(f"{grid.grid.name}, validation part: mean {sign} std. dev.", "method")
     for heading in ("accuracy %", "difference", "failed"):
         table.add_column(heading, justify="right", no_wrap=True)
+    room = _room([cell.difference for cell in grid.cells])
     for cell in ((baseline,) if baseline else ()) + grid.cells:
         failed = sum(each.status != "finished" for each in cell.outcomes)
         table.add_row(
             Text(cell.method),
             _spread(cell.accuracy, 1, sign, 100),
-            "baseline" if cell is baseline else _difference(cell.difference, "-"),
+            "baseline" + room if cell is baseline else _difference(cell.difference, room),
             f"{failed} of {len(cell.outcomes)}" if failed else "0",
         )
     return table
@@ -92,11 +96,11 @@ def _table(heading: str, first: str) -> Table:
     return table
 
 
-def _cells(row: Row, without: str, sign: str) -> list[str]:
+def _cells(row: Row, difference: str, sign: str) -> list[str]:
     failed = sum(each.status != "finished" for each in row.outcomes)
     return [
         _spread(row.accuracy, 1, sign, 100),
-        _difference(row.difference, without),
+        difference,
         _spread(row.nll, 3, sign),
         _spread(row.ece, 1, sign, 100),
         "-" if row.throughput is None else f"{row.throughput.mean:.0f}",
@@ -108,7 +112,12 @@ def _spread(spread: Spread | None, digits: int, sign: str, factor: float = 1) ->
     return "-" if spread is None else spread.times(factor).text(digits, sign)
 
 
-def _difference(difference: Difference | None, without: str) -> str:
+def _room(differences: Sequence[Difference | None]) -> str:
+    """What stands where others have a mark, so that numbers stay below each other."""
+    return " " * (1 + len(MARK)) if any(each is not None and each.marked for each in differences) else ""
+
+
+def _difference(difference: Difference | None, room: str) -> str:
     if difference is None:
-        return without
-    return difference.times(100).text(1) + (f" {MARK}" if difference.marked else "  ")
+        return f"-{room}"
+    return difference.times(100).text(1) + (f" {MARK}" if difference.marked else room)

@@ -59,24 +59,24 @@ def scores(accuracy: float, draw: random.Random) -> Scores:
     return Scores(accuracy, 0.9 * (1 - accuracy) + 0.05, 0.01 + draw.random() / 50, 1.4 * (1 - accuracy), 0.99)
 
 
-def epochs(accuracy: float, count: int, draw: random.Random, measured: bool) -> list[Epoch]:
+def epochs(accuracy: float, count: int, draw: random.Random, measured: bool, rate: float) -> list[Epoch]:
     found = []
     for index in range(1, count + 1):
-        part = 1 - math.exp(-3.5 * index / count)
+        part = 1 - math.exp(-rate * index / count)
         look = measured and (index == 1 or index % 3 == 0)
         found.append(
             Epoch(
                 epoch=index,
                 learning_rate=0.001,
-                train_loss=2.3 * math.exp(-3 * index / count) + 0.05 * draw.random(),
+                train_loss=2.3 * math.exp(-rate * index / count) + 0.05 * draw.random(),
                 validation_accuracy=max(0.0, min(1.0, 0.1 + (accuracy - 0.1) * part + 0.01 * draw.gauss(0, 1))),
                 validation_nll=1 - 0.8 * part,
                 seconds=1.5,
                 samples=1400,
-                gradient_variance=4 * math.exp(-part) * (1 + 0.1 * draw.random()) if look else None,
+                gradient_variance=rate * math.exp(-part) * (1 + 0.1 * draw.random()) if look else None,
                 gradient_norm2=0.5 if look else None,
-                attention_entropy=2.5 - part + 0.02 * draw.random() if look else None,
-                perturbed_entropy=2.7 - part + 0.02 * draw.random() if look else None,
+                attention_entropy=2.5 - part / rate + 0.02 * draw.random() if look else None,
+                perturbed_entropy=2.7 - part / rate + 0.02 * draw.random() if look else None,
             )
         )
     return found
@@ -116,7 +116,8 @@ def write_run(
     (folder / "metrics.jsonl").unlink(missing_ok=True)
     whole = plan["training"]["epochs"]
     done = whole if isinstance(ending, float) else 2
-    for epoch in epochs(ending if isinstance(ending, float) else 0.5, done, draw, measured):
+    rate = random.Random(method).uniform(3, 6)
+    for epoch in epochs(ending if isinstance(ending, float) else 0.5, done, draw, measured, rate):
         write_epoch(folder, epoch)
     if ending == "damaged":
         (folder / "result.json").write_text("{")
@@ -247,3 +248,8 @@ def make_full_study(out: Path) -> Path:
                     write_run(out, method, seed, accuracy if method != "hard(p=0.4,k=1)" else "diverged", memory=True)
     write_study(out, Ablation("attentiondrop ablate digits --seeds 3", recipe(), [0, 1, 2], grids, "none"))
     return out
+
+
+@pytest.fixture(scope="session")
+def full_study_maker() -> Callable[[Path], Path]:
+    return make_full_study

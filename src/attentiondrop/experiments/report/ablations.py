@@ -27,8 +27,6 @@ def ablations(summary: Summary) -> Section | None:
     blocks: list[Block] = [Text(f"{start}The baseline `{baseline.method}` {level} there.")]
     for grid in summary.grids:
         blocks += _heat_map(grid) if len(grid.grid.axes) == 2 else _line(grid)
-    if any(len(grid.grid.axes) == 2 for grid in summary.grids):
-        blocks.append(Text("Blue is above the baseline, orange below; the stronger, the further."))
     blocks.append(Text(ablation_remark(summary, quote="`")))
     return Section("ablation", "Ablation", blocks)
 
@@ -88,17 +86,16 @@ def _plot(grid: GridSummary, field: str) -> Picture | None:
         fit([0.0, *heights]),
         field,
         "difference, points",
-        width=640,
-        height=280,
         x_ticks=list(zip(places, labels, strict=True)),
     )
-    look = Look(1)
-    chart.rule(0.0, "baseline")
-    chart.intervals(points, look)
-    chart.line(points, look)
+    chart.rule(0.0)
+    chart.intervals(points, Look(None))
+    chart.line(points, Look(None))
     words = [f"{point.y:+.2f} at {label}" for label, point in known]
     svg = chart.svg(f"Difference of validation accuracy to the baseline, in points, by {field}: {'; '.join(words)}.")
-    return Picture(svg, f"`{grid.grid.name}` by `{field}`: mean over paired seeds, with 95 % intervals.")
+    return Picture(
+        svg, f"`{grid.grid.name}` by `{field}`: mean over paired seeds, with 95 % intervals; dashed, the baseline."
+    )
 
 
 def _point(at: float, found: Difference) -> Point:

@@ -76,12 +76,13 @@ class Chart:
                 path = f"M{x:.2f} {low:.2f}V{high:.2f}M{x - 4:.2f} {low:.2f}h8M{x - 4:.2f} {high:.2f}h8"
                 self._add(look, tag("path", d=path, class_="whisker"))
 
-    def rule(self, y: float, label: str) -> None:
+    def rule(self, y: float, label: str = "") -> None:
         """A horizontal line to compare with."""
         place = self.top(y)
         left, right = self.margin[3], self.width - self.margin[1]
         self._drawn.append(tag("path", d=f"M{left} {place:.2f}H{right}", class_="rule"))
-        self._drawn.append(tag("text", label, x=right - 2.0, y=place - 4, class_="note", text_anchor="end"))
+        if label:
+            self._drawn.append(tag("text", label, x=left + 2, y=place - 4, class_="note"))
 
     def shape(self, markup: Markup) -> None:
         """Anything else."""

@@ -8,8 +8,8 @@ from ..statistics import Difference
 from .markup import Markup, tag
 from .scales import Scale, fit
 
-WIDTH, HEIGHT = 160, 22
-_EDGE = 8
+WIDTH, HEIGHT = 200, 22
+_EDGE = 12
 
 
 def interval_scale(differences: Sequence[Difference]) -> Scale | None:

@@ -24,24 +24,26 @@ _MARKERS = (
 
 @dataclass(frozen=True)
 class Look:
-    """The look of the method with this number; the baseline is number 0."""
+    """The look of the method with this number; the baseline is number 0. None: the plot shows no single method."""
 
-    number: int
+    number: int | None
 
     @property
     def group(self) -> str:
-        """The class that carries the colour."""
-        return f"series c{self.number % COLOURS}"
+        """The classes that carry the colour."""
+        return "series accent" if self.number is None else f"series c{self.number % COLOURS}"
 
     @property
     def dashes(self) -> str | None:
         """Beyond eight methods the colours come again, with other dashes."""
-        return _DASHES[(self.number + self.number // COLOURS) % len(_DASHES)]
+        number = self.number or 0
+        return _DASHES[(number + number // COLOURS) % len(_DASHES)]
 
     @property
     def marker(self) -> str:
         """A path around the origin."""
-        return _MARKERS[(self.number + 2 * (self.number // COLOURS)) % len(_MARKERS)]
+        number = self.number or 0
+        return _MARKERS[(number + 2 * (number // COLOURS)) % len(_MARKERS)]
 
 
 def looks(methods: Iterable[str]) -> dict[str, Look]:

@@ -7,6 +7,9 @@ import re
 from .blocks import Block, Cell, Code, Notes, Picture, Section, Table, Text, cell
 from .markup import MINUS, Markup, code, escape, join, tag
 
+#: The legend of every heat map.
+HEAT_KEY = "Blue is above the baseline, orange below; the stronger, the further"
+
 _CODE = re.compile(r"`([^`]+)`")
 
 
@@ -50,7 +53,7 @@ def table(content: Table) -> Markup:
     body = [tag("tr", *(_cell(cell(each), index) for index, each in enumerate(row))) for row in content.rows]
     written = tag(
         "table",
-        tag("caption", tag("span", inline(content.caption))),
+        tag("caption", tag("span", inline(content.caption + (f". {HEAT_KEY}" if content.heat else "")))),
         tag("thead", *head),
         tag("tbody", *body),
         class_="heat" if content.heat else None,

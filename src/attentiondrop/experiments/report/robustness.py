@@ -52,7 +52,7 @@ def _plot(rows: list[Row], epsilons: list[float], looks: dict[str, Look]) -> Pic
     ]
     scale = fit([0.0, *(max(0.0, value) for value in heights)], ceiling=100)
     ticks = [(value, epsilon(value)) for value in epsilons]
-    chart = Chart(Scale(epsilons[0], epsilons[-1]), scale, "ε", "accuracy, %", width=640, height=300, x_ticks=ticks)
+    chart = Chart(Scale(epsilons[0], epsilons[-1]), scale, "ε", "accuracy, %", x_ticks=ticks)
     for label, points in curves.items():
         chart.band(points, looks[label])
     for label, points in curves.items():

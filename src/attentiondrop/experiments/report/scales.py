@@ -19,7 +19,9 @@ class Scale:
     whole: bool = False
 
     def place(self, value: float) -> float:
-        """0 at `low`, 1 at `high`."""
+        """0 at `low`, 1 at `high`; on a logarithmic axis, zero and less lie infinitely far below."""
+        if self.log and value <= 0:
+            return -math.inf
         if self.log:
             return math.log(value / self.low) / math.log(self.high / self.low)
         return (value - self.low) / (self.high - self.low)

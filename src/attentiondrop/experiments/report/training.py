@@ -117,12 +117,16 @@ def _panel(panel: Panel, rows: Sequence[Row], looks: dict[str, Look]) -> Markup 
         return None
     every = [point for points in curves.values() for point in points]
     heights = [point.y for point in every]
-    heights += [value for point in every for value in (point.low, point.high) if value is not None and value > 0]
+    heights += [point.high for point in every if point.high is not None]
+    if not panel.log:  # a band may reach down to nothing there
+        heights += [max(0.0, point.low) for point in every if point.low is not None]
     if panel.target is not None:
         heights.append(panel.target[0])
     epochs = [point.x for point in every]
     last = max(max(epochs), 2)
-    chart = Chart(Scale(1, last, whole=True), fit(heights, ceiling=panel.ceiling, log=panel.log), "epoch", panel.unit)
+    scale = fit(heights, ceiling=panel.ceiling, log=panel.log)
+    unit = f"{panel.unit}, logarithmic" if scale.log else panel.unit
+    chart = Chart(Scale(1, last, whole=True), scale, "epoch", unit)
     chart.x_ticks = _epoch_ticks(int(last))
     if panel.target is not None:
         chart.rule(*panel.target)
