@@ -47,7 +47,7 @@ def tuning(summary: Summary) -> Section | None:
     ]
     headings: list[str | Cell] = ["Method", Cell("Setting", words=True), "Accuracy, %", "NLL", Cell("", words=True)]
     caption = f"Tried on the validation part, with seed {summary.study.comparison.tuning_seed}"
-    text = "One seed picks by chance among settings that are about as good; the test part was not looked at."
+    text = "Picked by validation accuracy; one seed picks by chance among settings that are about as good."
     return Section("tuning", "Tuning", [Table(caption, headings, body), Text(text)])
 
 
@@ -115,7 +115,7 @@ def again(summary: Summary) -> Section:
     commands = [plan.command for plan in plans if plan is not None]
     text = (
         "The same command, with the same folder, runs what is missing and keeps what is there; `attentiondrop report` "
-        "with that folder writes this page again. Numbers repeat exactly on the same machine and versions only."
+        "with that folder writes this page again. Expect the same numbers only on the same hardware and versions."
     )
     return Section("again", "Run it again", [Code("\n".join(commands)), Text(text)])
 
