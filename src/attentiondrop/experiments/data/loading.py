@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
 from typing import TYPE_CHECKING
 
 from .settings import DataSettings
@@ -23,6 +25,9 @@ def load_data(settings: DataSettings) -> Data:
     >>> list(images.shape)
     [32, 1, 8, 8]
     """
+    if settings.root is not None:
+        # A shell leaves the ~ of data.root=~/datasets alone.
+        settings = dataclasses.replace(settings, root=os.path.expanduser(settings.root))
     # Sources import what they need, and not before: digits do without torchvision, CIFAR without scikit-learn.
     if settings.name == "imagenet":
         from .folder import load_folder

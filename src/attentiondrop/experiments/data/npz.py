@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -43,13 +44,14 @@ def load(root: str | None) -> Source:
 def _read(root: str) -> dict[str, NDArray[Any]]:
     try:
         # A pickle in a file from elsewhere could run anything: arrays of Python objects are refused.
-        with np.load(root, allow_pickle=False) as file:
-            if not isinstance(file, np.lib.npyio.NpzFile):
+        with Path(root).open("rb") as file:
+            arrays = np.load(file, allow_pickle=False)
+            if not isinstance(arrays, np.lib.npyio.NpzFile):
                 raise ValueError("it is a single array")
-            if absent := [name for name in KEYS if name not in file]:
-                raise ValueError(f"it lacks {', '.join(absent)} and has {', '.join(file) or 'nothing'}")
-            return {name: file[name] for name in KEYS}
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile, AttributeError) as error:
+            if absent := [name for name in KEYS if name not in arrays]:
+                raise ValueError(f"it lacks {', '.join(absent)} and has {', '.join(arrays) or 'nothing'}")
+            return {name: arrays[name] for name in KEYS}
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise ArgumentError(f"data.root: expected an .npz file of plain arrays, {root!r} is none: {error}") from error
 
 

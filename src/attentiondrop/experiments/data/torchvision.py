@@ -49,7 +49,7 @@ def import_torchvision(name: str) -> Any:
 def _read(cls: Any, root: str, train: bool, download: bool, name: str, folder: str) -> Any:
     try:
         with warnings.catch_warnings():
-            # The pickles were written by a NumPy that said 0 and 1 where today's wants False and True.
+            # NumPy 2.4.0 to 2.4.4 warn of pickles as old as these, which say 0 and 1 for False and True.
             warnings.filterwarnings("ignore", message=r"dtype\(\): align should be passed as Python or NumPy boolean")
             return cls(root, train=train, download=download)
     # What torchvision raises for missing, damaged and unreachable files; URLError is an OSError.
