@@ -7,8 +7,8 @@ WORKERS ?= 2
 
 .PHONY: demo test test-all test-keras test-gpu lint typecheck bench build clean
 
-demo: $(SETUP)  ## train a small ViT with and without AttentionDrop and compare
-	$(BIN)/attentiondrop compare digits --methods none dropout hard blur --seeds 2 --out runs/digits
+demo: $(SETUP)  ## train a small ViT on digits with seven methods and three seeds, and compare
+	$(BIN)/attentiondrop compare digits --size demo --workers $(WORKERS) --out runs/digits
 
 test: lint typecheck  ## everything that CI runs
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not gpu and not slow" -n $(WORKERS) --dist worksteal --durations=15 --cov --cov-report= --cov-fail-under=0
