@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from attentiondrop.experiments.record import Request, Result, Scores, write_request, write_result
+from attentiondrop.experiments.record import Request, Result, write_request, write_result
 from attentiondrop.experiments.study import Ablation, Comparison, Entry, Grid, read_study, run_folder, write_study
 from attentiondrop.experiments.summarise import summarise
 from attentiondrop.experiments.summary import Summary
 from attentiondrop.experiments.table import notes, render, show
+from attentiondrop.scores import Scores
 
 RECIPE = {"name": "digits", "size": "demo", "model": {"name": "vit_digits"}, "training": {"epochs": 1}}
 

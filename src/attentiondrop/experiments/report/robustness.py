@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ..record import Robustness
+from ...scores import RobustnessReport
 from ..summary import Row, Summary
 from .blocks import Block, Cell, Notes, Picture, Section, Table, name
 from .chart import Chart, Point
@@ -80,7 +80,7 @@ def _point(value: float, place: float, row: Row) -> Point:
     return Point(place, found.mean, found.mean - found.std, found.mean + found.std)
 
 
-def _attacks(row: Row) -> list[Robustness]:
+def _attacks(row: Row) -> list[RobustnessReport]:
     return [each.result.robustness for each in row.outcomes if each.result and each.result.robustness]
 
 
