@@ -40,6 +40,36 @@ def parse(text: str) -> Spec:
     return spec
 
 
+def read_call(text: str) -> tuple[str, dict[str, Any]]:
+    """Name and fields of one term, whatever it names; a name may have hyphens.
+
+    >>> read_call("r-drop(weight=2.0)")
+    ('r-drop', {'weight': 2.0})
+    """
+    name, bracket, rest = text.strip().partition("(")
+    reader = _Reader(rest)
+    fields = _fields(reader) if bracket else {}
+    if reader.peek() is not None:
+        raise reader.error(f"unexpected {reader.peek()!r}")
+    return name.strip(), fields
+
+
+def split_terms(text: str) -> list[str]:
+    """The parts between the `+` signs that stand outside all brackets.
+
+    >>> split_terms("dropout(p=1e+0) + blur")
+    ['dropout(p=1e+0)', 'blur']
+    """
+    parts, depth = [""], 0
+    for character in text:
+        depth += (character in "([") - (character in ")]")
+        if character == "+" and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return [part.strip() for part in parts]
+
+
 class _Reader:
     """The tokens of a text, one at a time."""
 
@@ -146,8 +176,17 @@ def _value(reader: _Reader) -> Any:
 
 
 def _schedule(reader: _Reader, name: str) -> Any:
-    fields: dict[str, Any] = {}
     reader.take("(")
+    fields = _fields(reader)
+    try:
+        return schedules.build(name, fields)
+    except ArgumentError as error:
+        raise reader.error(str(error)) from None
+
+
+def _fields(reader: _Reader) -> dict[str, Any]:
+    """`field=value` pairs up to and with the closing bracket."""
+    fields: dict[str, Any] = {}
     while reader.peek() != ")":
         field = reader.take()
         reader.take("=")
@@ -157,10 +196,7 @@ def _schedule(reader: _Reader, name: str) -> Any:
         if reader.peek() != ")":
             reader.take(",")
     reader.take(")")
-    try:
-        return schedules.build(name, fields)
-    except ArgumentError as error:
-        raise reader.error(str(error)) from None
+    return fields
 
 
 def _built(reader: _Reader, cls: type[Spec], fields: dict[str, Any]) -> Spec:

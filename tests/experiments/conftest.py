@@ -1,10 +1,23 @@
-"""A comparison small enough to train in a second."""
+"""A study small enough to train in a second."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from attentiondrop.experiments.jobs import Job
 from attentiondrop.experiments.recipe import Recipe
+from attentiondrop.experiments.recipes import read_recipe
+
+TINY = [
+    "data.limit=48",
+    "model.arguments={depth: 2, embed_dim: 16, num_heads: 2}",
+    "training.epochs=2",
+    "training.batch_size=16",
+    "training.device=cpu",
+    "measure.probes=0",
+]
 
 
 class Silent:
@@ -12,17 +25,17 @@ class Silent:
 
     def __init__(self) -> None:
         self.lines: list[str] = []
-        self.planned: int | None = None
-        self.done: list[int] = []
+        self.planned: list[int] = []
+        self.done: list[float] = []
 
     def say(self, line: str) -> None:
         self.lines.append(line)
 
-    def plan(self, epochs: int) -> None:
-        self.planned = epochs
+    def plan(self, total: int) -> None:
+        self.planned.append(total)
 
-    def progress(self, label: str, epochs: int) -> None:
-        self.done.append(epochs)
+    def progress(self, label: str, done: float) -> None:
+        self.done.append(done)
 
 
 @pytest.fixture
@@ -32,4 +45,15 @@ def listener() -> Silent:
 
 @pytest.fixture
 def tiny() -> Recipe:
-    return Recipe(epochs=1, batch_size=16, samples=48)
+    return read_recipe("digits", "demo", TINY)
+
+
+@pytest.fixture
+def job(tiny: Recipe, tmp_path: Path):
+    """Makes jobs of the tiny recipe, with changes of it."""
+
+    def make(method: str = "none", seed: int = 0, *changes: str, **fields) -> Job:
+        recipe = read_recipe("digits", "demo", [*TINY, *changes]) if changes else tiny
+        return Job(recipe.to_dict(), method, seed, str(tmp_path), **fields)
+
+    return make

@@ -1,82 +1,156 @@
-"""The summary: its numbers, and that table and JSON show the same ones."""
+"""The table on a terminal: what it shows, that it fits, that it marks nothing without an interval."""
 
 from __future__ import annotations
 
 import io
-import json
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from attentiondrop.experiments.compare import compare
-from attentiondrop.experiments.methods import read_methods
-from attentiondrop.experiments.record import Metrics, RunResult
-from attentiondrop.experiments.table import COLUMNS, note, render, summarise, to_json
+from attentiondrop.experiments.record import Request, Result, Scores, write_request, write_result
+from attentiondrop.experiments.study import Ablation, Comparison, Entry, Grid, read_study, run_folder, write_study
+from attentiondrop.experiments.summarise import summarise
+from attentiondrop.experiments.summary import Summary
+from attentiondrop.experiments.table import notes, render, show
+
+RECIPE = {"name": "digits", "size": "demo", "model": {"name": "vit_digits"}, "training": {"epochs": 1}}
 
 
-def result(method: str, seed: int, accuracy: float | None) -> RunResult:
-    metrics = None if accuracy is None else Metrics(accuracy=accuracy, ece=0.02 + seed / 100, nll=0.5)
-    status = "diverged" if metrics is None else "finished"
-    return RunResult(method, seed, {}, "", {}, status, [1.0], metrics, 10.0 + seed)
+def run(out: Path, method: str, seed: int, accuracy: float | str | None) -> None:
+    folder = run_folder(out, method, seed)
+    if accuracy is None:
+        return
+    write_request(folder, Request(method, seed, RECIPE, {}), {})
+    if isinstance(accuracy, str):
+        write_result(folder, Result(accuracy, 1.0, 0, error="boom"))
+        return
+    scores = Scores(accuracy, nll=0.5, ece=0.02 + seed / 100, brier=0.1)
+    write_result(folder, Result("finished", 10.0, 1, validation=scores, test=scores, throughput=1234.5))
 
 
-def shown(rows, width: int = 80) -> str:
-    console = Console(file=io.StringIO(), width=width)
-    console.print(render(rows, "title"))
-    return console.file.getvalue()
+def summary(out: Path, accuracies: dict[str, list[float | str | None]]) -> Summary:
+    seeds = list(range(len(next(iter(accuracies.values())))))
+    methods = [Entry(method, method, []) for method in accuracies]
+    write_study(out, Comparison("attentiondrop compare", RECIPE, seeds, 0, methods))
+    for method, values in accuracies.items():
+        for seed, accuracy in enumerate(values):
+            run(out, method, seed, accuracy)
+    return summarise(read_study(out))
 
 
-def test_mean_and_sample_deviation_over_the_seeds() -> None:
-    rows = summarise([result("a", 0, 0.9), result("b", 0, 0.5), result("a", 1, 0.94), result("b", 1, 0.5)])
-    assert [row.method for row in rows] == ["a", "b"]
-    assert rows[0].accuracy_percent.mean == pytest.approx(92.0)
-    assert rows[0].accuracy_percent.std == pytest.approx(4 / 2**0.5)
-    assert rows[0].ece_percent.mean == pytest.approx(2.5)
-    assert rows[0].seconds.mean == 10.5
-    assert "92.0 ± 2.8" in shown(rows)
+def shown(found: Summary, width: int = 100, encoding: str = "utf-8") -> str:
+    file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    show(found, Console(file=file, width=width, highlight=False))
+    file.flush()
+    return file.buffer.getvalue().decode(encoding)
 
 
-def test_one_seed_has_no_deviation() -> None:
-    (row,) = summarise([result("a", 0, 0.9)])
-    assert row.accuracy_percent.std is None
-    assert "±" not in shown([row])
+def test_numbers_of_the_table(tmp_path: Path) -> None:
+    text = shown(summary(tmp_path, {"none": [0.90, 0.92, 0.94], "hard(p=0.1,k=5)": [0.91, 0.94, 0.97]}))
+    assert "digits demo, vit_digits, 1 epoch: mean ± standard deviation over the seeds" in text
+    lines = {line.split()[0]: line for line in text.splitlines() if "±" in line and ":" not in line}
+    assert "92.0 ± 2.0" in lines["none"] and "baseline" in lines["none"]
+    # Differences of 1, 2 and 3 points: 2 ± 4.3027 / sqrt(3).
+    assert "+2.0 [-0.5, +4.5]" in lines["hard(p=0.1,k=5)"]
+    assert "0.500 ± 0.000" in lines["none"]
+    assert "3.0 ± 1.0" in lines["none"]
+    assert lines["none"].split()[-2:] == ["1234", "0"]
 
 
-def test_diverged_runs_stay_in_the_table() -> None:
-    rows = summarise([result("a", 0, 0.9), result("b", 0, None), result("a", 1, None), result("b", 1, None)])
-    assert (rows[0].accuracy_percent.mean, rows[0].diverged, rows[0].runs) == (90.0, 1, 2)
-    assert rows[1].accuracy_percent is None
-    assert "1 of 2" in shown(rows)
-    assert "2 of 2" in shown(rows)
-    json.dumps(to_json(rows, [result("a", 0, 0.9)]), allow_nan=False)
+def test_only_an_interval_without_zero_is_marked(tmp_path: Path) -> None:
+    found = summary(
+        tmp_path,
+        {
+            "none": [0.90, 0.91, 0.90, 0.92, 0.91],
+            "hard(p=0.1,k=5)": [0.95, 0.96, 0.96, 0.97, 0.95],
+            "blur(sigma_max=0.5)": [0.99, 0.85, 0.99, 0.80, 0.99],
+        },
+    )
+    text = shown(found)
+    marked = [line.split()[0] for line in text.splitlines() if "] *" in line]
+    assert marked == ["hard(p=0.1,k=5)"]
+    assert "2 comparisons were made" in text
+    assert "too few" not in text
+    assert "* marks an interval that excludes zero" in text
+    assert "\x1b" not in text
 
 
-def test_the_json_file_holds_the_numbers_of_the_table(tiny, listener, tmp_path: Path) -> None:
-    rows = compare(read_methods(["none", "dropout"]), 2, tiny, tmp_path, listener)
-    stored = json.loads((tmp_path / "results.json").read_text())
-    cells = [line.split() for line in shown(rows).splitlines() if "±" in line]
-    assert len(cells) == len(stored["rows"]) == len(rows) == 2
-    for row, (method, *numbers) in zip(stored["rows"], cells, strict=True):
-        assert row["method"] == method
-        values = [number for number in numbers if number != "±"]
-        for (field, _, digits), mean, std in zip(COLUMNS, values[::2], values[1::2], strict=True):
-            assert f"{row[field]['mean']:.{digits}f}" == mean
-            assert f"{row[field]['std']:.{digits}f}" == std
-    for run in stored["runs"]:
-        slug = {"none": "none", "dropout(p=0.1)": "dropout_p=0.1"}[run["method"]]
-        single = json.loads((tmp_path / slug / f"seed{run['seed']}" / "result.json").read_text())
-        assert (run["metrics"], run["seconds"]) == (single["metrics"], single["seconds"])
+def test_one_seed_has_neither_deviation_nor_interval(tmp_path: Path) -> None:
+    found = summary(tmp_path, {"none": [0.9], "dropout(p=0.1)": [0.95]})
+    text = shown(found)
+    assert "±" not in text.split("seeds", 1)[1]
+    assert "+5.0" in text and "[" not in text and "*" not in text
+    assert "One seed is too few" in text
 
 
-def test_the_default_methods_fit_a_terminal_of_80_columns() -> None:
-    names = ["none", "dropout(p=0.1)", "hard(p=0.1,k=5)", "blur(sigma_max=0.5)"]
-    text = shown(summarise([result(name, seed, 0.95) for seed in range(2) for name in names]))
-    assert all(name in text for name in names)
+def test_runs_without_scores_are_counted_and_named(tmp_path: Path) -> None:
+    found = summary(
+        tmp_path,
+        {
+            "none": [0.9, 0.91, 0.92],
+            "dropout(p=0.1)": ["diverged", "failed", 0.95],
+            "drophead(p=0.1)": ["diverged", "diverged", None],
+        },
+    )
+    text = shown(found)
+    assert "2 of 3" in text and "3 of 3" in text
+    assert "dropout(p=0.1): seeds 0, 1 left out of the difference" in text
+    assert "dropout(p=0.1): 1 diverged, 1 failed of 3 runs; means are over the others." in text
+    assert "drophead(p=0.1): 2 diverged, 1 missing of 3 runs" in text
 
 
-def test_few_seeds_come_with_a_warning() -> None:
-    assert note(1).startswith("One seed is too few to tell the methods apart")
-    assert note(2).startswith("Two seeds are too few to tell the methods apart")
-    assert note(4).startswith("4 seeds are too few")
-    assert note(5) is None
+def test_equal_differences_are_said_not_marked(tmp_path: Path) -> None:
+    found = summary(tmp_path, {"none": [0.9, 0.8], "dropout(p=0.1)": [0.95, 0.85]})
+    assert "dropout(p=0.1): the same difference on all 2 seeds, which gives no interval." in notes(found)
+    assert "+5.0" in shown(found) and "*" not in shown(found)
+
+
+def test_runs_of_other_settings_are_pointed_out(tmp_path: Path) -> None:
+    found = summary(tmp_path, {"none": [0.9, 0.8]})
+    write_study(tmp_path, Comparison("c", RECIPE | {"size": "full"}, [0, 1], 0, [Entry("none", "none", [])]))
+    found = summarise(read_study(tmp_path))
+    assert notes(found) == [
+        "2 runs (none, seed 0 and others) were made with other settings than the study now names "
+        "(recorded -> now: recipe.size demo -> full)"
+    ]
+
+
+def test_a_table_of_seven_methods_fits_100_columns(tmp_path: Path) -> None:
+    methods = ["none", "dropout(p=0.1)", "hard(p=0.1,k=5)", "blur(sigma_max=0.5)", "dropkey(p=0.1)", "noise(sigma=0.1)"]
+    every = [*methods, "hard+blur(sigma_max=0.25)+dropkey"]
+    found = summary(tmp_path, {name: [0.9, 0.9 - len(name) ** 2 / 9999, "diverged", 0.9] for name in every})
+    lines = shown(found).splitlines()
+    table = lines[: next(index for index, line in enumerate(lines) if line.startswith("Difference:"))]
+    assert max(len(line) for line in table) <= 100
+    assert all(any(line.strip().startswith(name) for line in table) for name in methods)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_console_without_utf8_gets_plain_signs(encoding: str, tmp_path: Path) -> None:
+    found = summary(tmp_path, {"none": [0.9, 0.92], "dropout(p=0.1)": [0.95, 0.9]})
+    text = shown(found, encoding=encoding)
+    assert "91.0 +- 1.4" in text
+    assert text.isascii()
+
+
+def test_a_method_that_is_being_tuned_has_no_numbers(tmp_path: Path) -> None:
+    write_study(tmp_path, Comparison("c", RECIPE, [0], 0, [Entry("none", "none", []), Entry("hard", None, [])]))
+    run(tmp_path, "none", 0, 0.9)
+    text = shown(summarise(read_study(tmp_path)))
+    assert "hard (being tuned)" in text
+    assert "Still being tuned: hard." in text
+
+
+def test_ablations_are_tables_too(tmp_path: Path) -> None:
+    grid = Grid("dropkey", {"p": [0.1, 0.2]}, ["dropkey(p=0.1)", "dropkey(p=0.2)"])
+    write_study(tmp_path, Ablation("attentiondrop ablate", RECIPE, [0, 1, 2], [grid], "none"))
+    for seed in range(3):
+        run(tmp_path, "none", seed, 0.90 + 0.01 * seed)
+        run(tmp_path, "dropkey(p=0.1)", seed, 0.91 + 0.02 * seed)
+    text = shown(summarise(read_study(tmp_path)))
+    assert "dropkey, validation part" in text
+    assert "+2.0 [-0.5, +4.5]" in text
+    assert "3 of 3" in text
+    assert "(1 were looked at)" in text
+    assert render(summarise(read_study(tmp_path))).row_count == 0

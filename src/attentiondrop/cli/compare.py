@@ -1,4 +1,4 @@
-"""`attentiondrop compare`: several methods, one recipe, paired seeds, one table."""
+"""`attentiondrop compare`: several methods, one recipe, paired seeds, one report."""
 
 from __future__ import annotations
 
@@ -6,76 +6,82 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..experiments.methods import DEFAULT_METHODS, read_methods
-from ..experiments.recipe import DATA, DEVICES, Recipe
-from ..experiments.record import make_writable
-from .extras import require
+from . import recipes
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
-
-_NEEDS = ("torch", "timm", "torchmetrics", "sklearn", "rich")
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     """Declare the arguments."""
     parser = subparsers.add_parser(
         "compare",
-        help="train a small model with several methods and compare them",
-        description="Train a small vision transformer with several methods and compare accuracy, calibration and time. "
+        help="train with several methods and compare them",
+        description="Train one model with several methods and compare accuracy, calibration, robustness and time. "
         "Every seed starts all methods from the same weights and shows them the same batches. "
         "Finished runs are kept: the same command continues where it stopped.",
     )
-    parser.add_argument("data", nargs="?", choices=DATA, default=DATA[0], help="data set (default: %(default)s)")
+    recipes.add_recipe_arguments(parser)
     parser.add_argument(
         "--methods",
         nargs="+",
-        default=list(DEFAULT_METHODS),
         metavar="METHOD",
-        help="none, dropout(p=0.1), or specs such as 'hard(p=0.1,k=5)' and 'blur(sigma_max=0.5)', "
-        "joined with '+' (default: " + " ".join(DEFAULT_METHODS) + ")",
+        help="none, dropout(p=0.1), dropconnect, r-drop, or specs such as 'hard(p=0.1,k=5)' and 'blur(sigma_max=0.5)', "
+        "joined with '+'; the first one is the baseline (default: what the recipe says)",
     )
-    parser.add_argument("--seeds", type=_positive, default=2, help="seeds for each method (default: %(default)s)")
-    parser.add_argument("--epochs", type=_positive, default=Recipe.epochs, help="(default: %(default)s)")
-    parser.add_argument("--out", type=Path, help="folder for the results (default: runs/DATA)")
-    parser.add_argument("--device", choices=DEVICES, default="cpu", help="(default: %(default)s)")
+    parser.add_argument(
+        "--trials", type=int, help="settings of each method to try on the validation part; 0: none (default: recipe)"
+    )
+    recipes.add_study_arguments(parser)
+    recipes.add_tracker_argument(parser)
     return parser
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run what is missing, print the table."""
-    methods = read_methods(args.methods)
-    recipe = Recipe(data=args.data, epochs=args.epochs, device=args.device)
-    out: Path = args.out or Path("runs") / args.data
-    require(_NEEDS, extra="experiments")
-    make_writable(out)
+    """Run what is missing, print the table, write the report."""
+    if args.methods is not None:
+        from ..experiments.methods import read_methods
+
+        read_methods(args.methods)  # a wrong one is refused before anything heavy is loaded
+    if args.trials is not None:
+        args.set.append(f"tuning.trials={args.trials}")
+    recipe, out = recipes.read(args)
     from .progress import ProgressBar
 
     with ProgressBar("epochs") as bar:
         # Loading torch takes seconds: the bar is on the screen before that.
         from ..experiments.compare import compare
 
-        rows = compare(methods, args.seeds, recipe, out, bar)
+        compare(
+            recipe,
+            args.methods or recipe.methods,
+            args.seeds or recipe.seeds,
+            out,
+            bar,
+            command=recipes.command_line(),
+            where=recipes.where(args),
+            trackers=tuple(args.track),
+        )
+        bar.say("writing the report")
+    return show(out)
+
+
+def show(out: Path) -> int:
+    """Print the table of a study, write its report, and say where that is; 2 if runs are missing from it."""
     from rich.console import Console
 
-    from ..experiments.table import note, render
+    from ..experiments.report import write_report
+    from ..experiments.statistics import summarise
+    from ..experiments.study import read_study
+    from ..experiments.table import render
 
     console = Console(highlight=False)
     sign = "±" if console.encoding.lower().startswith("utf") else "+-"
-    seeds, epochs = _count(args.seeds, "seed"), _count(args.epochs, "epoch")
-    title = f"{args.data}, {epochs}: mean {sign} standard deviation over {seeds}"
-    console.print(render(rows, title, sign))
-    if warning := note(args.seeds):
-        console.print(warning, markup=False, soft_wrap=True)
-    console.print(f"The same numbers as JSON: {out / 'results.json'}", markup=False, soft_wrap=True)
-    return 0
-
-
-def _count(number: int, word: str) -> str:
-    return f"1 {word}" if number == 1 else f"{number} {word}s"
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected an integer >= 1, received {text!r}")
-    return int(text)
+    summary = summarise(read_study(out))
+    table, notes = render(summary, sign)
+    console.print(table)
+    for line in notes:
+        console.print(line, markup=False, soft_wrap=True)
+    paths = write_report(out)
+    console.print(f"report: {paths.html}", markup=False, soft_wrap=True)
+    return 2 if summary.failed else 0

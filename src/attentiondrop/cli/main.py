@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 from .. import __version__
 from ..errors import AttentionDropError
-from . import bench, compare, info, show
+from . import ablate, bench, compare, evaluate, info, show, train
 from .extras import MissingExtraError
 
-COMMANDS = (compare, bench, show, info)
+COMMANDS = (compare, train, evaluate, ablate, bench, show, info)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

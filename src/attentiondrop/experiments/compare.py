@@ -1,86 +1,92 @@
-"""Several methods, one recipe, paired seeds: runs what is missing, records it, sums it up."""
+"""Several methods, one recipe: the same number of trials for each on the validation part, then paired seeds."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
-from typing import Protocol
-
-import torch
 
 from ..errors import ArgumentError
-from . import record, table
-from .data import digits
-from .methods import Method
+from .execution import data_for
+from .jobs import Job
+from .launching import on_this_machine, processes
+from .methods import read_methods
 from .recipe import Recipe
-from .record import RunResult
-from .run import resolved, run
+from .record import Result
+from .running import Listener, Where, run_jobs
+from .study import FINAL, TUNING, Comparison, Entry, write_study
+from .tuning import candidates
 
 
-class Listener(Protocol):
-    """Who hears how far a comparison has come."""
-
-    def say(self, line: str) -> None:
-        """Something a person should read, in one line."""
-
-    def plan(self, epochs: int) -> None:
-        """That many epochs have to be trained, over all runs."""
-
-    def progress(self, label: str, epochs: int) -> None:
-        """That many of them are done; `label` names the run that is going on."""
-
-
-def compare(methods: Sequence[Method], seeds: int, recipe: Recipe, out: Path, listener: Listener) -> list[table.Row]:
-    """Train every method with the seeds 0 to `seeds - 1`, keep what `out` already holds, write `out/results.json`.
+def compare(
+    recipe: Recipe,
+    methods: Sequence[str],
+    seeds: int,
+    out: Path,
+    listener: Listener,
+    *,
+    command: str = "",
+    where: Where | None = None,
+    trackers: tuple[str, ...] = (),
+) -> Comparison:
+    """Tune and train every method with the seeds 0 to `seeds - 1`; keep what `out` already holds.
 
     The seeds are the outer loop: after an interruption, what is there is a comparison of all methods on fewer seeds.
     """
-    if recipe.device == "cuda" and not torch.cuda.is_available():
-        raise ArgumentError("device 'cuda': torch sees no CUDA device on this machine")
-    data = digits.load(recipe.samples)
-    pairs = [(method, seed) for seed in range(seeds) for method in methods]
-    kept = {pair: _kept(out, *pair, recipe, data.checksum, listener) for pair in pairs}
-    results = {pair: result for pair, result in kept.items() if result is not None}
-    missing = [pair for pair in pairs if pair not in results]
-    if results:
-        listener.say(f"{len(results)} of {len(pairs)} runs are finished already in {out}")
-    listener.plan(len(missing) * recipe.epochs)
-    data = data.to(recipe.device)
-    for index, (method, seed) in enumerate(missing):
-        label, before = _label(method, seed), index * recipe.epochs
-        listener.progress(label, before)
-        result = run(method, seed, recipe, data, partial(_on_epoch, listener, label, before))
-        record.save(record.result_path(out, method, seed), result)
-        results[method, seed] = result
-        listener.say(f"{label}: {_outcome(result)}, {result.seconds:.1f} s")
-        listener.progress(label, before + recipe.epochs)
-    ordered = [results[pair] for pair in pairs]
-    rows = table.summarise(ordered)
-    record.write_json(out / "results.json", table.to_json(rows, ordered))
-    return rows
+    check_alone("compare")
+    read_methods(methods)
+    where = where or Where()
+    recipe = on_this_machine(recipe)
+    checksums = data_for(recipe.data).checksums
+    tuning = recipe.tuning
+    trials = {text: candidates(text, tuning.trials, tuning.seed, tuning.grids) for text in methods}
+    tuned = [text for text in methods if len(trials[text]) > 1]
+    entries = {text: Entry(text, None if text in tuned else trials[text][0], trials[text][:0]) for text in methods}
+    final_epochs = recipe.training.epochs * seeds * len(methods)
+
+    def study() -> Comparison:
+        found = Comparison(command, recipe.to_dict(), list(range(seeds)), tuning.seed, list(entries.values()))
+        write_study(out, found)
+        return found
+
+    study()
+    if tuned:
+        content = recipe.for_tuning().to_dict()
+        jobs = {
+            (text, trial): Job(content, trial, tuning.seed, str(out), TUNING, keep_weights=False)
+            for text in tuned
+            for trial in trials[text]
+        }
+        listener.say(f"tuning: {len(set(jobs.values()))} trials on the validation part")
+        results = run_jobs(list(jobs.values()), checksums, listener, where, final_epochs)
+        for text in tuned:
+            best = _best({trial: results[jobs[text, trial]] for trial in trials[text]})
+            listener.say(f"{text}: {best} did best of {len(trials[text])}")
+            entries[text] = Entry(text, best, trials[text])
+        study()
+    chosen = [entry.method for entry in entries.values() if entry.method is not None]
+    finals = [
+        Job(recipe.to_dict(), method, seed, str(out), FINAL, trackers=trackers)
+        for seed in range(seeds)
+        for method in chosen
+    ]
+    run_jobs(finals, checksums, listener, where)
+    return study()
 
 
-def _kept(out: Path, method: Method, seed: int, recipe: Recipe, checksum: str, listener: Listener) -> RunResult | None:
-    """The stored result of a run if there is one and it still counts."""
-    try:
-        result = record.load(record.result_path(out, method, seed))
-    except record.DamagedRecordError as error:
-        listener.say(f"{_label(method, seed)}: run again, since {error}")
-        return None
-    if result is not None and (changes := result.changes(method.text, seed, resolved(recipe), checksum)):
-        listener.say(f"{_label(method, seed)}: run again, since settings changed ({'; '.join(changes)})")
-        return None
-    return result
+def check_alone(command: str) -> None:
+    """Refuse to start a study in every process of torchrun."""
+    if processes() > 1:
+        raise ArgumentError(
+            f"{command} starts its runs itself: under torchrun or accelerate launch use train, one run at a time, "
+            f"and then {command} with the same --out for what is missing"
+        )
 
 
-def _on_epoch(listener: Listener, label: str, before: int, done: int) -> None:
-    listener.progress(label, before + done)
-
-
-def _label(method: Method, seed: int) -> str:
-    return f"{method.text}, seed {seed}"
-
-
-def _outcome(result: RunResult) -> str:
-    return "diverged" if result.metrics is None else f"accuracy {100 * result.metrics.accuracy:.1f} %"
+def _best(results: dict[str, Result]) -> str:
+    """The setting with the best validation accuracy; equal ones are told apart by the likelihood, then by order."""
+    judged = {
+        method: (result.validation.accuracy, -result.validation.nll)
+        for method, result in results.items()
+        if result.validation is not None
+    }
+    return max(judged, key=lambda method: judged[method]) if judged else next(iter(results))

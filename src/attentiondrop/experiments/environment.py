@@ -1,31 +1,26 @@
-"""With what a run was made: versions, platform, device."""
+"""With what a run was made: versions, commit, platform, device. Plain texts, stored with every run."""
 
 from __future__ import annotations
 
-import os
+import dataclasses
+import importlib.metadata
 import platform
 
-import timm
 import torch
-import torchmetrics
 
-from .. import __version__
+from ..bench.environment import environment as device_and_versions
+from .launching import processes
+
+_PACKAGES = ("torchvision", "torchmetrics", "accelerate", "numpy")
 
 
 def environment(device: str) -> dict[str, str]:
-    """Plain texts, stored with every run."""
-    return {
-        "attentiondrop": __version__,
-        "torch": torch.__version__,
-        "timm": timm.__version__,
-        "torchmetrics": torchmetrics.__version__,
-        "python": platform.python_version(),
+    """Look at this machine."""
+    found = {key: text for key, text in dataclasses.asdict(device_and_versions(device)).items() if text}
+    packages = {distribution.name: distribution.version for distribution in importlib.metadata.distributions()}
+    found |= {name: packages[name] for name in _PACKAGES if name in packages}
+    return found | {
         "platform": platform.platform(),
-        "device": _device(device),
+        "processes": str(processes()),
+        "threads": str(torch.get_num_threads()),
     }
-
-
-def _device(device: str) -> str:
-    if device == "cuda":
-        return torch.cuda.get_device_name()
-    return f"{platform.machine()} CPU, {os.cpu_count()} cores, {torch.get_num_threads()} threads"

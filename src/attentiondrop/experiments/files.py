@@ -33,7 +33,10 @@ def replacing(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
+        temporary.touch()
+        mode = temporary.stat().st_mode
         yield temporary
+        os.chmod(temporary, mode)  # as any new file here: some libraries make theirs private
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
         os.replace(temporary, path)

@@ -1,126 +1,123 @@
-"""The end of a comparison: mean and standard deviation over the seeds, as a table and as JSON."""
+"""The end of a comparison on a terminal: a table of at most 100 columns, and what to keep in mind below it."""
 
 from __future__ import annotations
 
-import dataclasses
-import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from .record import RunResult
+from .remarks import MARK, ablation_remark, difference_remark, remarks, settings_remarks
+from .statistics import Difference, Spread
+from .summary import GridSummary, Row, Summary
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
-#: With fewer seeds than this, differences between methods are as likely noise.
-ENOUGH_SEEDS = 5
+
+def show(summary: Summary, console: Console) -> None:
+    """Print the comparison and the ablations, in signs that the console can write."""
+    sign = "±" if console.encoding.lower().startswith("utf") else "+-"
+    if summary.rows:
+        console.print(render(summary, sign))
+    for grid in summary.grids:
+        console.print(render_grid(summary, grid, sign))
+    for line in notes(summary):
+        console.print(line, markup=False, soft_wrap=True)
 
 
-@dataclass(frozen=True)
-class Spread:
-    """Mean and sample standard deviation over the seeds; a single seed has no deviation."""
+def render(summary: Summary, sign: str = "±") -> Table:
+    """The rich table of a comparison. Runs that have not finished are counted, not hidden."""
+    table = _table(f"{title(summary)}: mean {sign} standard deviation over the seeds", "method")
+    for heading in ("accuracy %", "difference", "NLL", "ECE %", "samples/s", "failed"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    from rich.text import Text
 
-    mean: float
-    std: float | None
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
-        """The spread of one number a seed."""
-        return cls(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None)
-
-    def text(self, digits: int, sign: str) -> str:
-        """For a person: `96.1 ± 0.3`."""
-        if self.std is None:
-            return f"{self.mean:.{digits}f}"
-        return f"{self.mean:.{digits}f} {sign} {self.std:.{digits}f}"
+    room = _room([row.difference for row in summary.rows])
+    for index, row in enumerate(summary.rows):
+        found = "baseline" + room if index == 0 else _difference(row.difference, room)
+        table.add_row(Text(row.label), *_cells(row, found, sign))
+    return table
 
 
-@dataclass(frozen=True)
-class Row:
-    """One method. The metrics cover its finished runs only, and are None when every run diverged."""
+def render_grid(summary: Summary, grid: GridSummary, sign: str = "±") -> Table:
+    """The rich table of one ablation, on the validation part."""
+    from rich.text import Text
 
-    method: str
-    runs: int
-    diverged: int
-    accuracy_percent: Spread | None
-    ece_percent: Spread | None
-    nll: Spread | None
-    seconds: Spread
-
-
-#: Field of `Row`, heading, digits after the point.
-COLUMNS = (
-    ("accuracy_percent", "accuracy %", 1),
-    ("ece_percent", "ECE %", 2),
-    ("nll", "NLL", 3),
-    ("seconds", "seconds", 1),
-)
+    baseline = summary.grid_baseline
+    table = _table(f"{grid.grid.name}, validation part: mean {sign} std. dev.", "method")
+    for heading in ("accuracy %", "difference", "failed"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    room = _room([cell.difference for cell in grid.cells])
+    for cell in ((baseline,) if baseline else ()) + grid.cells:
+        failed = sum(each.status != "finished" for each in cell.outcomes)
+        table.add_row(
+            Text(cell.method),
+            _spread(cell.accuracy, 1, sign, 100),
+            "baseline" + room if cell is baseline else _difference(cell.difference, room),
+            f"{failed} of {len(cell.outcomes)}" if failed else "0",
+        )
+    return table
 
 
-def summarise(results: Sequence[RunResult]) -> list[Row]:
-    """One row a method, in the order in which the methods first appear."""
-    return [
-        _row(method, [result for result in results if result.method == method])
-        for method in dict.fromkeys(result.method for result in results)
-    ]
+def notes(summary: Summary) -> list[str]:
+    """The lines under the table."""
+    lines = []
+    if any(row.difference is not None and row.difference.interval is not None for row in summary.rows):
+        lines.append(difference_remark(summary))
+    if summary.grid_baseline is not None:
+        lines.append(ablation_remark(summary))
+    return [*lines, *remarks(summary), *settings_remarks(summary)]
 
 
-def to_json(rows: Sequence[Row], results: Sequence[RunResult]) -> dict[str, Any]:
-    """The numbers of the table, unrounded, with the runs behind them."""
-    return {
-        "rows": [dataclasses.asdict(row) for row in rows],
-        "runs": [
-            {
-                "method": result.method,
-                "seed": result.seed,
-                "status": result.status,
-                "metrics": None if result.metrics is None else dataclasses.asdict(result.metrics),
-                "seconds": result.seconds,
-            }
-            for result in results
-        ],
-        "recipe": results[0].recipe,
-        "data_checksum": results[0].data_checksum,
-    }
+def title(summary: Summary) -> str:
+    """What was trained, in a few words: `digits demo, vit_digits, 30 epochs`."""
+    recipe = summary.plan.recipe
+    names = [str(recipe[key]) for key in ("name", "size") if recipe.get(key)]
+    model = recipe.get("model", {}).get("name")
+    epochs = recipe.get("training", {}).get("epochs")
+    parts = [" ".join(names), model, None if epochs is None else f"{epochs} epoch{'s' * (epochs != 1)}"]
+    return ", ".join(str(part) for part in parts if part) or "comparison"
 
 
-def render(rows: Sequence[Row], title: str, sign: str = "±") -> Table:
-    """The rich table. No row is marked as the winner: that takes more than a mean. Diverged runs are named."""
+def _table(heading: str, first: str) -> Table:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1))
-    table.add_column("method", overflow="fold")
-    for _, heading, _ in COLUMNS:
-        table.add_column(heading, justify="right", no_wrap=True)
-    some_diverged = any(row.diverged for row in rows)
-    if some_diverged:
-        table.add_column("diverged", justify="right", no_wrap=True)
-    for row in rows:
-        spreads = [(getattr(row, field), digits) for field, _, digits in COLUMNS]
-        cells = ["-" if spread is None else spread.text(digits, sign) for spread, digits in spreads]
-        table.add_row(Text(row.method), *cells, *([f"{row.diverged} of {row.runs}"] if some_diverged else []))
+    table = Table(
+        title=Text(heading),
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        padding=(0, 1),
+        pad_edge=False,
+        collapse_padding=True,
+    )
+    table.add_column(first, overflow="fold")
     return table
 
 
-def note(seeds: int) -> str | None:
-    """What to keep in mind when reading a table over so few seeds."""
-    if seeds >= ENOUGH_SEEDS:
-        return None
-    count = {1: "One seed is", 2: "Two seeds are"}.get(seeds, f"{seeds} seeds are")
-    return f"{count} too few to tell the methods apart: use --seeds {ENOUGH_SEEDS} or more before you draw conclusions."
+def _cells(row: Row, difference: str, sign: str) -> list[str]:
+    failed = sum(each.status != "finished" for each in row.outcomes)
+    return [
+        _spread(row.accuracy, 1, sign, 100),
+        difference,
+        _spread(row.nll, 3, sign),
+        _spread(row.ece, 1, sign, 100),
+        "-" if row.throughput is None else f"{row.throughput.mean:.0f}",
+        f"{failed} of {len(row.outcomes)}" if failed else "0",
+    ]
 
 
-def _row(method: str, results: Sequence[RunResult]) -> Row:
-    metrics = [result.metrics for result in results if result.metrics is not None]
-    return Row(
-        method=method,
-        runs=len(results),
-        diverged=len(results) - len(metrics),
-        accuracy_percent=Spread.of([100 * one.accuracy for one in metrics]) if metrics else None,
-        ece_percent=Spread.of([100 * one.ece for one in metrics]) if metrics else None,
-        nll=Spread.of([one.nll for one in metrics]) if metrics else None,
-        seconds=Spread.of([result.seconds for result in results]),
-    )
+def _spread(spread: Spread | None, digits: int, sign: str, factor: float = 1) -> str:
+    return "-" if spread is None else spread.times(factor).text(digits, sign)
+
+
+def _room(differences: Sequence[Difference | None]) -> str:
+    """What stands where others have a mark, so that numbers stay below each other."""
+    return " " * (1 + len(MARK)) if any(each is not None and each.marked for each in differences) else ""
+
+
+def _difference(difference: Difference | None, room: str) -> str:
+    if difference is None:
+        return f"-{room}"
+    return difference.times(100).text(1) + (f" {MARK}" if difference.marked else room)

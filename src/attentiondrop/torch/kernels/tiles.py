@@ -27,14 +27,18 @@ def forward_tiles(q: Tensor, k: Tensor, v: Tensor) -> Tiles:
         return Tiles(32, 32, 4, 2) if size <= 64 else Tiles(32, 32, 4, 1)
     if size <= 64:
         return Tiles(128, 64 if k.shape[2] > _SHORT else 32, 4, 3)
-    return Tiles(128, 64, 8, 2) if size <= 128 else Tiles(64, 32, 4, 2)
+    return Tiles(128, 32, 4, 3) if size <= 128 else Tiles(64, 32, 4, 2)
 
 
 def select_tiles(q: Tensor, k: Tensor, top: int) -> Tiles:
     """Of the selection."""
     if q.element_size() == 4:
         return Tiles(32, 32, 4, 1, 4)
-    return Tiles(64, 32 if k.shape[2] > _SHORT else 16, 4, 3 if q.shape[-1] <= 128 else 2, 4)
+    if k.shape[2] <= _SHORT:
+        columns = 16
+    else:
+        columns = 64 if 64 < q.shape[-1] <= 128 else 32
+    return Tiles(64, columns, 4, 3 if q.shape[-1] <= 128 else 2, 4)
 
 
 def backward_tiles(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tiles, Tiles]:
@@ -46,5 +50,5 @@ def backward_tiles(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tiles, Tiles]:
     if size <= 64:
         return Tiles(64, 32, 4, 3), Tiles(64, 64, 4, 2)
     if size <= 128:
-        return Tiles(64, 32, 4, 2), Tiles(64, 64, 8, 2)
+        return Tiles(64, 64, 4, 2), Tiles(64, 64, 4, 2)
     return Tiles(64, 32, 4, 1), Tiles(32, 32, 4, 1)

@@ -1,0 +1,69 @@
+"""`attentiondrop ablate`: one method over a grid of its settings."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from ..errors import bad_argument
+from . import recipes
+from .compare import show
+
+if TYPE_CHECKING:
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
+
+def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
+    """Declare the arguments."""
+    parser = subparsers.add_parser(
+        "ablate",
+        help="train one method over a grid of its settings",
+        description="Train a method at every point of a grid of one or two of its settings, with the same seeds, and "
+        "draw the validation accuracy as a map. Into the folder of a compare, the map becomes part of its report.",
+    )
+    recipes.add_recipe_arguments(parser)
+    parser.add_argument("--method", help="what is varied, such as hard or blur (default: what the recipe says)")
+    parser.add_argument(
+        "--vary", nargs="+", default=[], metavar="FIELD=A,B,...", help="one or two settings, such as p=0.05,0.1 k=3,5"
+    )
+    recipes.add_study_arguments(parser)
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run what is missing, write the report."""
+    grids = _grids(args)
+    recipe, out = recipes.read(args)
+    from .progress import ProgressBar
+
+    with ProgressBar("epochs") as bar:
+        from ..experiments.ablate import ablate
+
+        ablate(
+            recipe,
+            grids,
+            args.seeds or recipe.seeds,
+            out,
+            bar,
+            command=recipes.command_line(),
+            where=recipes.where(args),
+        )
+    return show(out)
+
+
+def _grids(args: argparse.Namespace) -> dict[str, Any]:
+    if (args.method is None) != (not args.vary):
+        raise bad_argument("vary", "--method and --vary together, or neither", args.vary or args.method)
+    if args.method is None:
+        return {}
+    from ..parsing import read_call
+
+    axes: dict[str, Any] = {}
+    for text in args.vary:
+        field, equals, values = text.partition("=")
+        if not equals or not values:
+            raise bad_argument("vary", "FIELD=A,B,... such as p=0.05,0.1", text)
+        axes[field] = [
+            read_call(f"{args.method.partition('(')[0]}({field}={value})")[1][field] for value in values.split(",")
+        ]
+    return {args.method: axes}

@@ -1,0 +1,83 @@
+"""`attentiondrop evaluate`: test a finished run again, with other attacks or on other weights."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from . import recipes
+
+if TYPE_CHECKING:
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
+
+def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
+    """Declare the arguments."""
+    parser = subparsers.add_parser(
+        "evaluate",
+        help="test a finished run again",
+        description="Test the stored weights of a run: accuracy, likelihood, calibration and, with --epsilon, accuracy "
+        "under PGD attack with a check that the attack can be believed. Writes evaluation.json into the run.",
+    )
+    parser.add_argument("folder", type=Path, metavar="RUN", help="the folder of a run")
+    parser.add_argument("--weights", choices=("best", "last"), default="best", help="(default: %(default)s)")
+    parser.add_argument("--epsilon", nargs="+", type=_fraction, default=[], help="sizes of attack, such as 8/255")
+    parser.add_argument("--norm", choices=("linf", "l2"), default="linf", help="of the attack (default: %(default)s)")
+    parser.add_argument("--steps", type=recipes.positive, default=20, help="of the attack (default: %(default)s)")
+    parser.add_argument("--restarts", type=recipes.positive, default=1, help="of the attack (default: %(default)s)")
+    parser.add_argument("--examples", type=recipes.positive, default=1000, help="attacked (default: %(default)s)")
+    parser.add_argument("--root", help="where the data is, for data sets that are files")
+    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda", "mps"), help="(default: auto)")
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Test, print, write."""
+    recipes.need()
+    from .progress import ProgressBar
+
+    with ProgressBar(None) as bar:
+        from ..experiments.files import write_json
+        from ..experiments.launching import device_of
+        from ..experiments.loading import load_run
+        from ..experiments.recipe import EvaluationSettings, TrainingSettings
+        from ..experiments.scoring import judge
+
+        settings = EvaluationSettings(
+            pgd_epsilons=tuple(args.epsilon),
+            pgd_norm=args.norm,
+            pgd_steps=args.steps,
+            pgd_restarts=args.restarts,
+            pgd_examples=args.examples,
+        )
+        loaded = load_run(args.folder, args.weights, device_of(TrainingSettings(device=args.device)), args.root)
+        bar.plan(1)
+        bar.progress("testing", 0)
+        found = judge(
+            loaded.model, loaded.data, settings, on_batch=lambda done, total: bar.progress("attacking", done / total)
+        )
+        bar.progress("tested", 1)
+    path = args.folder / "evaluation.json"
+    content = {key: None if value is None else dataclasses.asdict(value) for key, value in found.items()}
+    write_json(path, {"weights": args.weights, **content})
+    test, attacked = found["test"], found["robustness"]
+    print(
+        f"accuracy {100 * test.accuracy:.1f} %, NLL {test.nll:.3f}, ECE {100 * test.ece:.2f} %, Brier {test.brier:.3f}"
+    )
+    if attacked is not None:
+        for epsilon, accuracy in zip(attacked.epsilons, attacked.accuracy, strict=True):
+            print(f"PGD {attacked.norm} {epsilon:.4f}: accuracy {100 * accuracy:.1f} %")
+        for line in attacked.notes:
+            print(line)
+    print(f"the same numbers as JSON: {path}")
+    return 0
+
+
+def _fraction(text: str) -> float:
+    numerator, _, denominator = text.partition("/")
+    try:
+        return float(numerator) / float(denominator or 1)
+    except (ValueError, ZeroDivisionError):
+        raise argparse.ArgumentTypeError(f"expected a number such as 0.03 or 8/255, received {text!r}") from None

@@ -1,0 +1,95 @@
+"""Arguments that commands which train have in common, and what they mean."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import bad_argument
+from .extras import require
+
+if TYPE_CHECKING:
+    from ..experiments.recipe import Recipe
+    from ..experiments.running import Where
+
+_NEEDS = ("torch", "timm", "torchmetrics", "accelerate", "yaml", "sklearn", "rich", "matplotlib")
+_TRACKERS = {"tensorboard": "tensorboard", "wandb": "wandb"}
+
+
+def add_recipe_arguments(parser: argparse.ArgumentParser) -> None:
+    """Which recipe, in which size, with which changes, into which folder."""
+    parser.add_argument(
+        "recipe", nargs="?", default="digits", help="a shipped recipe or a .yaml file (default: digits)"
+    )
+    parser.add_argument("--size", help="of the recipe: demo, small or paper (default: what the recipe says)")
+    parser.add_argument(
+        "--set",
+        nargs="+",
+        default=[],
+        metavar="SETTING=VALUE",
+        help="change settings of the recipe, such as training.epochs=5 data.root=~/data training.device=cuda",
+    )
+    parser.add_argument("--out", type=Path, help="folder for the results (default: runs/RECIPE-SIZE)")
+
+
+def add_study_arguments(parser: argparse.ArgumentParser) -> None:
+    """How many seeds, and where runs take place."""
+    parser.add_argument("--seeds", type=positive, help="seeds for each method (default: what the recipe says)")
+    parser.add_argument("--workers", type=positive, default=1, help="runs at once on this machine (default: 1)")
+    parser.add_argument("--ray", metavar="ADDRESS", help="run on this Ray cluster, whose machines share --out")
+
+
+def add_tracker_argument(parser: argparse.ArgumentParser) -> None:
+    """Who may watch."""
+    parser.add_argument("--track", nargs="+", choices=tuple(_TRACKERS), default=[], help="also log each run there")
+
+
+def read(args: argparse.Namespace) -> tuple[Recipe, Path]:
+    """The recipe that the arguments ask for, and a folder that can be written to."""
+    need()
+    require([_TRACKERS[name] for name in getattr(args, "track", ())], extra="tracking")
+    from ..experiments.files import make_writable
+    from ..experiments.recipes import read_recipe
+
+    recipe = read_recipe(args.recipe, args.size, args.set)
+    out: Path = args.out or Path("runs") / "-".join(filter(None, (recipe.name, recipe.size)))
+    make_writable(out)
+    return recipe, out
+
+
+def need() -> None:
+    """Make sure that what trains and tests is installed."""
+    require(_NEEDS, extra="experiments")
+
+
+def where(args: argparse.Namespace) -> Where:
+    """Where runs take place."""
+    if args.ray is not None:
+        require(["ray"], extra="ray")
+        if args.workers > 1:
+            raise bad_argument("workers", "1 with --ray, which has workers of its own", args.workers)
+    from ..experiments.running import Where
+
+    return Where(args.workers, args.ray)
+
+
+def command_line() -> str:
+    """The command as it was given, for people who want to run it again; paths of this machine stay out."""
+    home = str(Path.home())
+    return shlex.join(["attentiondrop", *(part.replace(home, "~") for part in sys.argv[1:])])
+
+
+def positive(text: str) -> int:
+    """An integer of at least one."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected an integer >= 1, received {text!r}")
+    return int(text)
+
+
+def quiet() -> bool:
+    """Whether this is one of several processes and not the one that talks."""
+    return int(os.environ.get("RANK", "0")) > 0

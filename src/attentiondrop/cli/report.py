@@ -1,0 +1,39 @@
+"""`attentiondrop report`: the page, the tables and the CSV file of a comparison or an ablation, written again."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
+
+def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
+    """Declare the arguments."""
+    parser = subparsers.add_parser(
+        "report",
+        help="write the report of a comparison or an ablation",
+        description="Write report.html, report.md and results.csv from the runs in a folder of `attentiondrop compare` "
+        "or `ablate`, however far it has come. Nothing is trained.",
+    )
+    parser.add_argument("folder", type=Path, metavar="DIR", help="the folder that was given as --out")
+    parser.add_argument(
+        "--interval",
+        choices=("t", "bootstrap"),
+        default="t",
+        help="of the paired differences; the bootstrap is too narrow with few seeds (default: %(default)s)",
+    )
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the files, and say where they are."""
+    from ..experiments.report import write_report
+
+    paths = write_report(args.folder, args.interval)
+    print(f"report: {paths.html}")
+    print(f"tables: {paths.markdown}")
+    print(f"runs:   {paths.csv}")
+    return 0

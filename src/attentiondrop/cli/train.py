@@ -1,0 +1,55 @@
+"""`attentiondrop train`: one run. Under torchrun or accelerate launch, one run on all of their processes."""
+
+from __future__ import annotations
+
+import argparse
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+from . import recipes
+
+if TYPE_CHECKING:
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
+
+def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
+    """Declare the arguments."""
+    parser = subparsers.add_parser(
+        "train",
+        help="train once, with one method",
+        description="Train one model with one method and one seed, and test it. The run lies where compare looks for "
+        "it. The same command continues where it stopped. Under torchrun or accelerate launch all processes share it.",
+    )
+    recipes.add_recipe_arguments(parser)
+    parser.add_argument("--method", default="none", help="as for compare (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
+    recipes.add_tracker_argument(parser)
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Train what is missing, say how good it is and where it lies."""
+    from ..experiments.methods import read_method
+    from ..validation import integer
+
+    method, seed = read_method(args.method), integer("seed", args.seed, minimum=0)
+    recipe, out = recipes.read(args)
+    from .progress import ProgressBar
+
+    bar: AbstractContextManager[Any] = nullcontext() if recipes.quiet() else ProgressBar("epochs")
+    with bar as listener:
+        from ..experiments.execution import execute
+        from ..experiments.jobs import Job
+        from ..experiments.launching import on_this_machine
+        from ..experiments.running import describe
+
+        job = Job(on_this_machine(recipe).to_dict(), method.text, seed, str(out), trackers=tuple(args.track))
+        if listener is None:
+            result = execute(job)
+        else:
+            listener.plan(recipe.training.epochs)
+            result = execute(job, lambda done: listener.progress(job.label, done), listener.say)
+    if listener is not None:
+        print(f"{job.label}: {describe(result)}")
+        print(f"run: {job.folder}")
+    return 0 if result.status == "finished" else 2

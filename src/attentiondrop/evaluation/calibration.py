@@ -1,0 +1,192 @@
+"""Do probabilities mean what they say? Calibration error, reliability diagram, Brier score, and the usual scores.
+
+Everywhere, predictions are [N, classes] and labels are [N]. Predictions may be logits or probabilities: they count as
+probabilities if no entry is negative and every row sums to 1 (to within 0.001, or 0.02 below float32).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from ..errors import ShapeError, bad_argument
+from ..validation import integer, one_of
+
+#: The usual number of bins of confidence.
+BINS = 15
+
+Norm = Literal["l1", "l2", "max"]
+
+
+@dataclass(frozen=True)
+class ReliabilityDiagram:
+    """Confidence against accuracy, one entry a bin. The bins divide [0, 1] equally; those without samples have None."""
+
+    confidence: list[float | None]
+    accuracy: list[float | None]
+    count: list[int]
+
+    @property
+    def edges(self) -> list[float]:
+        """Where the bins begin and end, one more than there are bins; a bin holds its lower edge, the last both."""
+        bins = len(self.count)
+        return [index / bins for index in range(bins + 1)]
+
+
+@dataclass(frozen=True)
+class Scores:
+    """How good predictions are: shares in [0, 1], `nll` in nats. `top5` is None with five classes or fewer."""
+
+    accuracy: float
+    nll: float
+    ece: float
+    brier: float
+    top5: float | None = None
+
+
+class _Confident(NamedTuple):
+    """The largest probability of each sample, in float64 on the CPU, and whether its class is the right one."""
+
+    confidence: Tensor
+    right: Tensor
+
+
+def calibration_error(predictions: Tensor, labels: Tensor, bins: int = BINS, norm: Norm = "l1") -> float:
+    """How far confidence, the largest probability, is from accuracy, over equally wide bins of confidence.
+
+    `norm="l1"` is the expected calibration error (ECE): the mean of |accuracy - confidence| over bins, weighted with
+    their samples. `"l2"` is the root of the weighted mean of squares, `"max"` the largest difference. torchmetrics
+    computes it; unlike there, a confidence of exactly 1 belongs to the last bin and not to one of its own.
+
+    The error of a finite sample is biased upwards: compare models on equally many samples.
+
+    >>> probabilities = torch.tensor([[0.9, 0.1], [0.9, 0.1], [0.4, 0.6], [0.4, 0.6]])
+    >>> round(calibration_error(probabilities, torch.tensor([0, 1, 1, 1])), 6)
+    0.4
+    """
+    bins = integer("bins", bins, 1)
+    one_of("norm", norm, ("l1", "l2", "max"))
+    confidence, right = _confidence(_probabilities(predictions, labels), labels)
+    from torchmetrics.functional.classification import binary_calibration_error
+
+    # Calibration of the predicted class is that of the statement "this class is right".
+    return float(binary_calibration_error(confidence, right.long(), n_bins=bins, norm=norm))
+
+
+def reliability(predictions: Tensor, labels: Tensor, bins: int = BINS) -> ReliabilityDiagram:
+    """The reliability diagram behind `calibration_error`.
+
+    >>> diagram = reliability(torch.tensor([[0.9, 0.1], [0.7, 0.3], [0.4, 0.6]]), torch.tensor([0, 1, 1]), bins=2)
+    >>> diagram.count, diagram.confidence[0], round(diagram.accuracy[1], 3)
+    ([0, 3], None, 0.667)
+    """
+    bins = integer("bins", bins, 1)
+    confidence, right = _confidence(_probabilities(predictions, labels), labels)
+    edges = torch.linspace(0, 1, bins + 1, dtype=confidence.dtype)
+    index = torch.bucketize(confidence, edges, right=True) - 1
+    count = torch.bincount(index, minlength=bins)
+
+    def means(values: Tensor) -> list[float | None]:
+        sums = torch.bincount(index, weights=values, minlength=bins)
+        return [total / many if many else None for total, many in zip(sums.tolist(), count.tolist(), strict=True)]
+
+    return ReliabilityDiagram(means(confidence), means(right.to(confidence.dtype)), count.tolist())
+
+
+def brier_score(predictions: Tensor, labels: Tensor) -> float:
+    """The squared error of the probabilities, summed over classes and averaged over samples: from 0 to 2.
+
+    This is Brier's own convention. With two classes it is twice the score that looks at one of them only.
+
+    >>> round(brier_score(torch.tensor([[0.8, 0.2], [0.5, 0.5]]), torch.tensor([0, 1])), 6)
+    0.29
+    """
+    return _brier(_probabilities(predictions, labels), labels)
+
+
+def scores(logits: Tensor, labels: Tensor, bins: int = BINS) -> Scores:
+    """Accuracy, top-5 accuracy, negative log-likelihood, ECE and Brier score of logits.
+
+    >>> result = scores(torch.tensor([[2.0, 0.0, 0.0], [0.0, 1.0, 0.0]]), torch.tensor([0, 2]))
+    >>> result.accuracy, round(result.nll, 4), result.top5
+    (0.5, 0.8955, None)
+    """
+    _check(logits, labels)
+    wide = _wide(logits)
+    probabilities = _without_nan(wide.softmax(-1))
+    return Scores(
+        accuracy=_accuracy(wide, labels, 1),
+        nll=float(cross_entropy(wide, labels.long())),
+        ece=calibration_error(probabilities, labels, bins),
+        brier=_brier(probabilities, labels),
+        top5=_accuracy(wide, labels, 5) if logits.shape[1] > 5 else None,
+    )
+
+
+def _accuracy(logits: Tensor, labels: Tensor, top: int) -> float:
+    from torchmetrics.functional.classification import multiclass_accuracy
+
+    found = multiclass_accuracy(logits, labels, num_classes=logits.shape[1], average="micro", top_k=top)
+    # In float32: the count behind it gives the share as exactly as a float can.
+    return round(float(found) * len(labels)) / len(labels)
+
+
+def _brier(probabilities: Tensor, labels: Tensor) -> float:
+    # (p - 1)^2 for the right class and p^2 for the others, without a matrix of zeros and ones.
+    right = probabilities.gather(1, labels.long()[:, None])[:, 0]
+    return float((probabilities.square().sum(-1) - 2 * right + 1).double().mean())
+
+
+def _confidence(probabilities: Tensor, labels: Tensor) -> _Confident:
+    confidence, predicted = probabilities.detach().max(dim=-1)
+    confidence = confidence.double().cpu()
+    # Rounding may exceed 1, and torchmetrics counts what reaches 1 apart from the last bin.
+    return _Confident(confidence.clamp(max=1 - torch.finfo(confidence.dtype).eps), (predicted == labels).cpu())
+
+
+def _probabilities(predictions: Tensor, labels: Tensor) -> Tensor:
+    _check(predictions, labels)
+    wide = _wide(predictions)
+    slack = 1e-3 if predictions.dtype.itemsize >= 4 else 2e-2
+    if bool((wide >= 0).all()) and bool(((wide.sum(-1) - 1).abs() <= slack).all()):
+        return wide
+    return _without_nan(wide.softmax(-1))
+
+
+def _without_nan(probabilities: Tensor) -> Tensor:
+    if bool(probabilities.isnan().any()):
+        raise bad_argument("predictions", "logits below infinity, and one above -infinity in each row", "NaN or such")
+    return probabilities
+
+
+def _wide(predictions: Tensor) -> Tensor:
+    return predictions.detach().to(torch.promote_types(predictions.dtype, torch.float32))
+
+
+def _check(predictions: Any, labels: Any) -> None:
+    if not isinstance(predictions, Tensor) or not predictions.is_floating_point():
+        raise bad_argument("predictions", "a tensor of floating point", _kind(predictions))
+    if (
+        not isinstance(labels, Tensor)
+        or labels.is_floating_point()
+        or labels.is_complex()
+        or labels.dtype == torch.bool
+    ):
+        raise bad_argument("labels", "a tensor of integers", _kind(labels))
+    if predictions.dim() != 2 or 0 in predictions.shape or labels.shape != predictions.shape[:1]:
+        raise ShapeError(
+            "predictions, labels: expected [N, classes] and [N] with samples and classes, received "
+            f"{list(predictions.shape)} and {list(labels.shape)}"
+        )
+    if int(labels.min()) < 0 or int(labels.max()) >= predictions.shape[1]:
+        raise bad_argument(
+            "labels", f"classes from 0 to {predictions.shape[1] - 1}", [int(labels.min()), int(labels.max())]
+        )
+
+
+def _kind(value: Any) -> str:
+    return str(value.dtype) if isinstance(value, Tensor) else type(value).__name__

@@ -1,0 +1,59 @@
+"""One method over a grid of its fields, the same seeds at every point, judged on the validation part."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..errors import ArgumentError
+from .compare import check_alone
+from .execution import data_for
+from .jobs import Job
+from .launching import on_this_machine
+from .methods import NONE, terms
+from .recipe import Recipe
+from .running import Listener, Where, run_jobs
+from .study import Ablation, Grid, write_study
+from .tuning import check_grids, grid_methods
+
+#: What is varied when neither the recipe nor the user says: the paper's ablation.
+PAPER = {"hard": {"p": [0.05, 0.1, 0.2], "k": [3, 5, 10]}, "blur": {"sigma_max": [0.1, 0.3, 0.5, 0.7, 1.0]}}
+
+
+def ablate(
+    recipe: Recipe,
+    grids: Mapping[str, Any],
+    seeds: int,
+    out: Path,
+    listener: Listener,
+    *,
+    command: str = "",
+    where: Where | None = None,
+) -> Ablation:
+    """Train every point of every grid, and the baseline without any method, with the seeds 0 to `seeds - 1`."""
+    check_alone("ablate")
+    chosen: Mapping[str, Any] = grids or recipe.ablations or PAPER
+    check_grids(chosen, "ablations")
+    recipe = on_this_machine(recipe)
+    found = [_grid(name, axes) for name, axes in chosen.items()]
+    study = Ablation(command, recipe.to_dict(), list(range(seeds)), found, NONE)
+    write_study(out, study)
+    methods = [NONE, *(method for grid in found for method in grid.methods)]
+    jobs = [
+        Job(recipe.to_dict(), method, seed, str(out), keep_weights=False) for seed in range(seeds) for method in methods
+    ]
+    run_jobs(jobs, data_for(recipe.data).checksums, listener, where or Where())
+    return study
+
+
+def _grid(name: str, axes: Mapping[str, list[Any]]) -> Grid:
+    if not 1 <= len(axes) <= 2:
+        raise ArgumentError(f"ablation of {name}: expected one or two fields to vary, received {len(axes)}")
+    # A field belongs to the first part of the method that is named; others are fixed in its text.
+    first = terms(name)[0]
+    keys = {(0, field): list(values) for field, values in axes.items()}
+    for field in axes:
+        if field in first.given:
+            raise ArgumentError(f"ablation of {name}: {field} is varied, leave it out of the method")
+    return Grid(name, {field: list(values) for field, values in axes.items()}, grid_methods(name, keys))

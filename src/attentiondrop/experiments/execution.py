@@ -1,0 +1,172 @@
+"""One run from beginning to end: lock, resume, train, test, record."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import lru_cache
+
+import torch
+from filelock import FileLock, Timeout
+
+from ..errors import AttentionDropError
+from . import checkpoint
+from .data import load_data
+from .data.dataset import Data
+from .data.settings import DataSettings
+from .environment import environment
+from .files import DamagedRecordError
+from .jobs import LOCK, Job, clear_stale, kept_result
+from .launching import device_of, is_main_process
+from .loop import Training, initial_model
+from .methods import read_method
+from .record import BEST, LAST, RESULT, STATE, Epoch, Result, read_run, write_request, write_result
+from .scoring import judge
+from .seeding import own_generators
+from .tracking import Trackers
+
+OnEpoch = Callable[[int], None]
+Say = Callable[[str], None]
+
+_OUT_OF_MEMORY = (
+    "out of memory: make training.batch_size smaller, split batches with training.accumulate, or set "
+    "training.precision=bfloat16 or model.checkpoint_activations=true"
+)
+
+
+class BusyError(AttentionDropError):
+    """Another process works on the run."""
+
+
+@lru_cache(maxsize=1)
+def data_for(settings: DataSettings) -> Data:
+    """The data of the settings; the last ones are kept, since the runs of a study share them."""
+    return load_data(settings)
+
+
+def execute(job: Job, on_epoch: OnEpoch = lambda done: None, say: Say = lambda line: None, wait: bool = True) -> Result:
+    """Do what is missing of a run and return its result; one that is there already is returned at once.
+
+    A method that cannot be trained, or lack of memory, makes a `failed` result; lack of disk space is raised.
+
+    Args:
+        job: what to run.
+        on_epoch: hears how many epochs are done.
+        say: hears lines for people.
+        wait: for another process that works on the same run; else `BusyError`.
+    """
+    job.folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with ExitStack() as stack:
+            if is_main_process():
+                stack.enter_context(FileLock(job.folder / LOCK, blocking=wait))
+            stack.enter_context(own_generators())
+            return _execute(job, on_epoch, say)
+    except Timeout:
+        raise BusyError(f"{job.label}: another process works on {job.folder}") from None
+
+
+def _execute(job: Job, on_epoch: OnEpoch, say: Say) -> Result:
+    recipe = job.settings()
+    data = data_for(recipe.data)
+    result, _ = kept_result(job, data.checksums)
+    if result is not None:
+        return result
+    if is_main_process():
+        clear_stale(job, data.checksums)
+        (job.folder / RESULT).unlink(missing_ok=True)
+        write_request(job.folder, job.request(data.checksums), environment(device_of(recipe.training)))
+    start = time.perf_counter()
+    try:
+        result = _train_and_test(job, data, on_epoch, say)
+    except (torch.OutOfMemoryError, MemoryError):
+        result = _failed(_OUT_OF_MEMORY, start)
+    except DamagedRecordError:
+        raise
+    except (AttentionDropError, RuntimeError) as error:
+        text = " ".join(str(error).split())
+        result = _failed(_OUT_OF_MEMORY if "allocate memory" in text else text, start)
+    if is_main_process():
+        _finish(job, result)
+    return result
+
+
+def _finish(job: Job, result: Result) -> None:
+    """Record the result, and remove what nobody needs any more."""
+    write_result(job.folder, result)
+    if result.status != "failed":
+        (job.folder / STATE).unlink(missing_ok=True)
+    if not job.keep_weights:
+        for name in (BEST, LAST):
+            (job.folder / name).unlink(missing_ok=True)
+
+
+def _train_and_test(job: Job, data: Data, on_epoch: OnEpoch, say: Say) -> Result:
+    recipe, method = job.settings(), read_method(job.method)
+    start = time.perf_counter()
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+    training = Training(recipe, method, job.seed, data, job.folder)
+    accelerator = training.accelerator
+    _resume(training, job, say)
+    on_epoch(training.done)
+    with Trackers(job, accelerator.is_main_process) as trackers:
+
+        def heard(epoch: Epoch) -> None:
+            trackers.epoch(epoch)
+            on_epoch(epoch.epoch)
+
+        training.run(heard)
+        accelerator.wait_for_everyone()
+        epochs = read_run(job.folder).epochs  # type: ignore[union-attr]
+        cuda = accelerator.device.type == "cuda"
+        so_far = Result(
+            status="diverged",
+            seconds=time.perf_counter() - start,
+            epochs=len(epochs),
+            error="the loss stopped being a number",
+            throughput=_throughput(epochs),
+            peak_memory_mib=torch.cuda.max_memory_allocated() / 2**20 if cuda else None,
+        )
+        if epochs[-1].train_loss is None:
+            return so_far
+        name = BEST if recipe.training.select == "best" else LAST
+        # A new model with the stored weights, in float32: what `evaluate` finds later.
+        model = initial_model(recipe, method, job.seed, data).to(accelerator.device)
+        model.load_state_dict(checkpoint.load_weights(job.folder / name))
+        result = dataclasses.replace(
+            so_far,
+            status="finished",
+            error=None,
+            best_epoch=training.best.epoch if name == BEST else len(epochs),
+            **judge(model, training.data, recipe.evaluation, accelerator),
+        )
+        result = dataclasses.replace(result, seconds=time.perf_counter() - start)
+        trackers.result(result)
+        return result
+
+
+def _resume(training: Training, job: Job, say: Say) -> None:
+    try:
+        done = training.resume()
+    except DamagedRecordError as error:
+        say(f"{job.label}: starts again, since {error}")
+        if training.accelerator.is_main_process:
+            (job.folder / STATE).unlink(missing_ok=True)
+        training.accelerator.wait_for_everyone()
+        done = training.resume()
+    if done:
+        say(f"{job.label}: goes on after epoch {done}")
+
+
+def _throughput(epochs: Sequence[Epoch]) -> float | None:
+    """Samples a second; the first epoch warms up, so it counts only if it is the only one."""
+    speeds = [epoch.samples / epoch.seconds for epoch in epochs]
+    return statistics.median(speeds[1:] or speeds) if speeds else None
+
+
+def _failed(error: str, start: float) -> Result:
+    return Result("failed", time.perf_counter() - start, epochs=0, error=error)

@@ -1,0 +1,127 @@
+"""Ablations: two fields as a heat map, one as a line with intervals; differences of validation accuracy."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from ..remarks import ablation_remark, status_counts
+from ..statistics import Difference
+from ..summary import Cell as Place
+from ..summary import GridSummary, Summary
+from .blocks import Block, Cell, Picture, Section, Table, Text, name
+from .chart import Chart, Point
+from .figures import DASH, TIMES, difference, spread
+from .palette import Look
+from .scales import Scale, fit
+
+
+def ablations(summary: Summary) -> Section | None:
+    """The section, None where there is no ablation."""
+    baseline = summary.grid_baseline
+    if baseline is None:
+        return None
+    seeds = len(baseline.outcomes)
+    level = "has no finished run" if baseline.accuracy is None else f"reaches {baseline.accuracy.times(100).text(2)} %"
+    start = f"Judged on the validation part, never on the test part; {seeds} seed{'s' * (seeds != 1)} everywhere. "
+    blocks: list[Block] = [Text(f"{start}The baseline `{baseline.method}` {level} there.")]
+    for grid in summary.grids:
+        blocks += _heat_map(grid) if len(grid.grid.axes) == 2 else _line(grid)
+    blocks.append(Text(ablation_remark(summary, quote="`")))
+    return Section("ablation", "Ablation", blocks)
+
+
+def _heat_map(grid: GridSummary) -> list[Block]:
+    (first, rows), (second, columns) = grid.grid.axes.items()
+    places = {place.values: place for place in grid.cells}
+    means = [abs(place.difference.mean) for place in grid.cells if place.difference is not None]
+    strongest = max(means, default=0.0) or 1.0
+    caption = f"`{grid.grid.name}`: difference of validation accuracy to the baseline, points [95 % interval]"
+    body: list[list[str | Cell]] = [
+        [Cell(_value(row), words=True), *(_heat(places[row, column], strongest) for column in columns)] for row in rows
+    ]
+    return [Table(caption, [first, *map(_value, columns)], body, across=second, heat=True)]
+
+
+def _heat(place: Place, strongest: float) -> Cell:
+    if place.difference is None:
+        return Cell(status_counts(place.outcomes) or "baseline", words=True)
+    text = place.difference.times(100).text(2)
+    return Cell(text, marked=place.difference.marked, shade=place.difference.mean / strongest)
+
+
+def _line(grid: GridSummary) -> list[Block]:
+    field = f" {TIMES} ".join(grid.grid.axes)
+    caption = f"`{grid.grid.name}` by `{field}`, on the validation part"
+    body: list[list[str | Cell]] = [
+        [
+            Cell(_values(place), words=True),
+            name(place.method),
+            spread(place.accuracy, 2, 100),
+            difference(place.difference, 2, 100),
+            Cell(status_counts(place.outcomes) or DASH, words=True),
+        ]
+        for place in grid.cells
+    ]
+    headings: list[str | Cell] = [field, Cell("Method", words=True), "Accuracy, %", "Difference, points [95 %]"]
+    table = Table(caption, [*headings, Cell("Not finished", words=True)], body)
+    picture = _plot(grid, field)
+    return [table] if picture is None else [picture, table]
+
+
+def _plot(grid: GridSummary, field: str) -> Picture | None:
+    labels = [_values(place) for place in grid.cells]
+    places = _positions([place.values[0] if len(place.values) == 1 else None for place in grid.cells])
+    known = [
+        (label, _point(at, place.difference.times(100)))
+        for label, at, place in zip(labels, places, grid.cells, strict=True)
+        if place.difference is not None
+    ]
+    if len(known) < 2:
+        return None
+    points = [point for _, point in known]
+    heights = [value for point in points for value in (point.y, point.low, point.high) if value is not None]
+    chart = Chart(
+        _padded(places),
+        fit([0.0, *heights]),
+        field,
+        "difference, points",
+        x_ticks=list(zip(places, labels, strict=True)),
+    )
+    chart.rule(0.0)
+    chart.intervals(points, Look(None))
+    chart.line(points, Look(None))
+    words = [f"{point.y:+.2f} at {label}" for label, point in known]
+    svg = chart.svg(f"Difference of validation accuracy to the baseline, in points, by {field}: {'; '.join(words)}.")
+    return Picture(
+        svg, f"`{grid.grid.name}` by `{field}`: mean over paired seeds, with 95 % intervals; dashed, the baseline."
+    )
+
+
+def _point(at: float, found: Difference) -> Point:
+    if found.interval is None:
+        return Point(at, found.mean)
+    return Point(at, found.mean, found.interval.low, found.interval.high)
+
+
+def _positions(values: list[Any]) -> list[float]:
+    """Where numbers belong, if their labels would not collide there; else side by side."""
+    numbers = [float(value) for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
+    if len(numbers) == len(values) > 1 and numbers == sorted(set(numbers)):
+        closest = min(after - before for before, after in itertools.pairwise(numbers))
+        if closest > 0.07 * (numbers[-1] - numbers[0]):
+            return numbers
+    return [float(index) for index in range(len(values))]
+
+
+def _padded(places: list[float]) -> Scale:
+    room = 0.05 * (places[-1] - places[0])
+    return Scale(places[0] - room, places[-1] + room)
+
+
+def _values(place: Place) -> str:
+    return f" {TIMES} ".join(map(_value, place.values))
+
+
+def _value(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,31 @@
+"""The sections of a report, in order; those that have nothing to show are left out."""
+
+from __future__ import annotations
+
+from ..summary import Summary
+from .ablations import ablations
+from .blocks import Section
+from .calibration import calibration
+from .palette import looks
+from .provenance import again, cost, environment, problems, tuning
+from .results import results
+from .robustness import robustness
+from .training import training
+
+
+def sections(summary: Summary) -> list[Section]:
+    """Everything below the title and the summary in words."""
+    looked = looks(row.label for row in summary.rows)
+    found = [
+        results(summary),
+        training(summary, looked),
+        calibration(summary, looked),
+        robustness(summary, looked),
+        ablations(summary),
+        cost(summary),
+        tuning(summary),
+        problems(summary),
+        environment(summary),
+        again(summary),
+    ]
+    return [each for each in found if each is not None]

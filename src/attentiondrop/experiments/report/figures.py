@@ -1,0 +1,50 @@
+"""Numbers as readers expect them."""
+
+from __future__ import annotations
+
+from ..statistics import Difference, Spread
+from .blocks import Cell
+
+#: Written as escapes, since they look like other signs.
+DASH, TIMES = "\u2013", "\u00d7"
+NOTHING = Cell(DASH)
+BLANK = Cell(DASH, words=True)
+
+
+def spread(value: Spread | None, digits: int, factor: float = 1) -> str | Cell:
+    """Mean and deviation, or a dash."""
+    return NOTHING if value is None else value.times(factor).text(digits)
+
+
+def difference(value: Difference | None, digits: int, factor: float = 1) -> str | Cell:
+    """Mean and interval, marked if the interval excludes zero, or a dash."""
+    return NOTHING if value is None else Cell(value.times(factor).text(digits), marked=value.marked)
+
+
+def p_value(p: float | None) -> str | Cell:
+    """Three digits are more than anyone needs."""
+    if p is None:
+        return NOTHING
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def epsilon(value: float) -> str:
+    """Steps of 8-bit pixels where it is one: 0.0313725 is 8/255.
+
+    >>> epsilon(8 / 255), epsilon(0.05), epsilon(0.0)
+    ('8/255', '0.05', '0')
+    """
+    levels = value * 255
+    if round(levels) > 0 and abs(levels - round(levels)) < 1e-6:
+        return f"{round(levels)}/255"
+    return f"{value:g}"
+
+
+def plural(number: int, word: str) -> str:
+    """`1 seed`, `3 seeds`."""
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
+
+
+def listed(words: list[str]) -> str:
+    """`a, b and c`."""
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

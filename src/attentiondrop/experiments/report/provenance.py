@@ -1,0 +1,138 @@
+"""Where the numbers come from: cost, tuning, what went wrong, machines and versions, the recipe, the command."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+from ..statistics import Spread
+from ..summary import Summary, Trial
+from .blocks import Block, Cell, Code, Section, Table, Text, name
+from .figures import BLANK, NOTHING, TIMES, spread
+
+
+def cost(summary: Summary) -> Section | None:
+    """Throughput, memory and time, also relative to the baseline."""
+    if not any(row.throughput or row.seconds for row in summary.rows):
+        return None
+    memory = any(row.peak_memory_mib for row in summary.rows)
+    headings: list[str | Cell] = ["Method", "Samples/s", "to baseline"]
+    headings += ["Peak memory, MiB", "to baseline"] if memory else []
+    body: list[list[str | Cell]] = []
+    for index, row in enumerate(summary.rows):
+        cells = [spread(row.throughput, 0), _ratio(row.throughput_ratio, index == 0)]
+        if memory:
+            cells += [spread(row.peak_memory_mib, 0), _ratio(row.memory_ratio, index == 0)]
+        body.append([name(row.label), *cells, spread(row.seconds, 1)])
+    caption = "Training throughput (median epoch), memory and time of finished runs, mean ± standard deviation"
+    blocks: list[Block] = [Table(caption, [*headings, "Seconds a run"], body)]
+    text = "Ratios are taken within a seed. Seconds include validation and measurements."
+    blocks.append(Text(text if memory else f"{text} Peak memory is measured on accelerators only."))
+    return Section("cost", "Cost", blocks)
+
+
+def tuning(summary: Summary) -> Section | None:
+    """What was tried for each method, and what was picked."""
+    if not summary.tuning or summary.study.comparison is None:
+        return None
+    body: list[list[str | Cell]] = [
+        [
+            Cell(tuned.entry.name, code=True, words=True),
+            name(trial.outcome.method),
+            *_trial(trial),
+            Cell("picked", words=True) if trial.picked else BLANK,
+        ]
+        for tuned in summary.tuning
+        for trial in tuned.trials
+    ]
+    headings: list[str | Cell] = ["Method", Cell("Setting", words=True), "Accuracy, %", "NLL", Cell("", words=True)]
+    caption = f"Tried on the validation part, with seed {summary.study.comparison.tuning_seed}"
+    text = "Picked by validation accuracy; one seed picks by chance among settings that are about as good."
+    return Section("tuning", "Tuning", [Table(caption, headings, body), Text(text)])
+
+
+def problems(summary: Summary) -> Section:
+    """Every run that was asked for and has no scores."""
+    lost = [each for each in summary.outcomes if each.status != "finished"]
+    if not lost:
+        return Section("failed", "What failed", [Text(f"Nothing: all {len(summary.outcomes)} runs finished.")])
+    parts = {"runs": "final", "tuning": "tuning"}
+    body: list[list[str | Cell]] = [
+        [
+            name(each.method),
+            str(each.seed),
+            Cell(parts.get(each.part, each.part), words=True),
+            Cell(each.status, words=True),
+            Cell(each.detail, words=True),
+        ]
+        for each in lost
+    ]
+    headings: list[str | Cell] = [
+        "Method",
+        "Seed",
+        Cell("Part", words=True),
+        Cell("Status", words=True),
+        Cell("What is known", words=True),
+    ]
+    caption = f"{len(lost)} of {len(summary.outcomes)} runs without scores"
+    text = "Diverged: the loss stopped being a number. The same command runs what is missing or unfinished."
+    return Section("failed", "What failed", [Table(caption, headings, body), Text(text)])
+
+
+def environment(summary: Summary) -> Section:
+    """Hardware, versions, commit, data, recipe."""
+    runs = [each.run for each in summary.outcomes if each.run is not None]
+    values: dict[str, Counter[str]] = {}
+    sums: dict[str, Counter[str]] = {}
+    for run in runs:
+        for key, value in run.environment.items():
+            values.setdefault(key, Counter())[value] += 1
+        for part, checksum in run.request.checksums.items():
+            sums.setdefault(part, Counter())[checksum] += 1
+    rows: list[list[str | Cell]] = []
+    for key, found in values.items():
+        rows.append([Cell(key, words=True), Cell(_distinct(found), words=True)])
+    for part, found in sums.items():
+        rows.append([Cell(f"{part} data, SHA-256", words=True), Cell(_distinct(found), words=True, code=True)])
+    blocks: list[Block] = []
+    if rows:
+        headings: list[str | Cell] = ["What", Cell("Value", words=True)]
+        blocks.append(Table(f"Recorded with {len(runs)} runs", headings, rows))
+    else:
+        blocks.append(Text("No run has been recorded yet."))
+    recipes: dict[str, list[str]] = {}
+    for kind, plan in (("comparison", summary.study.comparison), ("ablation", summary.study.ablation)):
+        if plan is not None:
+            recipes.setdefault(json.dumps(plan.recipe, indent=2), []).append(kind)
+    for text, kinds in recipes.items():
+        blocks.append(Code(text, f"Recipe of the {' and the '.join(kinds)}, in full"))
+    return Section("environment", "Environment", blocks)
+
+
+def again(summary: Summary) -> Section:
+    """How to make this study, and this page, once more."""
+    plans = (summary.study.comparison, summary.study.ablation)
+    commands = [plan.command for plan in plans if plan is not None]
+    text = (
+        "The same command, with the same folder, runs what is missing and keeps what is there; `attentiondrop report` "
+        "with that folder writes this page again. Expect the same numbers only on the same hardware and versions."
+    )
+    return Section("again", "Run it again", [Code("\n".join(commands)), Text(text)])
+
+
+def _ratio(value: Spread | None, baseline: bool) -> str | Cell:
+    if value is None:
+        return NOTHING
+    return Cell("baseline") if baseline else f"{TIMES} {value.text(2)}"
+
+
+def _trial(trial: Trial) -> list[str | Cell]:
+    if trial.validation is None:
+        return [Cell(trial.outcome.status), NOTHING]
+    return [f"{100 * trial.validation.accuracy:.2f}", f"{trial.validation.nll:.3f}"]
+
+
+def _distinct(found: Counter[str]) -> str:
+    if len(found) == 1:
+        return next(iter(found))
+    return "; ".join(f"{value} ({count} runs)" for value, count in found.items())

@@ -1,0 +1,101 @@
+"""Accuracy under attack, and whether the attack can be believed."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from ..record import Robustness
+from ..summary import Row, Summary
+from .blocks import Block, Cell, Notes, Picture, Section, Table, name
+from .chart import Chart, Point
+from .figures import BLANK, NOTHING, epsilon, spread
+from .markup import join
+from .palette import Look, legend
+from .scales import Scale, fit
+
+_NORMS = {"linf": "L∞", "l2": "L2"}
+
+
+def robustness(summary: Summary, looks: dict[str, Look]) -> Section | None:
+    """The section, None where no attack was run."""
+    rows = [row for row in summary.rows if row.robust]
+    if not rows:
+        return None
+    epsilons = sorted({value for row in rows for value in row.robust})
+    blocks: list[Block] = [_table(summary.rows, epsilons)]
+    if len(epsilons) > 1:
+        blocks.append(_plot(rows, epsilons, looks))
+    blocks.append(Notes([*_how(rows), *_soundness(rows)]))
+    return Section("robustness", "Robustness", blocks)
+
+
+def _table(rows: tuple[Row, ...], epsilons: list[float]) -> Table:
+    headings: list[str | Cell] = [
+        "Method",
+        *(f"ε = {epsilon(value)}" for value in epsilons),
+        Cell("Attack", words=True),
+    ]
+    body: list[list[str | Cell]] = []
+    for row in rows:
+        attacks = _attacks(row)
+        doubtful = sum(not each.sound for each in attacks)
+        verdict = f"doubtful in {doubtful} of {len(attacks)} runs" if doubtful else "sound"
+        cells = [spread(row.robust[value], 2, 100) if value in row.robust else NOTHING for value in epsilons]
+        body.append([name(row.label), *cells, Cell(verdict, words=True) if attacks else BLANK])
+    return Table("Accuracy under attack, %, mean ± standard deviation over the seeds", headings, body)
+
+
+def _plot(rows: list[Row], epsilons: list[float], looks: dict[str, Look]) -> Picture:
+    curves = {row.label: [_point(value, row) for value in epsilons if value in row.robust] for row in rows}
+    heights = [
+        value for points in curves.values() for p in points for value in (p.y, p.low, p.high) if value is not None
+    ]
+    scale = fit([0.0, *(max(0.0, value) for value in heights)], ceiling=100)
+    ticks = [(value, epsilon(value)) for value in epsilons]
+    chart = Chart(Scale(epsilons[0], epsilons[-1]), scale, "ε", "accuracy, %", x_ticks=ticks)
+    for label, points in curves.items():
+        chart.band(points, looks[label])
+    for label, points in curves.items():
+        chart.line(points, looks[label])
+    words = [
+        f"{label} from {points[0].y:.1f} % at ε = {epsilon(points[0].x)} to {points[-1].y:.1f} % "
+        f"at ε = {epsilon(points[-1].x)}"
+        for label, points in curves.items()
+    ]
+    svg = chart.svg(f"Accuracy under attack by ε: {'; '.join(words)}.")
+    caption = (
+        "Accuracy over the size of the attack, mean over the seeds; bands are one standard deviation to both sides."
+    )
+    return Picture(join(legend({label: looks[label] for label in curves}), svg), caption)
+
+
+def _point(value: float, row: Row) -> Point:
+    found = row.robust[value].times(100)
+    if found.std is None:
+        return Point(value, found.mean)
+    return Point(value, found.mean, found.mean - found.std, found.mean + found.std)
+
+
+def _attacks(row: Row) -> list[Robustness]:
+    return [each.result.robustness for each in row.outcomes if each.result and each.result.robustness]
+
+
+def _how(rows: list[Row]) -> list[str]:
+    ways = Counter(
+        f"PGD in {_NORMS.get(each.norm, each.norm)}, {each.steps} steps, {each.restarts} random starts, "
+        f"{each.examples} test images"
+        for row in rows
+        for each in _attacks(row)
+    )
+    return [f"Attack: {'; '.join(ways)}. What survives is an upper bound: a stronger attack may break more."]
+
+
+def _soundness(rows: list[Row]) -> list[str]:
+    lines = []
+    for row in rows:
+        attacks = _attacks(row)
+        for text, count in Counter(text for each in attacks for text in each.notes).items():
+            lines.append(f"`{row.label}`: {text} ({count} of {len(attacks)} runs).")
+    if any(not each.sound for row in rows for each in _attacks(row)):
+        lines.append("A doubtful attack may be too weak: its accuracy says little about robustness.")
+    return lines

@@ -1,0 +1,153 @@
+"""The four panels of training, by epoch, and the entropy of attention where it was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ..record import Epoch
+from ..summarise import REACH
+from ..summary import Row, Summary
+from .blocks import Block, Picture, Section, Text
+from .chart import Chart, Point
+from .markup import Markup, join, tag
+from .palette import Look, legend
+from .scales import Scale, fit
+from .series import Value, by_epoch, stretches
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One plot over the epochs. A sparse one was measured at a few epochs only; its points are joined all the same."""
+
+    title: str
+    unit: str
+    value: Value
+    note: str = ""
+    factor: float = 1.0
+    ceiling: float | None = None
+    best: bool = False
+    sparse: bool = False
+    log: bool = False
+    target: tuple[float, str] | None = None
+
+
+def _accuracy(epoch: Epoch) -> float | None:
+    return epoch.validation_accuracy
+
+
+PANELS = (
+    Panel("Validation accuracy", "%", _accuracy, factor=100, ceiling=100),
+    Panel(
+        "Training loss",
+        "nats",
+        lambda epoch: epoch.train_loss,
+        "With what a method does in training, so its level is not comparable between methods.",
+        log=True,
+    ),
+    Panel(
+        "Gradient variance",
+        "trace of the covariance",
+        lambda epoch: epoch.gradient_variance,
+        "Measured at the markers; the lines between them only guide the eye.",
+        sparse=True,
+        log=True,
+    ),
+)
+ENTROPY = (
+    Panel(
+        "Attention entropy of the model",
+        "nats",
+        lambda epoch: epoch.attention_entropy,
+        "Mean over rows, heads and layers; lower is more concentrated.",
+        sparse=True,
+    ),
+    Panel(
+        "Attention entropy in training",
+        "nats",
+        lambda epoch: epoch.perturbed_entropy,
+        "The same, of what the method makes of it.",
+        sparse=True,
+    ),
+)
+CAPTION = "Mean over the seeds of finished runs, by epoch; bands are one standard deviation to both sides."
+
+
+def training(summary: Summary, looks: dict[str, Look]) -> Section | None:
+    """The section, None where no run has finished."""
+    target = next((row.reach.target for row in summary.rows if row.reach is not None), None)
+    panels = [*PANELS, *([_convergence(target)] if target else []), *ENTROPY]
+    drawn = {panel.title: _panel(panel, summary.rows, looks) for panel in panels}
+    if not any(drawn.values()):
+        return None
+    shown = {row.label: looks[row.label] for row in summary.rows if row.count("finished")}
+    figures = tag("div", *(figure for figure in drawn.values() if figure is not None), class_="panels")
+    blocks: list[Block] = [Picture(join(legend(shown), figures), CAPTION)]
+    missing = [title.lower() for title, figure in drawn.items() if figure is None]
+    if missing:
+        blocks.append(Text(f"Not measured in these runs: {', '.join(missing)}."))
+    return Section("training", "Training", blocks)
+
+
+def _convergence(target: float) -> Panel:
+    return Panel(
+        "Convergence",
+        "% of the baseline's final accuracy",
+        _accuracy,
+        "Best validation accuracy so far; the dashed line is the target of the table above.",
+        factor=100 * REACH / target,
+        best=True,
+        target=(100 * REACH, f"{100 * REACH:g} %"),
+    )
+
+
+def _points(panel: Panel, row: Row) -> list[Point]:
+    def scaled(value: float | None) -> float | None:
+        return None if value is None else value * panel.factor
+
+    points = by_epoch(row.outcomes, panel.value, best=panel.best)
+    return [
+        replace(point, y=point.y * panel.factor, low=scaled(point.low), high=scaled(point.high)) for point in points
+    ]
+
+
+def _panel(panel: Panel, rows: Sequence[Row], looks: dict[str, Look]) -> Markup | None:
+    curves = {row.label: points for row in rows if (points := _points(panel, row))}
+    if not curves:
+        return None
+    every = [point for points in curves.values() for point in points]
+    heights = [point.y for point in every]
+    heights += [point.high for point in every if point.high is not None]
+    if not panel.log:  # a band may reach down to nothing there
+        heights += [max(0.0, point.low) for point in every if point.low is not None]
+    if panel.target is not None:
+        heights.append(panel.target[0])
+    epochs = [point.x for point in every]
+    last = max(max(epochs), 2)
+    scale = fit(heights, ceiling=panel.ceiling, log=panel.log)
+    unit = f"{panel.unit}, logarithmic" if scale.log else panel.unit
+    chart = Chart(Scale(1, last, whole=True), scale, "epoch", unit)
+    chart.x_ticks = _epoch_ticks(int(last))
+    if panel.target is not None:
+        chart.rule(*panel.target)
+    for label, points in curves.items():
+        for part in [points] if panel.sparse else stretches(points):
+            chart.band(part, looks[label])
+    for label, points in curves.items():
+        for part in [points] if panel.sparse else stretches(points):
+            chart.line(part, looks[label], every=1 if panel.sparse else max(1, int(last) // 6))
+    caption = tag("figcaption", panel.title, *([tag("span", panel.note)] if panel.note else []))
+    return tag("figure", caption, chart.svg(_words(panel, curves)), class_="panel")
+
+
+def _epoch_ticks(last: int) -> list[tuple[float, str]]:
+    ticks = [tick for tick in Scale(1, last, whole=True).ticks(7) if tick[0] >= 1]
+    return ticks if ticks[0][0] == 1 else [(1.0, "1"), *ticks]
+
+
+def _words(panel: Panel, curves: dict[str, list[Point]]) -> str:
+    lines = [
+        f"{label} from {points[0].y:.3g} at epoch {points[0].x:g} to {points[-1].y:.3g} at epoch {points[-1].x:g}"
+        for label, points in curves.items()
+    ]
+    return f"{panel.title} by epoch, in {panel.unit}: {'; '.join(lines)}."

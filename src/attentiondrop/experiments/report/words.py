@@ -1,0 +1,140 @@
+"""The study in words: what was compared, on which data, what can and what cannot be said."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..statistics import ENOUGH_SEEDS, Difference, signed
+from ..summary import Summary
+from .figures import listed, plural
+
+
+def heading(summary: Summary) -> str:
+    """The title of the report."""
+    recipe = summary.plan.recipe
+    names = " ".join(str(recipe[key]) for key in ("name", "size") if recipe.get(key))
+    kinds = ["comparison"] * bool(summary.study.comparison) + ["ablation"] * bool(summary.study.ablation)
+    return f"{names or 'Study'}: {' and '.join(kinds)}"
+
+
+def paragraphs(summary: Summary) -> list[str]:
+    """What to read if one reads nothing else."""
+    found = [_setting(summary)]
+    if summary.rows:
+        found.append(_outcome(summary))
+        found.append(_limits(summary))
+    return found
+
+
+def facts(summary: Summary) -> list[tuple[str, str]]:
+    """The size of the study at a glance."""
+    recipe, outcomes = summary.plan.recipe, summary.outcomes
+    done = sum(each.status == "finished" for each in outcomes)
+    found = [
+        ("data", _section(recipe, "data").get("name")),
+        ("model", _section(recipe, "model").get("name")),
+        ("epochs", _section(recipe, "training").get("epochs")),
+        ("methods", len(summary.rows) or None),
+        ("seeds", len(summary.plan.seeds)),
+        ("runs finished", f"{done} of {len(outcomes)}"),
+    ]
+    return [(key, str(value)) for key, value in found if value is not None]
+
+
+def _setting(summary: Summary) -> str:
+    recipe = summary.plan.recipe
+    data, model = _section(recipe, "data"), _section(recipe, "model").get("name")
+    where = f" on `{data['name']}`" if data.get("name") else ""
+    how = f" with the model `{model}`" if model else ""
+    epochs = _section(recipe, "training").get("epochs")
+    length = f", {plural(epochs, 'epoch')} each" if isinstance(epochs, int) else ""
+    special = []
+    if data.get("label_noise"):
+        special.append(f"{100 * data['label_noise']:g} % of the training labels replaced by wrong ones")
+    if data.get("train_fraction", 1.0) != 1.0:
+        special.append(f"{100 * data['train_fraction']:g} % of the training images")
+    if data.get("limit"):
+        special.append(f"at most {data['limit']} images of each part")
+    settings = f" ({'; '.join(special)})" if special else ""
+    comparison, ablation = summary.study.comparison, summary.study.ablation
+    parts = []
+    if comparison is not None:
+        seeds = plural(len(comparison.seeds), "seed")
+        parts.append(
+            f"{plural(len(comparison.methods), 'method')}, {seeds} each, were compared{where}{settings}{how}{length}. "
+            "With the same seed, all methods start from the same weights and see the same batches."
+        )
+        parts.append(_tuning(summary))
+    if ablation is not None:
+        names = listed([f"`{grid.name}` over {listed([f'`{axis}`' for axis in grid.axes])}" for grid in ablation.grids])
+        there = f"{where}{settings}{how}{length}" if comparison is None else ""
+        parts.append(f"The ablation varies {names}, {plural(len(ablation.seeds), 'seed')} each{there}.")
+    return " ".join(parts)
+
+
+def _tuning(summary: Summary) -> str:
+    counts = [len(row.entry.trials) for row in summary.rows]
+    if not any(counts):
+        return "No method was tuned: settings are as they were given."
+    if min(counts) == max(counts):
+        return f"Tuning tried {plural(counts[0], 'setting')} a method on the validation part."
+    return (
+        f"Tuning tried between {min(counts)} and {max(counts)} settings a method on the validation part; the rest of "
+        "the recipe is the same for all."
+    )
+
+
+def _outcome(summary: Summary) -> str:
+    baseline = summary.rows[0]
+    if baseline.accuracy is None:
+        return f"The baseline `{baseline.label}` has no finished run yet, so there is nothing to compare with."
+    start = f"The baseline `{baseline.label}` reaches a test accuracy of {baseline.accuracy.times(100).text(2)} %."
+    differences = {row.label: row.difference.times(100) for row in summary.rows if row.difference is not None}
+    if not differences:
+        return start
+    told = {label: each for label, each in differences.items() if each.marked}
+    if summary.comparisons == 0:
+        return f"{start} There are no intervals, so no difference can be told from chance."
+    if not told:
+        return f"{start} No difference can be told from chance: every 95 % interval includes zero."
+    found = []
+    for word, sign in (("above", 1), ("below", -1)):
+        if these := [_told(label, each) for label, each in told.items() if each.mean * sign > 0]:
+            found.append(f"{word} it: {listed(these)}")
+    rest = summary.comparisons - len(told)
+    which = "the other one" if rest == 1 else f"the other {rest}"
+    others = f" For {which}, no difference can be told from chance." if rest else ""
+    return f"{start} With a 95 % interval that excludes zero, in points, {'; '.join(found)}.{others}"
+
+
+def _told(label: str, points: Difference) -> str:
+    if points.interval is None:
+        return f"`{label}`"
+    low, high = signed(points.interval.low, 2), signed(points.interval.high, 2)
+    return f"`{label}` ({signed(points.mean, 2)}, {low} to {high})"
+
+
+def _limits(summary: Summary) -> str:
+    lines = []
+    if 0 < summary.seeds < ENOUGH_SEEDS:
+        lines.append(
+            f"With {plural(summary.seeds, 'paired seed')}, little can be said: {ENOUGH_SEEDS} or more are needed."
+        )
+    survivors = [row for row in summary.rows if row.difference is not None and row.difference.marked]
+    if summary.comparisons > 1 and survivors:
+        kept = sum(row.holm_p is not None and row.holm_p < 0.05 for row in survivors)
+        lines.append(
+            f"Of {summary.comparisons} such intervals, 1 in 20 excludes zero by chance; "
+            f"{kept} of {len(survivors)} remain after Holm's correction for that."
+        )
+    lost = sum(each.status in ("diverged", "failed") for row in summary.rows for each in row.outcomes)
+    if lost:
+        ran = f"{plural(lost, 'run')} diverged or failed"
+        lines.append(f"{ran} and count in no mean, which may flatter the methods they belong to.")
+    lines.append("All of this holds for this model, these data and this recipe; it says nothing about others.")
+    return " ".join(lines)
+
+
+def _section(recipe: dict[str, Any], key: str) -> dict[str, Any]:
+    found = recipe.get(key)
+    return found if isinstance(found, dict) else {}

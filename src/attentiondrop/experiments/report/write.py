@@ -1,0 +1,36 @@
+"""From the folder of a study to the files that people read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..files import write_text
+from ..study import read_study
+from ..summarise import summarise
+from .content import sections
+from .page import html_page, markdown_page
+from .runs_csv import runs_csv
+
+
+@dataclass(frozen=True)
+class ReportPaths:
+    """What was written."""
+
+    html: Path
+    markdown: Path
+    csv: Path
+
+
+def write_report(folder: Path, interval: str = "t") -> ReportPaths:
+    """Write `report.html`, `report.md` and `results.csv` into the folder of a study, however far it has come.
+
+    `interval` is "t" or "bootstrap", see `attentiondrop.experiments.statistics`.
+    """
+    summary = summarise(read_study(folder), interval)
+    content = sections(summary)
+    paths = ReportPaths(folder / "report.html", folder / "report.md", folder / "results.csv")
+    write_text(paths.html, html_page(summary, content))
+    write_text(paths.markdown, markdown_page(summary, content))
+    write_text(paths.csv, runs_csv(summary))
+    return paths

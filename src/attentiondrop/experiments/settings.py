@@ -1,0 +1,95 @@
+"""From a nested mapping, such as a YAML file, to frozen dataclasses: unknown keys and wrong types are clear errors."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+from ..errors import ArgumentError, bad_argument
+
+Settings = TypeVar("Settings")
+
+
+def build_settings(cls: type[Settings], content: Any, path: str = "") -> Settings:
+    """The dataclass `cls` with the fields that `content` names; the others keep their defaults.
+
+    >>> @dataclasses.dataclass(frozen=True)
+    ... class Point:
+    ...     x: int = 0
+    ...     y: int = 0
+    >>> build_settings(Point, {"x": 3})
+    Point(x=3, y=0)
+    >>> build_settings(Point, {"xx": 3}, path="point")
+    Traceback (most recent call last):
+    attentiondrop.errors.ArgumentError: point.xx: no such setting, did you mean 'x'? There are x, y
+    """
+    if not isinstance(content, Mapping):
+        raise bad_argument(path or "recipe", "a mapping of settings", content)
+    hints = typing.get_type_hints(cls)
+    names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
+    values = {}
+    for key, value in content.items():
+        where = f"{path}.{key}" if path else str(key)
+        if key not in names:
+            raise unknown(where, str(key), names)
+        values[key] = _coerced(hints[key], value, where)
+    try:
+        return cls(**values)
+    except ArgumentError as error:
+        named = not path or str(error).startswith(f"{path}.")
+        raise (error if named else ArgumentError(f"{path}.{error}")) from None
+
+
+def unknown(where: str, name: str, choices: Iterable[str], what: str = "setting") -> ArgumentError:
+    """An error for a name that does not exist, with the one that was probably meant."""
+    known = list(choices)
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = f", did you mean {close[0]!r}?" if close else "."
+    return ArgumentError(f"{where}: no such {what}{hint} There are {', '.join(known)}")
+
+
+def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` with `changes` laid over it, mapping by mapping.
+
+    >>> merged({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}})
+    {'a': {'b': 3, 'c': 2}}
+    """
+    result = dict(base)
+    for key, value in changes.items():
+        both = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)
+        result[key] = merged(result[key], value) if both else value
+    return result
+
+
+def _coerced(hint: Any, value: Any, where: str) -> Any:
+    """`value` as what the annotation says: nested dataclasses, tuples from lists, floats from integers."""
+    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    if value is None and type(None) in options:
+        return None
+    kind = next(option for option in options if option is not type(None))
+    if dataclasses.is_dataclass(kind):
+        return build_settings(kind, value, where)  # type: ignore[arg-type]
+    origin = typing.get_origin(kind)
+    if origin is tuple and isinstance(value, (list, tuple)):
+        item = typing.get_args(kind)[0]
+        return tuple(_coerced(item, one, f"{where}[{index}]") for index, one in enumerate(value))
+    if origin is dict and isinstance(value, Mapping):
+        return dict(value)
+    if kind is float and isinstance(value, str):
+        # YAML reads 1e-3 as a text: its numbers need a point.
+        try:
+            return float(value)
+        except ValueError:
+            pass
+    accepted: Any = {float: (int, float), int: int, str: str, bool: bool}.get(kind, object)
+    if kind is typing.Any:
+        return value
+    if origin is not None or not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
+        names = {float: "a number", int: "an integer", str: "a text", bool: "true or false"}
+        expected = names.get(kind, "a list" if origin is tuple else "a mapping")
+        raise bad_argument(where, expected, value)
+    return float(value) if kind is float else value

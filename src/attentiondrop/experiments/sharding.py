@@ -1,0 +1,54 @@
+"""State of model and optimiser as one process has it, also where several share the weights (FSDP)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from accelerate import Accelerator
+from accelerate.utils import DistributedType
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
+
+_WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
+_SPREAD = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+
+
+def is_sharded(accelerator: Accelerator) -> bool:
+    """Whether each process holds a part of the weights only."""
+    return bool(accelerator.distributed_type == DistributedType.FSDP)
+
+
+def model_weights(accelerator: Accelerator, model: nn.Module) -> dict[str, Tensor]:
+    """The `state_dict` of the bare model; with FSDP every process must call this, and the main one gets it."""
+    if is_sharded(accelerator):
+        return get_model_state_dict(model, options=_WHOLE)  # type: ignore[return-value]
+    weights: dict[str, Tensor] = accelerator.unwrap_model(model).state_dict()
+    return weights
+
+
+def full_state(accelerator: Accelerator, model: nn.Module, optimizer: Any) -> dict[str, Any]:
+    """What resuming needs of model, optimiser and gradient scaler."""
+    if is_sharded(accelerator):
+        optimizer_state = get_optimizer_state_dict(model, optimizer.optimizer, options=_WHOLE)
+    else:
+        optimizer_state = optimizer.state_dict()
+    scaler = None if accelerator.scaler is None else accelerator.scaler.state_dict()
+    return {"model": model_weights(accelerator, model), "optimizer": optimizer_state, "scaler": scaler}
+
+
+def load_full_state(accelerator: Accelerator, model: nn.Module, optimizer: Any, state: dict[str, Any]) -> None:
+    """Go on from what `full_state` gave."""
+    if is_sharded(accelerator):
+        set_model_state_dict(model, state["model"], options=_SPREAD)
+        set_optimizer_state_dict(model, optimizer.optimizer, state["optimizer"], options=_SPREAD)
+    else:
+        accelerator.unwrap_model(model).load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+    if accelerator.scaler is not None and state["scaler"] is not None:
+        accelerator.scaler.load_state_dict(state["scaler"])

@@ -1,0 +1,132 @@
+"""Several processes: killed ones, workers, torchrun, Ray, and two studies on one folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from attentiondrop import AttentionDropError
+from attentiondrop.experiments.compare import compare
+from attentiondrop.experiments.record import EPOCHS, RESULT, STATE, read_run
+from attentiondrop.experiments.running import Where
+from attentiondrop.experiments.study import run_folder
+
+from .conftest import TINY
+
+METHODS = ["none", "hard", "blur+consistency"]
+ONE_THREAD = os.environ | {"OMP_NUM_THREADS": "1"}
+
+
+def command(*arguments: str, out: Path, changes: tuple[str, ...] = ()) -> list[str]:
+    return [sys.executable, "-m", "attentiondrop", *arguments, "--set", *TINY, *changes, "--out", str(out)]
+
+
+def outcomes(out: Path, methods: list[str], seeds: int = 1) -> dict[tuple[str, int], tuple[object, ...]]:
+    """What must be equal however a study came about."""
+    runs = {(method, seed): read_run(run_folder(out, method, seed)) for method in methods for seed in range(seeds)}
+    assert all(run is not None and run.result is not None for run in runs.values())
+    return {
+        key: (run.result.test, run.result.validation, run.result.best_epoch, [epoch.train_loss for epoch in run.epochs])
+        for key, run in runs.items()
+    }
+
+
+@pytest.fixture
+def alone(tiny, listener, tmp_path):
+    """The same study in this process."""
+    out = tmp_path / "alone"
+    compare(tiny, METHODS, 2, out, listener)
+    return outcomes(out, METHODS, 2)
+
+
+def test_a_killed_comparison_is_finished_by_the_same_command(alone, tmp_path) -> None:
+    out = tmp_path / "killed"
+    study = command("compare", "digits", "--methods", *METHODS, "--seeds", "2", out=out)
+    chance = random.Random(0)
+    reached: set[str] = set()
+    for _ in range(4):
+        process = subprocess.Popen(study, env=ONE_THREAD, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        limit = time.monotonic() + 60
+        # Wait until something new is on disk, then strike at a random moment.
+        while process.poll() is None and time.monotonic() < limit:
+            found = {str(path) for path in out.rglob("*") if path.name in (EPOCHS, STATE, RESULT)}
+            if found - reached:
+                reached |= found
+                break
+            time.sleep(0.005)
+        time.sleep(chance.random() * 0.2)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    done = subprocess.run(study, env=ONE_THREAD, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert outcomes(out, METHODS, 2) == alone
+
+
+def test_two_comparisons_on_one_folder_share_the_work(alone, tmp_path) -> None:
+    out = tmp_path / "shared"
+    study = command("compare", "digits", "--methods", *METHODS, "--seeds", "2", out=out)
+    pair = [
+        subprocess.Popen(study, env=ONE_THREAD, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL) for _ in range(2)
+    ]
+    texts = [process.communicate(timeout=300)[1] for process in pair]
+    assert [process.returncode for process in pair] == [0, 0], texts
+    assert outcomes(out, METHODS, 2) == alone
+
+
+def test_workers_find_what_one_process_finds(alone, tiny, listener, tmp_path) -> None:
+    compare(tiny, METHODS, 2, tmp_path / "workers", listener, where=Where(workers=2))
+    assert outcomes(tmp_path / "workers", METHODS, 2) == alone
+    assert listener.done[-1] == 2 * 3 * 2
+    assert sum("accuracy" in line for line in listener.lines) >= 6
+
+
+@pytest.mark.parametrize("parallel", ["ddp", pytest.param("fsdp", marks=pytest.mark.slow)])
+def test_two_processes_find_the_losses_of_one(tmp_path, job, parallel: str) -> None:
+    from attentiondrop.experiments.execution import execute
+
+    execute(job())
+    one = read_run(job().folder)
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port=0", "-m"]
+    shared = command("train", "digits", out=tmp_path / "two", changes=(f"training.parallel={parallel}",))
+    done = subprocess.run([*launch, *shared[2:]], env=ONE_THREAD, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    two = read_run(run_folder(tmp_path / "two", "none", 0))
+    assert one is not None and two is not None and two.environment["processes"] == "2"
+    assert [epoch.train_loss for epoch in two.epochs] == pytest.approx([e.train_loss for e in one.epochs], rel=1e-5)
+    assert two.result.test.nll == pytest.approx(one.result.test.nll, rel=1e-5)
+
+
+def test_a_ray_cluster_of_two_nodes_finds_what_one_process_finds(alone, tiny, listener, tmp_path, monkeypatch) -> None:
+    pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    monkeypatch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    try:
+        cluster.add_node(num_cpus=1)
+        compare(tiny, METHODS, 2, tmp_path / "ray", listener, where=Where(ray=cluster.address))
+    finally:
+        cluster.shutdown()
+    assert outcomes(tmp_path / "ray", METHODS, 2) == alone
+
+
+def test_an_address_without_a_cluster_is_refused(tiny, listener, tmp_path) -> None:
+    pytest.importorskip("ray")
+    with pytest.raises(AttentionDropError, match="ray: expected the address of a running cluster"):
+        compare(tiny, METHODS, 1, tmp_path, listener, where=Where(ray="127.0.0.1:1"))
+
+
+def test_the_request_of_a_run_is_whole_while_it_runs(tmp_path, job) -> None:
+    from attentiondrop.experiments.execution import execute
+
+    seen = []
+    execute(job(), lambda done: seen.append(json.loads((job().folder / "run.json").read_text())["method"]))
+    assert seen == ["none", "none", "none"]
