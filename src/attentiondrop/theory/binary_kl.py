@@ -63,13 +63,13 @@ def _kl(q: float, p: float) -> float:
     if q == 1.0:
         return -math.log(p)
     difference = p - q
-    return q * _excess(difference / q) + (1.0 - q) * _excess(-difference / (1.0 - q))
+    return q * _excess(difference / q, p / q) + (1.0 - q) * _excess(-difference / (1.0 - q), (1.0 - p) / (1.0 - q))
 
 
-def _excess(x: float) -> float:
-    """`x - log(1 + x)`, to full relative precision."""
+def _excess(x: float, ratio: float) -> float:
+    """`x - log(1 + x)`, to full relative precision; `ratio` is 1 + x, without the rounding where that is near 0."""
     if not -0.5 < x < 0.5:
-        return x - math.log1p(x)
+        return x - math.log(ratio)
     # log(1 + x) = 2 artanh(s) with s = x / (2 + x), and x - 2 s = x s.
     s = x / (2.0 + x)
     square = s * s

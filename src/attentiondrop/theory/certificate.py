@@ -14,7 +14,7 @@ from .binomial import open_unit
 
 IID = (
     "the examples are an i.i.d. sample of the distribution whose risk is meant, independent of the predictor: never "
-    "used to train it, to tune it or to pick an epoch"
+    "used to train it, to tune it, to pick an epoch or to choose it among others"
 )
 OWN_DRAWS = "every example and draw has perturbations of its own, independent of the data and of each other"
 COMMON_DRAWS = "a draw is the same for all examples; draws are independent of the data and of each other"

@@ -43,6 +43,7 @@ class PairedGradients:
         labels: Tensor,
         loss: Loss,
         batch_size: int | None,
+        batches: int | None,
         draws: int,
         seed: int,
     ) -> None:
@@ -54,14 +55,19 @@ class PairedGradients:
         self.perturbed = (vectorisable(model) if self.by_sample else copy.deepcopy(model)).train()
         self.names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
         size = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+        generator = torch.Generator().manual_seed(seed)
         if batch_size is None:
-            step = max(1, min(64, CHUNK_BYTES // (4 * size * (draws + 1))))
-            self.units = len(labels)
+            step = max(1, min(256, CHUNK_BYTES // (4 * size * (draws + 1))))
+            order = torch.arange(len(labels))
+        elif batches is None:
+            # Disjoint, and full: one that is not has another variance.
+            step, count = batch_size, len(labels) // batch_size
+            order = torch.randperm(len(labels), generator=generator)[: count * batch_size]
         else:
-            # Batches that are not full have another variance.
-            step, self.units = batch_size, len(labels) // batch_size
-        order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed)).to(labels.device)
-        self._chunks = order[: self.units * (1 if batch_size is None else batch_size)].split(step)
+            step = batch_size
+            order = torch.randint(len(labels), (batches * batch_size,), generator=generator)
+        self.units = len(order) if batch_size is None else len(order) // batch_size
+        self._chunks = order.to(labels.device).split(step)
         self._keep = 4 * size * (draws + 1) * self.units <= KEPT_BYTES
         self._kept: list[Chunk] = []
 

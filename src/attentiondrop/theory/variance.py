@@ -86,6 +86,7 @@ def gradient_variance(
     batch_size: int = 64,
     draws: int = 2,
     method: str = "auto",
+    batches: int | None = None,
     seed: int = 0,
     confidence: float = 0.95,
     resamples: int = 1000,
@@ -104,7 +105,10 @@ def gradient_variance(
         draws: of each example or mini-batch, at least 2.
         method: `"samples"`: the gradient of each example by `torch.func`, all variances divided by the batch size,
             which is exact where no two examples share a draw, and far more precise. `"batches"`: the gradients of
-            disjoint mini-batches. `"auto"`: samples, unless something draws once a call.
+            mini-batches. `"auto"`: samples, unless something draws once a call.
+        batches: with the latter, how many mini-batches to draw at random, with replacement: then `inputs` are all there
+            is, as in training, and intervals are for them. By default the mini-batches are disjoint, and intervals are
+            for the distribution that `inputs` are a sample of, as they are for `"samples"`.
         seed: of draws, order and bootstrap.
         confidence: of the intervals.
         resamples: of the bootstrap.
@@ -133,7 +137,9 @@ def gradient_variance(
         method = "batches" if shares_draws(model) else "samples"
     device = device_of(model)
     size = None if method == "samples" else batch_size
-    gradients = PairedGradients(model, inputs.to(device), labels.to(device), loss, size, draws, seed)
+    if batches is not None:
+        batches = integer("batches", batches, minimum=2)
+    gradients = PairedGradients(model, inputs.to(device), labels.to(device), loss, size, batches, draws, seed)
     if gradients.units < 2:
         raise ArgumentError(
             f"inputs: expected at least two {'examples' if size is None else f'mini-batches of {size}'}, received "
