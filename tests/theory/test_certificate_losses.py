@@ -100,7 +100,7 @@ def test_certificates_hold_in_simulated_data_sets() -> None:
     rows = np.arange(40)
     risk, vote = 1 - chances[rows, labels].mean(), (chances.argmax(1) != labels).mean()
     shared = rng.random((5000, 40)) < 0.3  # a population of models, drawn whole
-    wrong = {name: 0 for name in ("own", "shared", "disagreement", "views", "kl")}
+    wrong = dict.fromkeys(("own", "shared", "disagreement", "views", "kl"), 0)
     for _ in range(1000):
         x = rng.integers(40, size=60)
         drawn = draw_classes(rng, chances[x], 4)

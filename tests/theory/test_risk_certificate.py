@@ -16,7 +16,6 @@ from attentiondrop.errors import ShapeError
 from attentiondrop.theory import certificate_from_losses, risk_certificate
 from attentiondrop.theory.observation import observe
 from attentiondrop.theory.stochastic import RandomisedPredictor, shares_draws
-from attentiondrop.torch import attach
 
 SPECS = [
     "hard(p=0.5,k=3)",
