@@ -194,7 +194,7 @@ class TestLoadRun:
         one = job()
         execute(one)
         (one.folder / BEST).write_bytes(b"123")
-        with pytest.raises(AttentionDropError, match="best.safetensors cannot be read"):
+        with pytest.raises(AttentionDropError, match=r"best\.safetensors cannot be read"):
             load_run(one.folder)
         (one.folder / BEST).unlink()
         with pytest.raises(AttentionDropError, match=r"the run has no best\.safetensors"):

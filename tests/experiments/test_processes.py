@@ -94,7 +94,7 @@ def test_two_processes_find_the_losses_of_one(tmp_path, job, parallel: str) -> N
 
     execute(job())
     one = read_run(job().folder)
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port=0", "-m"]
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m"]
     shared = command("train", "digits", out=tmp_path / "two", changes=(f"training.parallel={parallel}",))
     done = subprocess.run([*launch, *shared[2:]], env=ONE_THREAD, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -67,21 +67,17 @@ def run(args: argparse.Namespace) -> int:
 
 
 def show(out: Path) -> int:
-    """Print the table of a study, write its report, and say where that is; 2 if runs are missing from it."""
+    """Print the tables of a study, write its report, and say where that is; 2 if runs failed."""
     from rich.console import Console
 
     from ..experiments.report import write_report
-    from ..experiments.statistics import summarise
     from ..experiments.study import read_study
-    from ..experiments.table import render
+    from ..experiments.summarise import summarise
+    from ..experiments.table import show as show_tables
 
     console = Console(highlight=False)
-    sign = "±" if console.encoding.lower().startswith("utf") else "+-"
     summary = summarise(read_study(out))
-    table, notes = render(summary, sign)
-    console.print(table)
-    for line in notes:
-        console.print(line, markup=False, soft_wrap=True)
+    show_tables(summary, console)
     paths = write_report(out)
     console.print(f"report: {paths.html}", markup=False, soft_wrap=True)
-    return 2 if summary.failed else 0
+    return 2 if any(row.count("failed") for row in summary.rows) else 0

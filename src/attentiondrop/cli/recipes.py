@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from ..experiments.recipe import Recipe
     from ..experiments.running import Where
 
-_NEEDS = ("torch", "timm", "torchmetrics", "accelerate", "yaml", "sklearn", "rich", "matplotlib")
+_NEEDS = ("torch", "timm", "torchmetrics", "accelerate", "safetensors", "filelock", "yaml", "rich")
+#: What reading the data needs; an .npz file needs nothing.
+_DATA = {"digits": "sklearn"} | dict.fromkeys(("cifar10", "cifar100", "fashion-mnist", "imagenet"), "torchvision")
 _TRACKERS = {"tensorboard": "tensorboard", "wandb": "wandb"}
 
 
@@ -56,6 +58,8 @@ def read(args: argparse.Namespace) -> tuple[Recipe, Path]:
     from ..experiments.recipes import read_recipe
 
     recipe = read_recipe(args.recipe, args.size, args.set)
+    if recipe.data.name in _DATA:
+        require([_DATA[recipe.data.name]], extra="experiments")
     out: Path = args.out or Path("runs") / "-".join(filter(None, (recipe.name, recipe.size)))
     make_writable(out)
     return recipe, out

@@ -40,10 +40,13 @@ def ablate(
     study = Ablation(command, recipe.to_dict(), list(range(seeds)), found, NONE)
     write_study(out, study)
     methods = [NONE, *(method for grid in found for method in grid.methods)]
+    where = where or Where()
     jobs = [
-        Job(recipe.to_dict(), method, seed, str(out), keep_weights=False) for seed in range(seeds) for method in methods
+        Job(recipe.to_dict(), method, seed, str(out), keep_weights=False, at_once=where.workers)
+        for seed in range(seeds)
+        for method in methods
     ]
-    run_jobs(jobs, data_for(recipe.data).checksums, listener, where or Where())
+    run_jobs(jobs, data_for(recipe.data).checksums, listener, where)
     return study
 
 

@@ -52,7 +52,7 @@ def compare(
     if tuned:
         content = recipe.for_tuning().to_dict()
         jobs = {
-            (text, trial): Job(content, trial, tuning.seed, str(out), TUNING, keep_weights=False)
+            (text, trial): Job(content, trial, tuning.seed, str(out), TUNING, keep_weights=False, at_once=where.workers)
             for text in tuned
             for trial in trials[text]
         }
@@ -65,7 +65,7 @@ def compare(
         study()
     chosen = [entry.method for entry in entries.values() if entry.method is not None]
     finals = [
-        Job(recipe.to_dict(), method, seed, str(out), FINAL, trackers=trackers)
+        Job(recipe.to_dict(), method, seed, str(out), FINAL, trackers=trackers, at_once=where.workers)
         for seed in range(seeds)
         for method in chosen
     ]

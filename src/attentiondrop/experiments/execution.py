@@ -78,7 +78,7 @@ def _execute(job: Job, on_epoch: OnEpoch, say: Say) -> Result:
     if is_main_process():
         clear_stale(job, data.checksums)
         (job.folder / RESULT).unlink(missing_ok=True)
-        write_request(job.folder, job.request(data.checksums), environment(device_of(recipe.training)))
+        write_request(job.folder, job.request(data.checksums), environment(device_of(recipe.training), job.at_once))
     start = time.perf_counter()
     try:
         result = _train_and_test(job, data, on_epoch, say)

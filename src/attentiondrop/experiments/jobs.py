@@ -26,6 +26,8 @@ class Job:
     #: Whether weights are kept once the run is finished.
     keep_weights: bool = True
     trackers: tuple[str, ...] = ()
+    #: How many jobs share the machine, which their times should be read with.
+    at_once: int = 1
 
     @property
     def folder(self) -> Path:

@@ -16,6 +16,9 @@ FORMAT = 2
 REQUEST, EPOCHS, RESULT = "run.json", "metrics.jsonl", "result.json"
 BEST, LAST, STATE = "best.safetensors", "last.safetensors", "state.safetensors"
 
+#: In the environment of a run: how many runs shared its machine.
+AT_ONCE = "runs at once"
+
 Record = TypeVar("Record")
 
 

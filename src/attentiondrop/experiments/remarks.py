@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
+from typing import Any
 
 from .outcomes import STATUSES, Outcome
 from .statistics import few_seeds_note, many_comparisons_note
@@ -43,6 +44,16 @@ def ablation_remark(summary: Summary, quote: str = "") -> str:
     )
 
 
+def _within(recipe: dict[str, Any], recorded: dict[str, Any]) -> dict[str, Any]:
+    """The part of a recipe that a run records: it leaves out what does not change its numbers."""
+    return {
+        key: _within(recipe[key], value)
+        if isinstance(value, dict) and isinstance(recipe.get(key), dict)
+        else recipe.get(key)
+        for key, value in recorded.items()
+    }
+
+
 def settings_remarks(summary: Summary) -> list[str]:
     """Runs that were made with other settings or data than the study now asks for; they should be run again."""
     found: dict[str, list[str]] = {}
@@ -51,7 +62,7 @@ def settings_remarks(summary: Summary) -> list[str]:
         plan = summary.study.comparison if _key(each) in compared else summary.study.ablation
         if each.part == FINAL and each.run is not None and plan is not None:
             request = each.run.request
-            for change in request.changes(dataclasses.replace(request, recipe=plan.recipe)):
+            for change in request.changes(dataclasses.replace(request, recipe=_within(plan.recipe, request.recipe))):
                 found.setdefault(change, []).append(f"{each.method}, seed {each.seed}")
     remarks = [
         f"{_some(runs)} made with other settings than the study now names (recorded -> now: {change})"

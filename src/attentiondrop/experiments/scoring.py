@@ -92,7 +92,7 @@ def attack(
         model,
         batches,
         epsilons=settings.pgd_epsilons,
-        norm=settings.pgd_norm,
+        norm=settings.pgd_norm,  # type: ignore[arg-type]
         steps=settings.pgd_steps,
         restarts=settings.pgd_restarts,
         normalise=data.normalise,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 
+from ..record import AT_ONCE
 from ..statistics import Spread
 from ..summary import Summary, Trial
 from .blocks import Block, Cell, Code, Section, Table, Text, name
@@ -28,6 +29,14 @@ def cost(summary: Summary) -> Section | None:
     blocks: list[Block] = [Table(caption, [*headings, "Seconds a run"], body)]
     text = "Ratios are taken within a seed. Seconds include validation and measurements."
     blocks.append(Text(text if memory else f"{text} Peak memory is measured on accelerators only."))
+    shared = {each.run.environment.get(AT_ONCE, "1") for row in summary.rows for each in row.outcomes if each.run}
+    if shared - {"1"}:
+        blocks.append(
+            Text(
+                f"Up to {max(map(int, shared))} runs shared the machine at a time and slowed one another down: these "
+                "figures say little about the cost of a method. `attentiondrop bench` measures that."
+            )
+        )
     return Section("cost", "Cost", blocks)
 
 
