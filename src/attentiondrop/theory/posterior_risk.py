@@ -124,6 +124,7 @@ def posterior_certificate(
     settings = PosteriorSettings() if settings is None else settings
     delta = open_unit("delta", delta)
     first = _prior_examples(inputs, labels, settings)
+    query_key_projections(model)  # whether there are any, before anything is trained
     device = device_of(model)
     inputs, labels = inputs.to(device), labels.to(device)
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(settings.seed)).to(device)
