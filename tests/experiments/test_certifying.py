@@ -53,7 +53,14 @@ def test_the_prior_can_be_left_out(run: Path) -> None:
     assert found.posterior is None and found.to_dict()["posterior"] is None
 
 
-@pytest.mark.parametrize("method", ["none", "dropconnect", "r-drop", "blur+consistency", "oneof(hard,blur)"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        "dropconnect",
+        "blur+consistency",
+        *(pytest.param(text, marks=pytest.mark.slow) for text in ("none", "r-drop", "oneof(hard,blur)", "droppath")),
+    ],
+)
 def test_every_kind_of_method(method: str, tmp_path: Path) -> None:
     found = certify_run(make(tmp_path, method), draws=2, prior_epochs=1)
     assert found.posterior is not None and found.held_out.stochastic.value > found.held_out.stochastic.estimate

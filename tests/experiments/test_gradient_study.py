@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+
 from attentiondrop.experiments.execution import execute
 from attentiondrop.experiments.gradient_study import checkpoints, variance_of_run
 from attentiondrop.experiments.jobs import Job

@@ -26,7 +26,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     parser.add_argument("folder", type=Path, metavar="RUN", help="the folder of a run")
     parser.add_argument("--weights", choices=("best", "last"), default="best", help="(default: %(default)s)")
     parser.add_argument("--delta", type=float, default=0.05, help="chance of a wrong bound (default: %(default)s)")
-    parser.add_argument("--draws", type=int, default=8, help="of each example, at least 2 (default: %(default)s)")
+    parser.add_argument("--draws", type=int, default=4, help="of each example, at least 2 (default: %(default)s)")
     parser.add_argument(
         "--part", default="test", help="held out; only test had no part in training or choosing (default: %(default)s)"
     )

@@ -64,7 +64,7 @@ def certify_run(
     *,
     part: str = "test",
     weights: str = "best",
-    draws: int = 8,
+    draws: int = 4,
     delta: float = 0.05,
     prior_epochs: int | None = None,
     device: str = "cpu",
@@ -170,7 +170,7 @@ def _posterior(
     applied.set_progress(1.0)
     settings = PosteriorSettings(
         prior=Schedule(epochs, training.batch_size, training.learning_rate, training.weight_decay, training.warmup),
-        posterior=Schedule(epochs=5, batch_size=training.batch_size, weight_decay=0.0),
+        posterior=Schedule(epochs=3, batch_size=training.batch_size, weight_decay=0.0),
         seed=seed,
     )
     mode: Any = training.consistency_mode

@@ -60,7 +60,7 @@ def observe(
     model: nn.Module,
     batches: Iterable[tuple[Tensor, Tensor]],
     *,
-    draws: int = 8,
+    draws: int = 4,
     loss: str | Loss = "zero-one",
     seed: int = 0,
     on_batch: Callable[[int], None] = lambda examples: None,

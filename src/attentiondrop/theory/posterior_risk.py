@@ -52,7 +52,7 @@ class PosteriorSettings:
     #: The deviation of a query or key weight under the prior, times the root of its layer's number of inputs.
     prior_scale: float = 0.1
     prior: Schedule = field(default_factory=Schedule)
-    posterior: Schedule = field(default_factory=lambda: Schedule(epochs=5, learning_rate=1e-3, weight_decay=0.0))
+    posterior: Schedule = field(default_factory=lambda: Schedule(epochs=3, learning_rate=1e-3, weight_decay=0.0))
     #: Draws of each example, for its risk.
     draws: int = 8
     seed: int = 0

@@ -44,7 +44,7 @@ def risk_certificate(
     model: nn.Module,
     batches: Iterable[tuple[Tensor, Tensor]],
     *,
-    draws: int = 8,
+    draws: int = 4,
     delta: float = 0.05,
     loss: str | Loss = "zero-one",
     seed: int = 0,

@@ -76,10 +76,16 @@ def vectorisable(model: nn.Module) -> nn.Module:
 
 @contextmanager
 def quiet_vmap() -> Iterator[None]:
-    """Without fused attention, which `vmap` would run example by example, and without its warning about draws."""
-    with warnings.catch_warnings(), sdpa_kernel(SDPBackend.MATH):
+    """Settings under which `vmap` is fast, without its warning about draws.
+
+    No fused attention, which it would run example by example; no oneDNN, whose products of batches of small matrices,
+    all that is left of a vectorised model, take up to forty times as long on ARM.
+    """
+    with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="There is a performance drop because we have not yet implemented")
-        yield
+        warnings.filterwarnings("ignore", message="TF32 acceleration on top of oneDNN")
+        with sdpa_kernel(SDPBackend.MATH), torch.backends.mkldnn.flags(enabled=False):
+            yield
 
 
 @contextmanager
