@@ -7,8 +7,8 @@ WORKERS ?= 2
 
 .PHONY: demo test test-all test-keras test-gpu lint typecheck bench build clean
 
-demo: $(SETUP)  ## train a small ViT with and without AttentionDrop and compare
-	$(BIN)/attentiondrop compare digits --methods none dropout hard blur --seeds 2 --out runs/digits
+demo: $(SETUP)  ## train a small ViT on digits with seven methods and three seeds, and compare
+	$(BIN)/attentiondrop compare digits --size demo --workers $(WORKERS) --out runs/digits
 
 test: lint typecheck  ## everything that CI runs
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not gpu and not slow" -n $(WORKERS) --dist worksteal --durations=15 --cov --cov-report= --cov-fail-under=0
@@ -22,7 +22,7 @@ KERAS_BACKENDS := tensorflow jax torch
 KERAS_PYTEST = KERAS_BACKEND=$$backend OMP_NUM_THREADS=1 $(BIN)/pytest tests/keras src/attentiondrop/keras -n $(WORKERS) --dist worksteal
 
 # Compiling dominates on JAX; what is left out here runs on the other two, and on JAX by `make test-keras`.
-JAX_QUICK := --ignore tests/keras/test_stock_suites.py --ignore tests/keras/test_documentation.py --ignore src
+JAX_QUICK := $(foreach part,stock_suites documentation attach examples schedules,--ignore tests/keras/test_$(part).py) --ignore src
 
 test-all: test test-keras  ## and what is more of the same
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m slow -n $(WORKERS)

@@ -34,7 +34,12 @@ sys.exit(code)
 """
 
 
-@pytest.mark.parametrize("args", [["--help"], ["--version"], ["compare", "--help"], ["info", "--help"], ["info"]])
+COMMANDS = ("compare", "train", "evaluate", "ablate", "report", "certify", "variance", "bench", "show", "info")
+
+
+@pytest.mark.parametrize(
+    "args", [["--help"], ["--version"], ["info"], *([command, "--help"] for command in COMMANDS)], ids=" ".join
+)
 def test_light_commands_load_no_framework(args: list[str]) -> None:
     done = fresh(LOADED, *args)
     assert done.returncode == 0
@@ -59,7 +64,7 @@ sys.exit(main(sys.argv[2:]))
     [
         ("timm", "timm"),
         ("sklearn", "scikit-learn"),
-        ("torch,timm,torchmetrics,sklearn,rich", "torch, timm, torchmetrics, scikit-learn, rich"),
+        ("torch,timm,torchmetrics,rich,yaml", "torch, timm, torchmetrics, yaml, rich"),
     ],
 )
 def test_a_missing_extra_is_one_line(blocked: str, named: str, tmp_path: Path) -> None:
@@ -101,11 +106,18 @@ def test_no_command_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["--methods", "hrad"], "attentiondrop compare: unknown method 'hrad'"),
         (["--methods", "hard(p=7)"], "attentiondrop compare: cannot read spec 'hard(p=7)'"),
-        (["--methods", "blur+consistency"], "attentiondrop compare: method 'blur+consistency'"),
+        (["--methods", "consistency"], "attentiondrop compare: method 'consistency(weight=0.5)'"),
+        (
+            ["--set", "training.epoch=3"],
+            "attentiondrop compare: training.epoch: no such setting, did you mean 'epochs'?",
+        ),
+        (["digist"], "attentiondrop compare: recipe 'digist': no such recipe, did you mean 'digits'?"),
+        (["none.yaml"], "attentiondrop compare: none.yaml: No such file or directory"),
+        (["--size", "huge"], "attentiondrop compare: size 'huge' of digits: no such size."),
         (["--methods", "none", "none"], "attentiondrop compare: method 'none' is given twice"),
     ],
 )
-def test_a_wrong_method_is_one_line_before_anything_runs(
+def test_a_wrong_request_is_one_line_before_anything_runs(
     args: list[str], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["compare", *args, "--out", str(tmp_path / "out")]) == 2
@@ -121,7 +133,7 @@ def test_traceback_on_request(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Traceback (most recent call last)" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("flag", ["--seeds", "--epochs"])
+@pytest.mark.parametrize("flag", ["--seeds", "--workers"])
 @pytest.mark.parametrize("value", ["0", "-1", "1.5", "two"])
 def test_counts_are_positive_integers(flag: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
@@ -138,40 +150,75 @@ def test_an_unwritable_folder_is_one_line(
     line = capsys.readouterr().err
     assert line == f"attentiondrop compare: {tmp_path / 'file' / 'out'}: Not a directory\n"
     # The tests may run as root, who may write everywhere.
-    monkeypatch.setattr("attentiondrop.experiments.record.os.access", lambda *args: False)
+    monkeypatch.setattr("attentiondrop.experiments.files.os.access", lambda *args: False)
     assert main(["compare", "--out", str(tmp_path)]) == 2
     line = capsys.readouterr().err
     assert line == f"attentiondrop compare: {tmp_path}: results cannot be written into this folder\n"
 
 
-def test_no_cuda_is_one_line(
+def test_what_is_not_there_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    assert main(["compare", "--device", "cuda", "--out", str(tmp_path)]) == 2
+    assert main(["compare", "--set", "training.device=cuda", "--out", str(tmp_path)]) == 2
     last = capsys.readouterr().err.splitlines()[-1]
-    assert last == "attentiondrop compare: device 'cuda': torch sees no CUDA device on this machine"
+    assert last == "attentiondrop compare: training.device 'cuda': torch sees no such device on this machine"
+    assert main(["train", "cifar10", "--set", f"data.root={tmp_path}", "--out", str(tmp_path)]) == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("attentiondrop train: data.root: expected") and "download" in last
 
 
-def test_compare_prints_a_table_writes_json_and_continues(
+def test_compare_ablate_report_and_evaluate(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    command = ["compare", "--methods", "none", "hard(k=3)", "--seeds", "1", "--epochs", "1"]
+    settings = ["--set", "data.limit=32", "training.epochs=1", "training.batch_size=16", "measure.probes=1"]
+    command = ["compare", "--methods", "none", "hard(k=3)", "--seeds", "1", *settings]
     assert main(command) == 0
     first = capsys.readouterr()
     assert "hard(p=0.1,k=3)" in first.out
     assert "One seed is too few" in first.out
-    assert str(Path("runs") / "digits" / "results.json") in first.out
+    assert f"report: {Path('runs') / 'digits-demo' / 'report.html'}" in first.out
     assert "none, seed 0: accuracy" in first.err
     assert "2/2 epochs" in first.err
     assert "\x1b" not in first.err + first.out
-    rows = json.loads(Path("runs/digits/results.json").read_text())["rows"]
-    assert [row["method"] for row in rows] == ["none", "hard(p=0.1,k=3)"]
+    assert "hard(p=0.1,k=3)" in Path("runs/digits-demo/report.html").read_text()
     assert main(command) == 0
     second = capsys.readouterr()
     assert second.out == first.out
     assert "2 of 2 runs are finished already" in second.err
+    assert main(["ablate", "--method", "hard", "--vary", "p=0.1,0.2", "k=3", "--seeds", "1", *settings]) == 0
+    assert "hard(p=0.2,k=3)" in capsys.readouterr().out
+    assert main(["report", "runs/digits-demo"]) == 0
+    assert "report.md" in capsys.readouterr().out
+    run = "runs/digits-demo/runs/hard_p=0.1_k=3/seed0"
+    assert main(["evaluate", run, "--epsilon", "8/255", "--steps", "2", "--examples", "8", "--device", "cpu"]) == 0
+    text = capsys.readouterr().out
+    assert "PGD linf 0.0314: accuracy" in text
+    found = json.loads((Path(run) / "evaluation.json").read_text())
+    stored = json.loads((Path(run) / "result.json").read_text())
+    assert found["test"] == stored["test"] and found["robustness"]["examples"] == 8
+
+
+def test_a_run_that_fails_ends_with_status_2_and_the_others_go_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = ["data.limit=32", "training.epochs=1", "training.batch_size=16", "model.arguments={num_heads: 3}"]
+    assert main(["train", "--set", *settings, "--out", str(tmp_path)]) == 2
+    out = capsys.readouterr().out
+    assert "none, seed 0: failed: model: vit_digits cannot be built with" in out
+
+
+@pytest.mark.parametrize("arguments", [["--vary", "p=0.1"], ["--method", "hard"], ["--method", "hard", "--vary", "p"]])
+def test_half_an_ablation_is_one_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ablate", *arguments]) == 2
+    assert capsys.readouterr().err.startswith("attentiondrop ablate: vary: expected")
+
+
+def test_a_run_leaves_what_tensorboard_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = ["data.limit=32", "training.epochs=1", "training.batch_size=16", "measure.probes=0"]
+    assert main(["train", "--track", "tensorboard", "--set", *settings, "--out", str(tmp_path)]) == 0
+    assert list(tmp_path.rglob("events.out.tfevents*"))
 
 
 def test_an_interruption_says_how_to_continue(
@@ -180,7 +227,7 @@ def test_an_interruption_says_how_to_continue(
     def interrupted(*args: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("attentiondrop.experiments.compare.run", interrupted)
+    monkeypatch.setattr("attentiondrop.experiments.compare.run_jobs", interrupted)
     assert main(["compare", "--out", str(tmp_path)]) == 130
     last = capsys.readouterr().err.splitlines()[-1]
     assert last == "attentiondrop compare: interrupted; the same command continues where it stopped"

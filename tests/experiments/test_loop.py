@@ -21,7 +21,8 @@ from attentiondrop.experiments.models.building import build_model
 from attentiondrop.experiments.probes import attention_entropies, gradient_spread
 from attentiondrop.experiments.recipe import ModelSettings
 from attentiondrop.experiments.recipes import read_recipe
-from attentiondrop.experiments.record import BEST, EPOCHS, LAST, STATE, Scores
+from attentiondrop.experiments.record import BEST, EPOCHS, LAST, STATE
+from attentiondrop.scores import Scores
 from attentiondrop.torch import attach
 
 from .conftest import TINY

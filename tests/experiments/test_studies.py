@@ -13,8 +13,9 @@ from attentiondrop.experiments.ablate import ablate
 from attentiondrop.experiments.compare import _best, compare
 from attentiondrop.experiments.files import DamagedRecordError
 from attentiondrop.experiments.recipes import read_recipe
-from attentiondrop.experiments.record import RESULT, Result, Scores
+from attentiondrop.experiments.record import RESULT, Result
 from attentiondrop.experiments.study import COMPARISON, FINAL, TUNING, read_study, run_folder
+from attentiondrop.scores import Scores
 
 from .conftest import TINY
 

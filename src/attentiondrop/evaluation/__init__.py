@@ -7,16 +7,15 @@ except ImportError as error:
         'attentiondrop.evaluation needs PyTorch; install it with: pip install "attentiondrop[torch]"'
     ) from error
 
+from ..scores import ReliabilityDiagram, RobustnessReport, Scores
 from .attacks import pgd_attack
 from .calibration import (
-    ReliabilityDiagram,
-    Scores,
     brier_score,
     calibration_error,
     reliability,
     scores,
 )
-from .robustness import RobustnessReport, robust_accuracy
+from .robustness import robust_accuracy
 
 __all__ = [
     "ReliabilityDiagram",

@@ -6,7 +6,6 @@ probabilities if no entry is negative and every row sums to 1 (to within 0.001, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -14,38 +13,13 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from ..errors import ShapeError, bad_argument
+from ..scores import ReliabilityDiagram, Scores
 from ..validation import integer, one_of
 
 #: The usual number of bins of confidence.
 BINS = 15
 
 Norm = Literal["l1", "l2", "max"]
-
-
-@dataclass(frozen=True)
-class ReliabilityDiagram:
-    """Confidence against accuracy, one entry a bin. The bins divide [0, 1] equally; those without samples have None."""
-
-    confidence: list[float | None]
-    accuracy: list[float | None]
-    count: list[int]
-
-    @property
-    def edges(self) -> list[float]:
-        """Where the bins begin and end, one more than there are bins; a bin holds its lower edge, the last both."""
-        bins = len(self.count)
-        return [index / bins for index in range(bins + 1)]
-
-
-@dataclass(frozen=True)
-class Scores:
-    """How good predictions are: shares in [0, 1], `nll` in nats. `top5` is None with five classes or fewer."""
-
-    accuracy: float
-    nll: float
-    ece: float
-    brier: float
-    top5: float | None = None
 
 
 class _Confident(NamedTuple):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sized
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..errors import ArgumentError, bad_argument
+from ..scores import RobustnessReport
 from ..validation import number
 from .attacks import Attack, Loss, Norm, attackable, check_images, find_worst
 from .soundness import Trial, find_doubts
@@ -17,24 +17,6 @@ from .soundness import Trial, find_doubts
 __all__ = ["RobustnessReport", "robust_accuracy"]
 
 Batch = tuple[Tensor, Tensor]
-
-
-@dataclass(frozen=True)
-class RobustnessReport:
-    """Accuracy under attack: one entry an epsilon, in increasing order; the first epsilon is 0, no attack.
-
-    An attack that fails says nothing about a model unless it is known to work. `sound` says whether it passed the
-    checks of `robust_accuracy`; `notes` say which it did not pass, and then the accuracies are likely too high.
-    """
-
-    norm: str
-    epsilons: list[float]
-    accuracy: list[float]
-    steps: int
-    restarts: int
-    examples: int
-    sound: bool
-    notes: list[str] = field(default_factory=list)
 
 
 def robust_accuracy(

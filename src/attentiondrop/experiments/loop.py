@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from ..errors import ArgumentError
+from ..evaluation import scores
+from ..scores import Scores
 from . import checkpoint
 from .applying import Applied
 from .data.dataset import Data
@@ -25,8 +27,8 @@ from .methods import Method
 from .models.building import build_model
 from .probes import attention_entropies, gradient_spread, probe_epochs
 from .recipe import Recipe
-from .record import BEST, EPOCHS, LAST, STATE, Epoch, Scores, write_epoch
-from .scoring import predict_all, score
+from .record import BEST, EPOCHS, LAST, STATE, Epoch, write_epoch
+from .scoring import predict_all
 from .seeding import derived_seed
 from .sharding import full_state, is_sharded, load_full_state, model_weights
 
@@ -39,11 +41,11 @@ class Best:
     accuracy: float = -1.0
     nll: float = math.inf
 
-    def improves(self, epoch: int, scores: Scores) -> bool:
+    def improves(self, epoch: int, found: Scores) -> bool:
         """Take note of an epoch; whether it is the best one now. Equal accuracies are told apart by the likelihood."""
-        if (scores.accuracy, -scores.nll) <= (self.accuracy, -self.nll):
+        if (found.accuracy, -found.nll) <= (self.accuracy, -self.nll):
             return False
-        self.epoch, self.accuracy, self.nll = epoch, scores.accuracy, scores.nll
+        self.epoch, self.accuracy, self.nll = epoch, found.accuracy, found.nll
         return True
 
 
@@ -139,14 +141,14 @@ class Training:
         loss = self._train(index)
         seconds = time.perf_counter() - start
         finite = math.isfinite(loss)
-        scores = self._validate(index + 1) if finite else None
+        judged = self._validate(index + 1) if finite else None
         probed = self._probe(index + 1) if finite and index + 1 in self.probes else {}
         return Epoch(
             epoch=index + 1,
             learning_rate=self.optimizer.param_groups[0]["lr"],
             train_loss=loss if finite else None,
-            validation_accuracy=None if scores is None else scores.accuracy,
-            validation_nll=None if scores is None else scores.nll,
+            validation_accuracy=None if judged is None else judged.accuracy,
+            validation_nll=None if judged is None else judged.nll,
             seconds=seconds,
             samples=self.steps * min(self.settings.batch_size, self.data.counts["train"]),
             **probed,
@@ -192,10 +194,10 @@ class Training:
         """Judge the weights on the validation part, and keep them if they are the best so far."""
         judged = self.plain if self.ema is None else self.ema.module
         batch_size = self.recipe.evaluation.batch_size
-        scores = score(*predict_all(judged, self.data, "validation", batch_size, self.accelerator))
-        if self.best.improves(epoch, scores):
+        found = scores(*predict_all(judged, self.data, "validation", batch_size, self.accelerator))
+        if self.best.improves(epoch, found):
             self._keep(BEST)
-        return scores
+        return found
 
     def _probe(self, epoch: int) -> dict[str, float | None]:
         """Measure what `Epoch` has of gradients and attention, in a single process."""

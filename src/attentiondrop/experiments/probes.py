@@ -19,7 +19,7 @@ def probe_epochs(epochs: int, probes: int) -> set[int]:
     """The epochs after which something is measured, counted from one: the first, the last, and some between.
 
     >>> sorted(probe_epochs(20, 5))
-    [1, 6, 10, 15, 20]
+    [1, 6, 11, 15, 20]
     """
     if probes == 0:
         return set()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ..scores import ReliabilityDiagram, RobustnessReport, Scores
 from .files import DamagedRecordError, append_line, read_json, read_lines, write_json
 
 #: Raised when training or evaluation starts to mean something else: older results are then not reused.
@@ -62,41 +63,6 @@ class Epoch:
 
 
 @dataclass(frozen=True)
-class Scores:
-    """How good predictions are; shares in [0, 1], `nll` in nats. `top5` is None with five classes or fewer."""
-
-    accuracy: float
-    nll: float
-    ece: float
-    brier: float
-    top5: float | None = None
-
-
-@dataclass(frozen=True)
-class Reliability:
-    """The reliability diagram: one entry a bin of confidence, None in an empty one."""
-
-    confidence: list[float | None]
-    accuracy: list[float | None]
-    count: list[int]
-
-
-@dataclass(frozen=True)
-class Robustness:
-    """Accuracy under attack, one entry an epsilon (0 is without), and whether the attack can be believed."""
-
-    norm: str
-    epsilons: list[float]
-    accuracy: list[float]
-    steps: int
-    restarts: int
-    examples: int
-    #: Whether the loss rose with the steps and a large epsilon drove the accuracy to zero.
-    sound: bool
-    notes: list[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
 class Result:
     """How a run ended: `finished`, `diverged` (the loss stopped being a number) or `failed` (with the error)."""
 
@@ -108,8 +74,8 @@ class Result:
     best_epoch: int | None = None
     validation: Scores | None = None
     test: Scores | None = None
-    reliability: Reliability | None = None
-    robustness: Robustness | None = None
+    reliability: ReliabilityDiagram | None = None
+    robustness: RobustnessReport | None = None
     #: Training samples a second, the median epoch without the first.
     throughput: float | None = None
     #: Of the accelerator; None on a CPU.
@@ -165,7 +131,7 @@ def read_run(folder: Path) -> Run | None:
 
 
 def _result(content: dict[str, Any]) -> Result:
-    parts = {"validation": Scores, "test": Scores, "reliability": Reliability, "robustness": Robustness}
+    parts = {"validation": Scores, "test": Scores, "reliability": ReliabilityDiagram, "robustness": RobustnessReport}
     for name, cls in parts.items():
         if content.get(name) is not None:
             content[name] = _build(cls, content[name])

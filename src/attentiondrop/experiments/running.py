@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
+import socket
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -176,10 +177,22 @@ def _on_ray(jobs: Sequence[Job], address: str, bar: _Bar) -> Iterator[tuple[Job,
             bar.look(len(waiting))
 
 
+def _check_address(address: str) -> None:
+    """Knock before Ray does: it takes minutes to find that nobody is there."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if address == "auto" or not colon:
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=10).close()
+    except (OSError, ValueError) as error:
+        raise ArgumentError(f"ray: expected the address of a running cluster, received {address!r}: {error}") from None
+
+
 @contextmanager
 def _ray(address: str) -> Iterator[Any]:
     import ray
 
+    _check_address(address)
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, ValueError, RuntimeError) as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,10 +11,9 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 from torch import Tensor, nn
 
-from ..evaluation import reliability, robust_accuracy, scores
+from ..evaluation import RobustnessReport, reliability, robust_accuracy, scores
 from .data.dataset import Data
 from .recipe import EvaluationSettings
-from .record import Reliability, Robustness, Scores
 
 #: Logits and labels, on the CPU.
 Predictions = tuple[Tensor, Tensor]
@@ -68,27 +66,22 @@ def judge(
     logits, labels = predict_all(model, data, "validation", settings.batch_size, accelerator)
     test_logits, test_labels = predict_all(model, data, "test", settings.batch_size, accelerator)
     return {
-        "validation": score(logits, labels),
-        "test": score(test_logits, test_labels),
-        "reliability": Reliability(**dataclasses.asdict(reliability(test_logits, test_labels))),
+        "validation": scores(logits, labels),
+        "test": scores(test_logits, test_labels),
+        "reliability": reliability(test_logits, test_labels),
         "robustness": attack(model, data, settings, on_batch),
     }
 
 
-def score(logits: Tensor, labels: Tensor) -> Scores:
-    """Accuracy, NLL, ECE, Brier, top-5."""
-    return Scores(**dataclasses.asdict(scores(logits, labels)))
-
-
 def attack(
     model: nn.Module, data: Data, settings: EvaluationSettings, on_batch: Callable[[int, int], None] | None = None
-) -> Robustness | None:
+) -> RobustnessReport | None:
     """Accuracy under PGD; None where nothing is to be attacked."""
     if not settings.pgd_epsilons:
         return None
     batches = list(_first(data, settings))
     device = batches[0][0].device
-    report = robust_accuracy(
+    return robust_accuracy(
         model,
         batches,
         epsilons=settings.pgd_epsilons,
@@ -99,7 +92,6 @@ def attack(
         generator=torch.Generator(device).manual_seed(0),
         on_batch=on_batch,
     )
-    return Robustness(**dataclasses.asdict(report))
 
 
 def _first(data: Data, settings: EvaluationSettings) -> Iterator[tuple[Tensor, Tensor]]:

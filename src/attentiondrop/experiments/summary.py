@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import ArgumentError
+from ..scores import Scores
 from .outcomes import Outcome
-from .record import Scores
 from .statistics import Difference, Spread
 from .study import Ablation, Comparison, Entry, Grid, Study
 

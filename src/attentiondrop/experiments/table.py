@@ -13,29 +13,38 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+#: Columns that a terminal needs to show everything.
+WIDE = 100
+
 
 def show(summary: Summary, console: Console) -> None:
     """Print the comparison and the ablations, in signs that the console can write."""
     sign = "±" if console.encoding.lower().startswith("utf") else "+-"
     if summary.rows:
-        console.print(render(summary, sign))
+        console.print(render(summary, sign, console.width))
     for grid in summary.grids:
         console.print(render_grid(summary, grid, sign))
     for line in notes(summary):
         console.print(line, markup=False, soft_wrap=True)
 
 
-def render(summary: Summary, sign: str = "±") -> Table:
-    """The rich table of a comparison. Runs that have not finished are counted, not hidden."""
+def render(summary: Summary, sign: str = "±", width: int = 100) -> Table:
+    """The rich table of a comparison. Runs that have not finished are counted, not hidden.
+
+    Speed is left out where `width` is too small for all columns.
+    """
     table = _table(f"{title(summary)}: mean {sign} standard deviation over the seeds", "method")
-    for heading in ("accuracy %", "difference", "NLL", "ECE %", "samples/s", "failed"):
+    columns = ["accuracy %", "difference", "NLL", "ECE %", *([] if width < WIDE else ["samples/s"])]
+    columns += ["failed"] if any(row.count("finished") < len(row.outcomes) for row in summary.rows) else []
+    for heading in columns:
         table.add_column(heading, justify="right", no_wrap=True)
     from rich.text import Text
 
     room = _room([row.difference for row in summary.rows])
     for index, row in enumerate(summary.rows):
         found = "baseline" + room if index == 0 else _difference(row.difference, room)
-        table.add_row(Text(row.label), *_cells(row, found, sign))
+        cells = _cells(row, found, sign)
+        table.add_row(Text(row.label), *(cells[heading] for heading in columns))
     return table
 
 
@@ -92,20 +101,20 @@ def _table(heading: str, first: str) -> Table:
         pad_edge=False,
         collapse_padding=True,
     )
-    table.add_column(first, overflow="fold")
+    table.add_column(first, overflow="fold", min_width=16)
     return table
 
 
-def _cells(row: Row, difference: str, sign: str) -> list[str]:
+def _cells(row: Row, difference: str, sign: str) -> dict[str, str]:
     failed = sum(each.status != "finished" for each in row.outcomes)
-    return [
-        _spread(row.accuracy, 1, sign, 100),
-        difference,
-        _spread(row.nll, 3, sign),
-        _spread(row.ece, 1, sign, 100),
-        "-" if row.throughput is None else f"{row.throughput.mean:.0f}",
-        f"{failed} of {len(row.outcomes)}" if failed else "0",
-    ]
+    return {
+        "accuracy %": _spread(row.accuracy, 1, sign, 100),
+        "difference": difference,
+        "NLL": _spread(row.nll, 3, sign),
+        "ECE %": _spread(row.ece, 1, sign, 100),
+        "samples/s": "-" if row.throughput is None else f"{row.throughput.mean:.0f}",
+        "failed": f"{failed} of {len(row.outcomes)}" if failed else "0",
+    }
 
 
 def _spread(spread: Spread | None, digits: int, sign: str, factor: float = 1) -> str:

@@ -34,7 +34,7 @@ def candidates(text: str, trials: int, seed: int, grids: Mapping[str, Any] | Non
     What `text` gives explicitly stays. A grid with fewer points is tried whole; `trials` 0 means the defaults alone.
 
     >>> candidates("dropout", trials=2, seed=0)
-    ['dropout(p=0.1)', 'dropout(p=0.3)']
+    ['dropout(p=0.1)', 'dropout(p=0.05)']
     >>> candidates("hard(p=0.5,k=5,fill=-inf)", trials=9, seed=0)
     ['hard(p=0.5,k=5,fill=-inf)']
     """

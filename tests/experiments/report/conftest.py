@@ -13,11 +13,8 @@ import pytest
 
 from attentiondrop.experiments.record import (
     Epoch,
-    Reliability,
     Request,
     Result,
-    Robustness,
-    Scores,
     write_epoch,
     write_request,
     write_result,
@@ -32,6 +29,7 @@ from attentiondrop.experiments.study import (
     run_folder,
     write_study,
 )
+from attentiondrop.scores import ReliabilityDiagram, RobustnessReport, Scores
 
 EPSILONS = [0.0, 0.01, 0.02, 0.04]
 ENVIRONMENT = {
@@ -82,7 +80,7 @@ def epochs(accuracy: float, count: int, draw: random.Random, measured: bool, rat
     return found
 
 
-def reliability(accuracy: float) -> Reliability:
+def reliability(accuracy: float) -> ReliabilityDiagram:
     """Ten bins, the lowest two empty."""
     middles = [(index + 0.5) / 10 for index in range(10)]
     confidence = [None if index < 2 else middle for index, middle in enumerate(middles)]
@@ -90,7 +88,7 @@ def reliability(accuracy: float) -> Reliability:
         None if index < 2 else max(0.0, middle - 2 * (1 - accuracy) * middle * (1 - middle))
         for index, middle in enumerate(middles)
     ]
-    return Reliability(confidence, hits, [0, 0, *(4 * index for index in range(1, 8)), 200])
+    return ReliabilityDiagram(confidence, hits, [0, 0, *(4 * index for index in range(1, 8)), 200])
 
 
 def write_run(
@@ -134,7 +132,7 @@ def write_run(
                 validation=scores(ending + 0.005, draw),
                 test=scores(ending, draw),
                 reliability=reliability(ending),
-                robustness=Robustness(
+                robustness=RobustnessReport(
                     "linf",
                     EPSILONS,
                     [ending * (1 - 20 * epsilon) for epsilon in EPSILONS],

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from attentiondrop.experiments.outcomes import Outcome
-from attentiondrop.experiments.record import Epoch, Reliability, Request, Result, Run, Scores
+from attentiondrop.experiments.record import Epoch, Request, Result, Run
 from attentiondrop.experiments.report import render_html, render_markdown
 from attentiondrop.experiments.report.ablations import _positions
 from attentiondrop.experiments.report.blocks import Cell, Code, Notes, Table, Text
@@ -20,6 +20,7 @@ from attentiondrop.experiments.report.scales import Scale, fit
 from attentiondrop.experiments.report.series import by_epoch, stretches
 from attentiondrop.experiments.study import Entry
 from attentiondrop.experiments.summary import Row
+from attentiondrop.scores import ReliabilityDiagram, Scores
 
 
 def outcome(seed: int, accuracies: list[float | None], result: Result | None = None, **changes: object) -> Outcome:
@@ -121,9 +122,9 @@ def test_an_epoch_that_was_recorded_twice_counts_once() -> None:
 
 
 def test_bins_are_pooled_by_their_counts() -> None:
-    first = Reliability([None, 0.6], [None, 0.5], [0, 10])
-    second = Reliability([0.2, 0.8], [0.1, 0.9], [4, 30])
-    other = Reliability([0.5], [0.5], [99])
+    first = ReliabilityDiagram([None, 0.6], [None, 0.5], [0, 10])
+    second = ReliabilityDiagram([0.2, 0.8], [0.1, 0.9], [4, 30])
+    other = ReliabilityDiagram([0.5], [0.5], [99])
     outcomes = tuple(outcome(seed, [0.5], reliability=each) for seed, each in enumerate((first, second, other)))
     bins, width = pooled(Row(Entry("none", "none", []), outcomes))
     assert width == 2

@@ -9,9 +9,10 @@ import pytest
 
 from attentiondrop.errors import ArgumentError
 from attentiondrop.experiments.files import DamagedRecordError
-from attentiondrop.experiments.record import Epoch, Request, Result, Scores, write_epoch, write_request, write_result
+from attentiondrop.experiments.record import Epoch, Request, Result, write_epoch, write_request, write_result
 from attentiondrop.experiments.study import Ablation, Comparison, Entry, Grid, read_study, run_folder, write_study
 from attentiondrop.experiments.summarise import summarise
+from attentiondrop.scores import Scores
 
 Maker = Callable[..., Path]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..record import Reliability
+from ...scores import ReliabilityDiagram
 from ..remarks import INTERVALS
 from ..summary import Row, Summary
 from .blocks import Block, Cell, Picture, Section, Table, name
@@ -77,7 +77,7 @@ def pooled(row: Row) -> tuple[list[Bin], int]:
     return [each for each in bins if each is not None], width
 
 
-def _bin(index: int, seeds: list[Reliability]) -> Bin | None:
+def _bin(index: int, seeds: list[ReliabilityDiagram]) -> Bin | None:
     filled = [
         (confidence, accuracy, each.count[index])
         for each in seeds

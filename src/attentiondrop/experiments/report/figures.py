@@ -31,12 +31,12 @@ def p_value(p: float | None) -> str | Cell:
 def epsilon(value: float) -> str:
     """Steps of 8-bit pixels where it is one: 0.0313725 is 8/255.
 
-    >>> epsilon(8 / 255), epsilon(0.05), epsilon(0.0)
-    ('8/255', '0.05', '0')
+    >>> epsilon(8 / 255), epsilon(0.5 / 255), epsilon(0.05), epsilon(0.0)
+    ('8/255', '0.5/255', '0.05', '0')
     """
-    levels = value * 255
-    if round(levels) > 0 and abs(levels - round(levels)) < 1e-6:
-        return f"{round(levels)}/255"
+    halves = value * 510
+    if round(halves) > 0 and abs(halves - round(halves)) < 1e-6:
+        return f"{round(halves) / 2:g}/255"
     return f"{value:g}"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ..record import Robustness
+from ...scores import RobustnessReport
 from ..summary import Row, Summary
 from .blocks import Block, Cell, Notes, Picture, Section, Table, name
 from .chart import Chart, Point
@@ -46,20 +46,24 @@ def _table(rows: tuple[Row, ...], epsilons: list[float]) -> Table:
 
 
 def _plot(rows: list[Row], epsilons: list[float], looks: dict[str, Look]) -> Picture:
-    curves = {row.label: [_point(value, row) for value in epsilons if value in row.robust] for row in rows}
+    # Equally far apart: sizes of attack differ by factors, and zero is among them.
+    places = {value: float(index) for index, value in enumerate(epsilons)}
+    curves = {
+        row.label: [_point(value, places[value], row) for value in epsilons if value in row.robust] for row in rows
+    }
     heights = [
         value for points in curves.values() for p in points for value in (p.y, p.low, p.high) if value is not None
     ]
     scale = fit([0.0, *(max(0.0, value) for value in heights)], ceiling=100)
-    ticks = [(value, epsilon(value)) for value in epsilons]
-    chart = Chart(Scale(epsilons[0], epsilons[-1]), scale, "ε", "accuracy, %", x_ticks=ticks)
+    ticks = [(place, epsilon(value)) for value, place in places.items()]
+    chart = Chart(Scale(0.0, max(1.0, ticks[-1][0])), scale, "ε, not to scale", "accuracy, %", x_ticks=ticks)
     for label, points in curves.items():
         chart.band(points, looks[label])
     for label, points in curves.items():
         chart.line(points, looks[label])
     words = [
-        f"{label} from {points[0].y:.1f} % at ε = {epsilon(points[0].x)} to {points[-1].y:.1f} % "
-        f"at ε = {epsilon(points[-1].x)}"
+        f"{label} from {points[0].y:.1f} % at ε = {epsilon(epsilons[int(points[0].x)])} to {points[-1].y:.1f} % "
+        f"at ε = {epsilon(epsilons[int(points[-1].x)])}"
         for label, points in curves.items()
     ]
     svg = chart.svg(f"Accuracy under attack by ε: {'; '.join(words)}.")
@@ -69,14 +73,14 @@ def _plot(rows: list[Row], epsilons: list[float], looks: dict[str, Look]) -> Pic
     return Picture(join(legend({label: looks[label] for label in curves}), svg), caption)
 
 
-def _point(value: float, row: Row) -> Point:
+def _point(value: float, place: float, row: Row) -> Point:
     found = row.robust[value].times(100)
     if found.std is None:
-        return Point(value, found.mean)
-    return Point(value, found.mean, found.mean - found.std, found.mean + found.std)
+        return Point(place, found.mean)
+    return Point(place, found.mean, found.mean - found.std, found.mean + found.std)
 
 
-def _attacks(row: Row) -> list[Robustness]:
+def _attacks(row: Row) -> list[RobustnessReport]:
     return [each.result.robustness for each in row.outcomes if each.result and each.result.robustness]
 
 
