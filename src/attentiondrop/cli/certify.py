@@ -1,0 +1,117 @@
+"""`attentiondrop certify`: bounds on the true risk of a run, with all that they rest on."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from . import recipes
+
+if TYPE_CHECKING:
+    from ..experiments.certifying import RunCertificates
+
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
+
+def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
+    """Declare the arguments."""
+    parser = subparsers.add_parser(
+        "certify",
+        help="bound the true risk of a finished run",
+        description="Bound the risk of a run on data it has never seen: with its perturbations active, without them, "
+        "and what the disagreement between views adds. Then train a data-dependent prior and a Gaussian posterior over "
+        "the query and key projections, and bound their risk from training data. Writes certificate.json into the run.",
+    )
+    parser.add_argument("folder", type=Path, metavar="RUN", help="the folder of a run")
+    parser.add_argument("--weights", choices=("best", "last"), default="best", help="(default: %(default)s)")
+    parser.add_argument("--delta", type=float, default=0.05, help="chance of a wrong bound (default: %(default)s)")
+    parser.add_argument("--draws", type=int, default=4, help="of each example, at least 2 (default: %(default)s)")
+    parser.add_argument(
+        "--part", default="test", help="held out; only test had no part in training or choosing (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--prior-epochs",
+        type=int,
+        help="for the data-dependent prior, 0 to leave it out (default: those of the recipe, at most 20)",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of draws and splits (default: %(default)s)")
+    parser.add_argument("--out", type=Path, help="(default: RUN/certificate.json)")
+    parser.add_argument("--root", help="where the data is, for data sets that are files")
+    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda", "mps"), help="(default: auto)")
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Certify, print, write."""
+    from ..validation import integer
+
+    recipes.need()
+    integer("draws", args.draws, minimum=2)
+    if args.prior_epochs is not None:
+        integer("prior_epochs", args.prior_epochs, minimum=0)
+    from .progress import ProgressBar
+
+    with ProgressBar(None) as bar:
+        bar.plan(1)
+        from ..experiments.certifying import FILE, certify_run
+        from ..experiments.files import write_json
+        from ..experiments.launching import device_of
+        from ..experiments.recipe import TrainingSettings
+
+        found = certify_run(
+            args.folder,
+            part=args.part,
+            weights=args.weights,
+            draws=args.draws,
+            delta=args.delta,
+            prior_epochs=args.prior_epochs,
+            device=device_of(TrainingSettings(device=args.device)),
+            root=args.root,
+            seed=args.seed,
+            on_progress=bar.progress,
+        )
+    path: Path = args.out or args.folder / FILE
+    write_json(path, found.to_dict())
+    _print(found, args.delta)
+    print(f"the same numbers as JSON: {path}")
+    return 0
+
+
+def _print(found: RunCertificates, delta: float) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    title = f"{found.method}: each bound holds with probability {1 - delta:g}"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    for column in ("certificate", "risk at most", "measured", "examples"):
+        table.add_column(column, justify="left" if column == "certificate" else "right", no_wrap=True)
+    reports = [report for report in (found.held_out, found.posterior) if report is not None]
+    entries = [entry for report in reports for entry in report.certificates]
+    for entry in entries:
+        bound = "vacuous" if entry.vacuous else f"{100 * entry.value:.2f} %"
+        table.add_row(entry.name, bound, f"{100 * entry.estimate:.2f} %", str(entry.n))
+    console.print(table)
+
+    def say(line: str) -> None:
+        console.print(line, markup=False, soft_wrap=True)
+
+    say("What each covers:")
+    for entry in entries:
+        say(f"  {entry.name}: {entry.predictor}. By {entry.how}.")
+    if found.posterior is not None:
+        posterior = found.posterior
+        say(
+            f"The posterior: KL {posterior.bound.kl:.2f} nats over {posterior.weights} weights, prior from "
+            f"{posterior.prior_examples} examples; the prior alone has the bound {100 * posterior.prior_value:.2f} %. "
+            f"Its means without perturbation have a test error of {100 * (posterior.deterministic_error or 0.0):.2f} %."
+        )
+    if found.test_error is not None:
+        say(f"The run's own test error: {100 * found.test_error:.2f} %.")
+    say("They assume:")
+    for line in dict.fromkeys(text for entry in entries for text in entry.assumptions):
+        say(f"  - {line}")
+    for line in (*found.held_out.notes, *found.notes):
+        say(f"  - {line}")

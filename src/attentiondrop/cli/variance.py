@@ -1,0 +1,127 @@
+"""`attentiondrop variance`: what perturbation does to the variance of mini-batch gradients, at a run's checkpoints."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import bad_argument
+from . import recipes
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from ..experiments.gradient_study import RunVariance
+    from ..theory.variance import Terms
+
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
+
+def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
+    """Declare the arguments."""
+    parser = subparsers.add_parser(
+        "variance",
+        help="take the gradient variance of finished runs apart",
+        description="Measure Var[g_base], Var[g_AD], Var[dg] and Cov at the checkpoints of runs, in total and by "
+        "layer, with intervals, check that they add up, and draw the variance over training. Writes variance.json into "
+        "each run.",
+    )
+    parser.add_argument("folders", type=Path, nargs="+", metavar="RUN", help="folders of runs")
+    parser.add_argument("--examples", type=recipes.positive, default=512, help="training images (default: %(default)s)")
+    parser.add_argument("--draws", type=int, default=2, help="of each, at least 2 (default: %(default)s)")
+    parser.add_argument(
+        "--method",
+        choices=("auto", "samples", "batches"),
+        default="auto",
+        help="gradients of examples, or of mini-batches where something draws once a call (default: %(default)s)",
+    )
+    parser.add_argument("--batches", type=int, default=48, help="mini-batches, for the latter (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="of draws and choices (default: %(default)s)")
+    parser.add_argument("--out", type=Path, help="the picture (default: variance.png in the first run)")
+    parser.add_argument("--root", help="where the data is, for data sets that are files")
+    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda", "mps"), help="(default: auto)")
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure, print, draw, write."""
+    from ..validation import integer
+
+    recipes.need()
+    integer("draws", args.draws, minimum=2)
+    integer("batches", args.batches, minimum=2)
+    if args.out is not None and args.out.suffix.lower() not in (".png", ".pdf", ".svg"):
+        raise bad_argument("out", "a name that ends in .png, .pdf or .svg", str(args.out))
+    from .progress import ProgressBar
+
+    found: list[RunVariance] = []
+    with ProgressBar(None) as bar:
+        bar.plan(len(args.folders))
+        from ..experiments.files import write_json
+        from ..experiments.gradient_study import FILE, PICTURE, variance_of_run
+        from ..experiments.launching import device_of
+        from ..experiments.recipe import TrainingSettings
+        from ..theory.curve import draw
+
+        for index, folder in enumerate(args.folders):
+            entry = variance_of_run(
+                folder,
+                examples=args.examples,
+                draws=args.draws,
+                method=args.method,
+                batches=args.batches,
+                device=device_of(TrainingSettings(device=args.device)),
+                root=args.root,
+                seed=args.seed,
+                on_progress=_after(bar.progress, index),
+            )
+            write_json(folder / FILE, entry.to_dict())
+            found.append(entry)
+        picture: Path = args.out or args.folders[0] / PICTURE
+        picture.parent.mkdir(parents=True, exist_ok=True)
+        draw(picture, [entry.curve for entry in found])
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    for entry in found:
+        _print(entry, console)
+    print("Var[g_AD] = Var[g_base] + 2 Cov + Var[dg] holds to rounding in every row (checked).")
+    print(f"picture: {picture}")
+    print("the same numbers as JSON: " + ", ".join(str(folder / FILE) for folder in args.folders))
+    return 0
+
+
+def _after(progress: Callable[[str, float], None], done: int) -> Callable[[str, float], None]:
+    return lambda label, share: progress(label, done + share)
+
+
+def _print(entry: RunVariance, console: Console) -> None:
+    from rich import box
+    from rich.table import Table
+
+    last = entry.checkpoints[-1][1]
+    kind = "examples" if last.method == "samples" else f"mini-batches of {last.batch_size}"
+    table = Table(
+        title=f"{entry.method}, seed {entry.seed}: variance of the gradient of {last.batch_size} examples, from "
+        f"{last.units} {kind}, {last.draws} draws each; {100 * last.confidence:g} % intervals",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )
+    columns = ("", "Var base", "Var AD", "Var dg", "Cov", "ratio", "interval")
+    for column in columns:
+        table.add_column(column, justify="right" if column else "left", no_wrap=True)
+    for epoch, found in entry.checkpoints:
+        table.add_row(f"epoch {epoch}", *_cells(found.total))
+    table.add_section()
+    for layer, terms in last.layers.items():
+        table.add_row(layer, *_cells(terms))
+    console.print(table)
+
+
+def _cells(terms: Terms) -> list[str]:
+    numbers = (terms.base, terms.perturbed, terms.difference, terms.covariance)
+    low, high = terms.intervals["ratio"]
+    return [*(f"{value:.1e}" for value in numbers), f"{terms.ratio:.3g}", f"{low:.3g} to {high:.3g}"]

@@ -1,0 +1,113 @@
+"""A certificate: an upper bound on one risk, with everything that it rests on."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from ..errors import ShapeError, bad_argument
+from .binary_kl import kl_inverse
+from .binomial import open_unit
+
+IID = (
+    "the examples are an i.i.d. sample of the distribution whose risk is meant, independent of the predictor: never "
+    "used to train it, to tune it, to pick an epoch or to choose it among others"
+)
+OWN_DRAWS = "every example and draw has perturbations of its own, independent of the data and of each other"
+COMMON_DRAWS = "a draw is the same for all examples; draws are independent of the data and of each other"
+UNIT_LOSS = "the loss lies in [0, 1] (checked)"
+PSEUDO_RANDOM = "pseudo-random numbers count as random"
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """With probability at least 1 - delta, the risk of `predictor` is at most `value`; `estimate` was measured."""
+
+    name: str
+    predictor: str
+    value: float
+    estimate: float
+    n: int
+    draws: int
+    delta: float
+    #: The inequality that was used.
+    how: str
+    assumptions: tuple[str, ...]
+
+    @property
+    def vacuous(self) -> bool:
+        """Whether it says nothing: every loss in [0, 1] has a risk of at most 1."""
+        return not self.value < 1.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON types."""
+        return asdict(self) | {"vacuous": self.vacuous, "assumptions": list(self.assumptions)}
+
+    def __str__(self) -> str:
+        bound = "vacuous" if self.vacuous else f"{self.value:.4f}"
+        return f"{self.name}: risk <= {bound} with probability {1 - self.delta:g}; measured {self.estimate:.4f}"
+
+
+def mean_bound(values: np.ndarray, delta: float) -> float:
+    """An upper bound on the mean of [0, 1] variables of which `values` are independent ones with that mean on average.
+
+    Chernoff's: P[kl(observed || true) > ln(1/delta) / n and observed < true] <= delta. It holds for any values in
+    [0, 1], not only 0 and 1, and for independent variables that are not identically distributed.
+    """
+    return kl_inverse(min(float(values.mean()), 1.0), math.log(1.0 / delta) / len(values))
+
+
+def certificate_from_losses(losses: Any, delta: float = 0.05, *, shared_draws: bool = False) -> Certificate:
+    """Certify the risk of a randomised predictor from its losses on held-out examples. The error of finitely many draws
+    is part of the bound.
+
+    Args:
+        losses: [draws, n], in [0, 1]: at least two draws, one column an example.
+        delta: with probability at most delta the certificate is wrong.
+        shared_draws: False: every entry had a draw of its own. The column means are then i.i.d. with the risk as their
+            mean, whatever the number of draws, and Chernoff's bound over n is all that is needed. True: a row used one
+            draw (one sampled model) for all examples. Then the risk of the mixture of the drawn models is bounded over
+            n first, and that of the whole distribution over the number of draws after that, with delta / 2 each; this
+            needs many draws.
+
+    Example:
+        >>> losses = np.zeros((2, 100))
+        >>> losses[:, :5] = 1.0
+        >>> print(certificate_from_losses(losses))
+        held-out: risk <= 0.1215 with probability 0.95; measured 0.0500
+    """
+    table = checked_losses(losses)
+    delta = open_unit("delta", delta)
+    draws, n = table.shape
+    estimate = float(table.mean())
+    if not shared_draws:
+        value, how, draw = mean_bound(table.mean(axis=0), delta), "kl inverse over the examples", OWN_DRAWS
+    else:
+        mixture = mean_bound(table.mean(axis=0), delta / 2)
+        value = kl_inverse(mixture, math.log(2.0 / delta) / draws)
+        how, draw = "kl inverse over the examples, then over the draws, delta / 2 each", COMMON_DRAWS
+    assumptions = (IID, draw, UNIT_LOSS, PSEUDO_RANDOM)
+    return Certificate("held-out", "the randomised predictor", value, estimate, n, draws, delta, how, assumptions)
+
+
+def checked_losses(losses: Any) -> np.ndarray:
+    """[draws, n] in float64, or an error."""
+    table = np.asarray(losses, dtype=np.float64)
+    if table.ndim != 2 or table.shape[1] < 1:
+        raise ShapeError(f"losses: expected [draws, examples], received {list(table.shape)}")
+    if table.shape[0] < 2:
+        raise bad_argument("draws", "a number >= 2", table.shape[0])
+    check_unit_interval(table)
+    return table
+
+
+def check_unit_interval(losses: np.ndarray) -> None:
+    """Refuse what no bound here covers."""
+    # Not-a-number compares as False, so it is refused too.
+    if not bool(((losses >= 0.0) & (losses <= 1.0)).all()):
+        raise bad_argument(
+            "loss", "values in [0, 1], which every bound here needs", f"{losses.min()} to {losses.max()}"
+        )

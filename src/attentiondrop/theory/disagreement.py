@@ -1,0 +1,56 @@
+"""From the disagreement between views to the risk of the deterministic model.
+
+Write f_w for the model under a draw w, f for the model without perturbation, R(.) for risks.
+
+1. `1[f wrong] <= 1[f_w wrong] + 1[f_w differs from f]`, so R(f) <= R(f_w) + P[f_w differs from f].
+2. Let v(x) be the class most often predicted over draws, with probability p. Two independent draws agree with
+   probability sum_c p_c^2 <= p, so P[f_w differs from v] = 1 - p <= P[f_w differs from f_w'], and by 1 for v:
+   R(v) <= R(f_w) + P[f_w differs from f_w'].
+3. For the loss 1 - softmax(Z)_y, the risk of a predictor that draws its answer from its softmax, changing the softmax
+   from p to q changes the loss by at most their total variation, which by Pinsker is at most sqrt(KL(p || q) / 2). So
+   R(f) <= R(f_w) + E min(1, sqrt(KL(softmax f || softmax f_w) / 2)).
+
+Only the first terms need labels. Each right-hand side is the sum of the means of two [0, 1] variables, bounded with
+delta / 2 each. A bound on f itself, without the detour, is tighter wherever labels are at hand.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .certificate import IID, OWN_DRAWS, PSEUDO_RANDOM, UNIT_LOSS, Certificate, mean_bound
+
+_SUM = "kl inverse for the risk and for the {what}, delta / 2 each, added"
+
+
+def through_disagreement(losses: np.ndarray, apart: np.ndarray, draws: int, delta: float) -> Certificate:
+    """Statement 1. Both [n], means over draws: the 0-1 loss of f_w, and whether f_w and f differ."""
+    return _sum(
+        "deterministic, through disagreement", "the model in eval(), 0-1 loss",
+        losses, apart, draws, delta, "disagreement with the randomised predictor",
+    )  # fmt: skip
+
+
+def through_views(losses: np.ndarray, pairs: np.ndarray, draws: int, delta: float) -> Certificate:
+    """Statement 2. Both [n]: the 0-1 loss of f_w, and the share of pairs of draws that differ."""
+    return _sum(
+        "majority vote, through views", "the vote over infinitely many draws, 0-1 loss",
+        losses, pairs, draws, delta, "disagreement between two views",
+    )  # fmt: skip
+
+
+def through_kl(losses: np.ndarray, distances: np.ndarray, draws: int, delta: float) -> Certificate:
+    """Statement 3. Both [n], means over draws: 1 - softmax(f_w)_y, and min(1, sqrt(KL / 2))."""
+    return _sum(
+        "softmax, through the consistency KL", "the model in eval() that draws its answer from its softmax",
+        losses, distances, draws, delta, "distance sqrt(KL / 2)",
+    )  # fmt: skip
+
+
+def _sum(
+    name: str, predictor: str, losses: np.ndarray, extra: np.ndarray, draws: int, delta: float, what: str
+) -> Certificate:
+    value = min(1.0, mean_bound(losses, delta / 2) + mean_bound(extra, delta / 2))
+    estimate = min(1.0, float(losses.mean() + extra.mean()))
+    assumptions = (IID, OWN_DRAWS, UNIT_LOSS, PSEUDO_RANDOM)
+    return Certificate(name, predictor, value, estimate, len(losses), draws, delta, _SUM.format(what=what), assumptions)

@@ -1,0 +1,86 @@
+"""KL divergences between posteriors and priors, and the one of the paper, which is none."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..errors import ShapeError, bad_argument
+from ..validation import integer, number
+
+#: Above this sigma the paper's expression is negative, which no KL divergence can be.
+PAPER_SIGN_CHANGE = 1.0 / math.sqrt(2.0 * math.pi * math.e)
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """A number that stands where a KL divergence belongs, whether it is one, and if not, why."""
+
+    value: float
+    valid: bool = True
+    notes: tuple[str, ...] = ()
+
+    def __float__(self) -> float:
+        return self.value
+
+
+def gaussian_kl(mean: Any, std: Any, prior_mean: Any, prior_std: Any) -> float:
+    """KL between two Gaussians with diagonal covariances, summed over entries; arguments broadcast as NumPy arrays.
+
+    Example:
+        >>> gaussian_kl(1.0, 1.0, 0.0, 1.0)
+        0.5
+        >>> gaussian_kl([0.0, 0.0], 0.1, 0.0, 0.1)  # the posterior is the prior
+        0.0
+    """
+    arrays = [np.asarray(value, dtype=np.float64) for value in (mean, std, prior_mean, prior_std)]
+    for name, array in zip(("mean", "std", "prior_mean", "prior_std"), arrays, strict=True):
+        if not np.isfinite(array).all() or ("std" in name and (array <= 0).any()):
+            raise bad_argument(name, "finite numbers" + " above 0" * ("std" in name), f"{array.min()} to {array.max()}")
+    try:
+        location, scale, prior_location, prior_scale = np.broadcast_arrays(*arrays)
+    except ValueError:
+        shapes = ", ".join(str(array.shape) for array in arrays)
+        raise ShapeError(
+            f"mean, std, prior_mean, prior_std: expected shapes that broadcast, received {shapes}"
+        ) from None
+    ratio = scale / prior_scale
+    terms = -np.log(ratio) + 0.5 * (ratio**2 - 1.0 + ((location - prior_location) / prior_scale) ** 2)
+    return float(terms.sum())
+
+
+def logit_noise_kl(sigma: float, prior_sigma: float, heads: int, tokens: int, layers: int = 1) -> float:
+    """What the paper's instantiation should have been: logits with noise N(0, sigma^2) against N(0, prior_sigma^2).
+
+    `layers * heads * tokens^2 * (ln(prior_sigma / sigma) + sigma^2 / (2 prior_sigma^2) - 1/2)`: zero at
+    `sigma == prior_sigma` and positive elsewhere, on both sides. More noise does not keep lowering it.
+
+    >>> logit_noise_kl(0.1, 0.1, heads=4, tokens=17)
+    0.0
+    """
+    count = integer("layers", layers, 1) * integer("heads", heads, 1) * integer("tokens", tokens, 1) ** 2
+    return count * gaussian_kl(0.0, number("sigma", sigma, 0.0), 0.0, number("prior_sigma", prior_sigma, 0.0))
+
+
+def paper_kl(sigma: float, heads: int, tokens: int) -> Divergence:
+    """The paper's `H n^2 (-ln sigma + C0)` with `C0 = -ln(2 pi e) / 2`, and what is wrong with it.
+
+    >>> paper_kl(0.5, heads=4, tokens=17).value < 0
+    True
+    """
+    sigma = number("sigma", sigma, 0.0)
+    if sigma == 0.0:
+        raise bad_argument("sigma", "a number > 0", sigma)
+    count = integer("heads", heads, 1) * integer("tokens", tokens, 1) ** 2
+    value = count * (-math.log(sigma) - 0.5 * math.log(2.0 * math.pi * math.e))
+    notes = [
+        "not a KL divergence: that of a Gaussian to the paper's Dirac prior is infinite, and `infinity * 0`, which the "
+        "paper drops, is not 0; what is left is minus the Gaussian's differential entropy",
+        "the paper's prior sits at the logits, which change with the input, so it is no distribution over predictors",
+    ]
+    if value < 0:
+        notes.append(f"negative, as for every sigma above 1/sqrt(2 pi e) = {PAPER_SIGN_CHANGE:.3f}")
+    return Divergence(value, valid=False, notes=tuple(notes))

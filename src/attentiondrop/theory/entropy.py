@@ -1,0 +1,168 @@
+"""`attention_entropy`: how spread out attention is, before and after a perturbation, by head and layer."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from statistics import fmean, stdev
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import ArgumentError
+from ..parsing import parse
+from ..specs import Spec
+from ..torch import attach, detach
+from ..torch.monitoring import SiteStats
+from ..validation import integer
+from .stochastic import device_of, seeded, sites_of
+
+#: More rows than any attention has: all of them are measured.
+_ALL = 2**30
+
+
+@dataclass(frozen=True)
+class AttentionEntropy:
+    """Mean entropies of attention rows in nats. "Before" and "after" are of the same rows, under the same inputs."""
+
+    spec: str
+    #: Over all layers and heads.
+    before: float
+    after: float
+    #: Of `change`, over groups of examples.
+    standard_error: float
+    #: By site, each with an entry for each head.
+    sites: dict[str, SiteStats]
+
+    @property
+    def change(self) -> float:
+        """How much the perturbation adds."""
+        return self.after - self.before
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON types."""
+        return asdict(self) | {"change": self.change}
+
+
+def attention_entropy(
+    model: nn.Module,
+    inputs: Tensor,
+    spec: Spec | str | None = None,
+    *,
+    draws: int = 4,
+    groups: int = 8,
+    seed: int = 0,
+) -> AttentionEntropy:
+    """Measure the entropy of every attention row before and after a perturbation.
+
+    A layer gets what the perturbed layers below it give out; dropout is off. The model is left as it was.
+
+    Args:
+        model: any that `attach` reaches.
+        inputs: a batch.
+        spec: what to attach; by default what is attached already.
+        draws: calls with new draws.
+        groups: the examples are measured in so many groups, which give the standard error.
+        seed: of the draws.
+
+    Example:
+        >>> layer = nn.TransformerEncoderLayer(d_model=16, nhead=2, dropout=0.0, batch_first=True)
+        >>> found = attention_entropy(layer, torch.randn(16, 10, 16), "noise(sigma=5.0)")
+        >>> found.after < found.before  # noise concentrates attention that is nearly uniform
+        True
+    """
+    draws, groups = integer("draws", draws, minimum=1), integer("groups", groups, minimum=2)
+    if len(inputs) < groups:
+        raise ArgumentError(f"inputs: expected at least {groups} examples, one for each group, received {len(inputs)}")
+    watched = copy.deepcopy(model)
+    specs, progress = _specs(watched, spec)
+    detach(watched)
+    attachment = attach(watched, specs, backend="eager")
+    attachment.set_progress(progress)
+    _only_attention(watched)
+    device = device_of(model)
+    found: list[dict[str, SiteStats]] = []
+    with seeded(seed, device), torch.no_grad():
+        for group in inputs.to(device).tensor_split(groups):
+            attachment.watch(rows=_ALL, samples=len(group))
+            for _ in range(draws):
+                watched(group)
+            found.append(attachment.stats())
+    changes = [_mean(stats, "entropy_after") - _mean(stats, "entropy_before") for stats in found]
+    sites = {name: _average([stats[name] for stats in found]) for name in found[0]}
+    return AttentionEntropy(
+        _text(specs),
+        _mean(sites, "entropy_before"),
+        _mean(sites, "entropy_after"),
+        stdev(changes) / math.sqrt(groups),
+        sites,
+    )
+
+
+def entropy_sweep(
+    model: nn.Module,
+    inputs: Tensor,
+    specs: Iterable[Spec | str],
+    *,
+    draws: int = 4,
+    groups: int = 8,
+    seed: int = 0,
+    on_spec: Callable[[int], None] = lambda done: None,
+) -> list[AttentionEntropy]:
+    """`attention_entropy` for several specs, such as one over a range of `p`, `k` or `sigma`."""
+    found: list[AttentionEntropy] = []
+    for spec in specs:
+        found.append(attention_entropy(model, inputs, spec, draws=draws, groups=groups, seed=seed))
+        on_spec(len(found))
+    return found
+
+
+def _specs(model: nn.Module, spec: Spec | str | None) -> tuple[dict[str, Spec | str | None], float]:
+    """Pattern -> spec, and the progress of schedules."""
+    if spec is not None:
+        return {"*": parse(spec) if isinstance(spec, str) else spec}, 0.0
+    sites = sites_of(model)
+    if not sites:
+        raise ArgumentError("spec: expected one, since nothing is attached to the model, received None")
+    return {site.name: site.spec for site in sites}, sites[0].progress
+
+
+def _text(specs: dict[str, Spec | str | None]) -> str:
+    texts = list(dict.fromkeys(map(str, specs.values())))
+    return texts[0] if len(texts) == 1 else "; ".join(f"{name}: {spec}" for name, spec in specs.items())
+
+
+def _only_attention(model: nn.Module) -> None:
+    """Training mode for what is attached, none of it for whatever else draws."""
+    model.train()
+    for module in model.modules():
+        by_name = type(module).__name__ in ("DropPath", "StochasticDepth") or hasattr(module, "connection_drop")
+        if by_name or isinstance(module, nn.modules.dropout._DropoutNd):
+            module.training = False
+
+
+def _mean(sites: dict[str, SiteStats], name: str) -> float:
+    return fmean(value for stats in sites.values() for value in getattr(stats, name))
+
+
+def _average(stats: list[SiteStats]) -> SiteStats:
+    """The mean over groups, which differ by one example at the most."""
+
+    def mean(rows: list[list[float]]) -> list[float]:
+        return [fmean(column) for column in zip(*rows, strict=True)]
+
+    def named(field: str) -> dict[str, list[float]]:
+        return {key: mean([getattr(entry, field)[key] for entry in stats]) for key in getattr(stats[0], field)}
+
+    return SiteStats(
+        sum(entry.calls for entry in stats),
+        entropy_before=mean([entry.entropy_before for entry in stats]),
+        entropy_after=mean([entry.entropy_after for entry in stats]),
+        evenness_before=mean([entry.evenness_before for entry in stats]),
+        evenness_after=mean([entry.evenness_after for entry in stats]),
+        drop_rates=named("drop_rates"),
+        sigmas=named("sigmas"),
+    )

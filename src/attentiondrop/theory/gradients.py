@@ -1,0 +1,125 @@
+"""Gradients of a model with and without perturbation, on the same examples: of each example, or of mini-batches."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from .stochastic import quiet_vmap, refuse_batch_norm, seeded, vectorisable
+
+#: `loss(model(inputs), labels)`, a mean over the batch.
+Loss = Callable[[Any, Tensor], Tensor]
+#: The names of its layers, each with the gradients [units, entries] of all its parameters.
+ByLayer = dict[str, Tensor]
+
+#: Gradients of so many bytes are kept between the two passes over them; more are computed twice.
+KEPT_BYTES = 2**30
+#: Bytes of gradients that are computed at once.
+CHUNK_BYTES = 2**28
+
+
+class Chunk(NamedTuple):
+    """Some units, examples or mini-batches: their gradient without perturbation, and one for each draw."""
+
+    base: ByLayer
+    draws: list[ByLayer]
+
+
+class PairedGradients:
+    """The gradients of all units: examples, or mini-batches where `batch_size` says how large.
+
+    Iterating again gives the same numbers again.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        inputs: Tensor,
+        labels: Tensor,
+        loss: Loss,
+        batch_size: int | None,
+        batches: int | None,
+        draws: int,
+        seed: int,
+    ) -> None:
+        refuse_batch_norm(model)
+        self.loss, self.draws, self.seed = loss, draws, seed
+        self.by_sample = batch_size is None
+        self.inputs, self.labels = inputs, labels
+        self.plain = copy.deepcopy(model).eval()
+        self.perturbed = (vectorisable(model) if self.by_sample else copy.deepcopy(model)).train()
+        self.names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+        size = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+        generator = torch.Generator().manual_seed(seed)
+        if batch_size is None:
+            step = max(1, min(256, CHUNK_BYTES // (4 * size * (draws + 1))))
+            order = torch.arange(len(labels))
+        elif batches is None:
+            # Disjoint, and full: one that is not has another variance.
+            step, count = batch_size, len(labels) // batch_size
+            order = torch.randperm(len(labels), generator=generator)[: count * batch_size]
+        else:
+            step = batch_size
+            order = torch.randint(len(labels), (batches * batch_size,), generator=generator)
+        self.units = len(order) if batch_size is None else len(order) // batch_size
+        self._chunks = order.to(labels.device).split(step)
+        self._keep = 4 * size * (draws + 1) * self.units <= KEPT_BYTES
+        self._kept: list[Chunk] = []
+
+    def __iter__(self) -> Iterator[Chunk]:
+        if len(self._kept) == len(self._chunks):
+            yield from self._kept
+            return
+        for index, chosen in enumerate(self._chunks):
+            chunk = self._compute(index, self.inputs[chosen], self.labels[chosen])
+            if self._keep:
+                self._kept.append(chunk)
+            yield chunk
+
+    def _compute(self, index: int, inputs: Tensor, labels: Tensor) -> Chunk:
+        base = self._gradients(self.plain, inputs, labels, self.seed)
+        first = self.seed + 1 + index * self.draws
+        return Chunk(base, [self._gradients(self.perturbed, inputs, labels, first + j) for j in range(self.draws)])
+
+    def _gradients(self, model: nn.Module, inputs: Tensor, labels: Tensor, seed: int) -> ByLayer:
+        parameters: dict[str, Tensor] = {name: model.get_parameter(name) for name in self.names}
+        with seeded(seed, inputs.device):
+            if self.by_sample:
+                found = self._of_samples(model, parameters, inputs, labels)
+            else:
+                value = self.loss(model(inputs), labels)
+                listed = torch.autograd.grad(
+                    value, list(parameters.values()), allow_unused=True, materialize_grads=True
+                )
+                found = {name: gradient[None] for name, gradient in zip(parameters, listed, strict=True)}
+        layers: dict[str, list[Tensor]] = {}
+        for name, gradient in found.items():
+            layers.setdefault(layer_of(name), []).append(gradient.detach().float().flatten(1))
+        return {layer: torch.cat(parts, dim=1) for layer, parts in layers.items()}
+
+    def _of_samples(
+        self, model: nn.Module, parameters: dict[str, Tensor], inputs: Tensor, labels: Tensor
+    ) -> dict[str, Tensor]:
+        def loss(weights: dict[str, Tensor], example: Tensor, label: Tensor) -> Tensor:
+            return self.loss(functional_call(model, weights, (example[None],)), label[None])
+
+        values = {name: parameter.detach() for name, parameter in parameters.items()}
+        with quiet_vmap():
+            found: dict[str, Tensor] = vmap(grad(loss), (None, 0, 0), randomness="different")(values, inputs, labels)
+        return found
+
+
+def layer_of(name: str) -> str:
+    """The layer that a parameter belongs to: its name up to the first number, or its first part.
+
+    >>> layer_of("blocks.3.attn.qkv.weight"), layer_of("patch_embed.proj.bias")
+    ('blocks.3', 'patch_embed')
+    """
+    parts = name.split(".")
+    number = next((index for index, part in enumerate(parts) if part.isdecimal()), 0)
+    return ".".join(parts[: number + 1])

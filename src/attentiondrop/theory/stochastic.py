@@ -1,0 +1,153 @@
+"""The randomised predictor of a model: the model in training mode, perturbations and dropout active.
+
+A bound over n examples needs draws that no two examples share, and some things draw once a call: a blur its sigma,
+`OneOf` its choice, DropConnect its mask. So the examples of a batch run as separate calls, vectorised by `torch.func`:
+for a single input the predictor is the same one.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.func import vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from ..errors import ArgumentError
+from ..specs import BlurSmoothing, OneOf, Spec
+from ..torch.consistency import pick_logits
+from ..torch.divergence import check_logits
+from ..torch.sites.base import Site, site_of
+
+#: Examples in one vectorised call; attention weights are held for all of them.
+CHUNK = 64
+
+
+class RandomisedPredictor:
+    """Draws from a copy of `model` in training mode; each call draws anew for each example."""
+
+    def __init__(self, model: nn.Module) -> None:
+        refuse_batch_norm(model)
+        self.model = vectorisable(model).train()
+        #: False once the model has turned out to resist `torch.func`: then examples run one after the other.
+        self.vectorised = True
+
+    @torch.no_grad()
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """Logits [B, classes] for [B, ...]."""
+        if self.vectorised:
+            try:
+                with quiet_vmap():
+                    alone = vmap(self._alone, randomness="different", chunk_size=CHUNK)
+                    found: Tensor = alone(inputs)
+                    return found
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError:
+                self.vectorised = False
+        return torch.stack([self._alone(example) for example in inputs])
+
+    def _alone(self, example: Tensor) -> Tensor:
+        return predictions(self.model, example[None])[0]
+
+
+def predictions(model: nn.Module, inputs: Tensor) -> Tensor:
+    """Logits [B, classes] in float32 or wider."""
+    logits = check_logits(pick_logits(model(inputs)))
+    if logits.ndim != 2 or len(logits) != len(inputs):
+        raise ArgumentError(
+            f"model: expected one that gives [{len(inputs)}, classes] for {len(inputs)} examples, received "
+            f"{list(logits.shape)}"
+        )
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
+def vectorisable(model: nn.Module) -> nn.Module:
+    """A copy whose attached sites use plain tensor operations: no kernel of ours has a rule for `vmap`."""
+    own = copy.deepcopy(model)
+    for site in sites_of(own):
+        site.backend = "eager"
+    return own
+
+
+@contextmanager
+def quiet_vmap() -> Iterator[None]:
+    """Settings under which `vmap` is fast, without its warning about draws.
+
+    No fused attention, which it would run example by example; no oneDNN, whose products of batches of small matrices,
+    all that is left of a vectorised model, take up to forty times as long on ARM.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="There is a performance drop because we have not yet implemented")
+        warnings.filterwarnings("ignore", message="TF32 acceleration on top of oneDNN")
+        with sdpa_kernel(SDPBackend.MATH), torch.backends.mkldnn.flags(enabled=False):
+            yield
+
+
+@contextmanager
+def modes_kept(model: nn.Module) -> Iterator[None]:
+    """Give every module its own training mode back at the end."""
+    modes = {module: module.training for module in model.modules()}
+    try:
+        yield
+    finally:
+        for module, training in modes.items():
+            module.training = training
+
+
+@contextmanager
+def seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Draws that depend on `seed` alone, leaving the global generators as they were."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Where the parameters are."""
+    return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+
+
+def refuse_batch_norm(model: nn.Module) -> None:
+    """In training mode, batch normalisation makes a prediction depend on the other examples of the batch."""
+    for name, module in model.named_modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            raise ArgumentError(
+                "model: expected one whose prediction for an example does not depend on the rest of the batch, "
+                f"received batch normalisation in training mode ({name or type(module).__name__})"
+            )
+
+
+def sites_of(model: nn.Module) -> list[Site]:
+    """The attached attention sites."""
+    return [site for module in model.modules() if (site := site_of(module)) is not None]
+
+
+def shares_draws(model: nn.Module) -> bool:
+    """Whether something is known to draw once a call rather than once a sample."""
+    by_call = any(_by_call(part) for site in sites_of(model) for part in _parts(site.spec))
+    # DropConnect masks weights, and torchvision's stochastic depth can skip a block, for a whole batch.
+    return by_call or any(
+        getattr(module, "connection_drop", 0.0) or (type(module).__name__, getattr(module, "mode", "")) == _BATCH_DEPTH
+        for module in model.modules()
+    )
+
+
+_BATCH_DEPTH = ("StochasticDepth", "batch")
+
+
+def _parts(spec: Spec) -> Iterator[Spec]:
+    """The spec and all it consists of."""
+    yield spec
+    for part in getattr(spec, "parts", ()):
+        yield from _parts(part)
+
+
+def _by_call(spec: Spec) -> bool:
+    if isinstance(spec, BlurSmoothing):
+        return spec.sampling != "sample" and spec.sigma_min != spec.sigma_max
+    return isinstance(spec, OneOf)
