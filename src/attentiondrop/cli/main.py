@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 from .. import __version__
 from ..errors import AttentionDropError
-from . import ablate, bench, compare, evaluate, info, report, show, train
+from . import ablate, bench, certify, compare, evaluate, info, report, show, train, variance
 from .extras import MissingExtraError
 
-COMMANDS = (compare, train, evaluate, ablate, report, bench, show, info)
+COMMANDS = (compare, train, evaluate, ablate, report, certify, variance, bench, show, info)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
