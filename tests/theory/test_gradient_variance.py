@@ -91,7 +91,7 @@ def repeat(pull: float, repeats: int, count: int, **options: Any) -> list[Terms]
     return found
 
 
-@pytest.mark.parametrize("method, repeats, count", [("samples", 300, 32), ("batches", 60, 64)])
+@pytest.mark.parametrize("method, repeats, count", [("samples", 200, 32), ("batches", 40, 64)])
 def test_unbiased(method: str, repeats: int, count: int) -> None:
     """Means within 4.5 standard errors of the truth: a false-alarm rate below 1e-4 for all of them."""
     found = repeat(0.4, repeats, count, method=method)
@@ -102,13 +102,13 @@ def test_unbiased(method: str, repeats: int, count: int) -> None:
 
 
 def test_intervals_cover() -> None:
-    """Nominal 95 % intervals from 400 examples hold the truth in at least 87 % of 200 samples: what a bootstrap gets with
-    heavy tails. One that covers 94 % falls below that with probability 1e-4."""
-    found, expected = repeat(0.4, 200, 400), truth(0.4, 8)
+    """Nominal 95 % intervals from 400 examples hold the truth in at least 83 % of 120 samples. A bootstrap with heavy
+    tails gets some 92 % (of 200 samples: 91.5 to 94.5 %), and falls below that with probability 1e-3."""
+    found, expected = repeat(0.4, 120, 400), truth(0.4, 8)
     expected["ratio"] = expected["perturbed"] / expected["base"]
     for name in ("base", "perturbed", "difference", "covariance", "ratio"):
         covered = [terms.intervals[name][0] <= expected[name] <= terms.intervals[name][1] for terms in found]
-        assert np.mean(covered) >= 0.87, (name, np.mean(covered))
+        assert np.mean(covered) >= 0.83, (name, np.mean(covered))
 
 
 def test_a_bias_towards_the_target_reduces_the_variance() -> None:
@@ -141,9 +141,9 @@ def test_draws_that_a_batch_shares_do_not_average_out() -> None:
 
 def test_methods_agree_on_a_transformer() -> None:
     images, labels = digits()
-    samples = gradient_variance(trained(), images[:320], labels[:320], batch_size=8)
-    batches = gradient_variance(trained(), images[:320], labels[:320], batch_size=8, method="batches", batches=60)
-    assert samples.method == "samples" and batches.units == 60
+    samples = gradient_variance(trained(), images[:200], labels[:200], batch_size=8)
+    batches = gradient_variance(trained(), images[:200], labels[:200], batch_size=8, method="batches", batches=40)
+    assert samples.method == "samples" and batches.units == 40
     for name in ("base", "perturbed"):
         low, high = batches.total.intervals[name]
         assert low / 2 < getattr(samples.total, name) < 2 * high

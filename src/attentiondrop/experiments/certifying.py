@@ -187,5 +187,7 @@ def _posterior(
 
 
 def _whole(data: Data, part: str) -> tuple[Tensor, Tensor]:
-    images, labels = zip(*data.batches(part, 1024), strict=True)
-    return torch.cat(images), torch.cat(labels)
+    """All of a part, in [-1, 1]: the data's own mean and deviation come from the whole training part, of which a prior
+    must have seen only its share."""
+    images, labels = zip(*data.batches(part, 1024, normalise=False), strict=True)
+    return 2.0 * torch.cat(images) - 1.0, torch.cat(labels)

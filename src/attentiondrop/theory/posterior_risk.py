@@ -33,7 +33,8 @@ OnProgress = Callable[[str, float], None]
 _PREDICTOR = "a model trained on a share of the training part, its query and key weights drawn from the posterior"
 _TRAINING_DATA = (
     "the training examples are an i.i.d. sample of the distribution whose risk is meant, with the labels they have",
-    "the prior saw only its own share of them, picked at random, and its deviation was fixed beforehand",
+    "the prior saw only its own share of them, picked at random; its deviation, the recipe and the method's settings "
+    "were chosen without them (tuning by training on them breaks this)",
 )
 _OWN_WEIGHTS = "every example and draw has weights and perturbations of its own, independent of each other"
 _HELD_OUT = "the held-out examples are an i.i.d. sample of the same distribution, used for nothing else"
