@@ -37,8 +37,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     )
     parser.add_argument("--seed", type=int, default=0, help="of draws and splits (default: %(default)s)")
     parser.add_argument("--out", type=Path, help="(default: RUN/certificate.json)")
-    parser.add_argument("--root", help="where the data is, for data sets that are files")
-    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda", "mps"), help="(default: auto)")
+    recipes.add_place_arguments(parser)
     return parser
 
 

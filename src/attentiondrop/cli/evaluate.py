@@ -28,8 +28,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     parser.add_argument("--steps", type=recipes.positive, default=20, help="of the attack (default: %(default)s)")
     parser.add_argument("--restarts", type=recipes.positive, default=1, help="of the attack (default: %(default)s)")
     parser.add_argument("--examples", type=recipes.positive, default=1000, help="attacked (default: %(default)s)")
-    parser.add_argument("--root", help="where the data is, for data sets that are files")
-    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda", "mps"), help="(default: auto)")
+    recipes.add_place_arguments(parser)
     return parser
 
 

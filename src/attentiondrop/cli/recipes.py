@@ -45,6 +45,12 @@ def add_study_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ray", metavar="ADDRESS", help="run on this Ray cluster, whose machines share --out")
 
 
+def add_place_arguments(parser: argparse.ArgumentParser) -> None:
+    """Where the data of a finished run lies, and where it is loaded to."""
+    parser.add_argument("--root", help="where the data is, for data sets that are files")
+    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda", "mps"), help="(default: auto)")
+
+
 def add_tracker_argument(parser: argparse.ArgumentParser) -> None:
     """Who may watch."""
     parser.add_argument("--track", nargs="+", choices=tuple(_TRACKERS), default=[], help="also log each run there")

@@ -40,8 +40,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     parser.add_argument("--batches", type=int, default=48, help="mini-batches, for the latter (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of draws and choices (default: %(default)s)")
     parser.add_argument("--out", type=Path, help="the picture (default: variance.png in the first run)")
-    parser.add_argument("--root", help="where the data is, for data sets that are files")
-    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda", "mps"), help="(default: auto)")
+    recipes.add_place_arguments(parser)
     return parser
 
 
