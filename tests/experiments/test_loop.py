@@ -153,6 +153,11 @@ def test_the_average_of_weights_is_what_is_kept(tmp_path) -> None:
     assert not equal(checkpoint.load_weights(tmp_path / LAST), found.plain.state_dict())
 
 
+def test_weights_of_some_epochs_are_kept_on_request(tmp_path) -> None:
+    train(tmp_path, "none", 0, "training.epochs=3", "training.keep_every=2")
+    assert [path.name for path in tmp_path.glob("epoch*")] == ["epoch2.safetensors"]
+
+
 def test_clipping_changes_the_steps(tmp_path) -> None:
     # Adam is blind to a common factor, but not to one that differs from step to step.
     one, clipped = train(tmp_path / "a"), train(tmp_path / "b", "none", 0, "training.clip=0.01")

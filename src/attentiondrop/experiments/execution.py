@@ -100,8 +100,8 @@ def _finish(job: Job, result: Result) -> None:
     if result.status != "failed":
         (job.folder / STATE).unlink(missing_ok=True)
     if not job.keep_weights:
-        for name in (BEST, LAST):
-            (job.folder / name).unlink(missing_ok=True)
+        for path in job.folder.glob("*.safetensors"):
+            path.unlink()
 
 
 def _train_and_test(job: Job, data: Data, on_epoch: OnEpoch, say: Say) -> Result:

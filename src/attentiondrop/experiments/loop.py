@@ -232,6 +232,8 @@ class Training:
         }
         if self.done == self.settings.epochs:
             self._keep(LAST)
+        if self.settings.keep_every is not None and self.done % self.settings.keep_every == 0:
+            self._keep(f"epoch{self.done}.safetensors")
         if self.accelerator.is_main_process:
             checkpoint.save_state(self.folder / STATE, state)
 

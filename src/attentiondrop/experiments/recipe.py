@@ -57,6 +57,8 @@ class TrainingSettings:
     parallel: str = "ddp"
     #: Which weights are tested: those of the epoch with the best validation accuracy, or the last.
     select: str = "best"
+    #: Also keep the weights of every so manyth epoch, which `attentiondrop variance` draws its curve from.
+    keep_every: int | None = None
     #: How the views of a consistency loss are computed, as in `attentiondrop.torch.consistency_loss`.
     consistency_mode: str = "batch"
 
@@ -72,6 +74,8 @@ class TrainingSettings:
             value = getattr(self, name)
             if value is not None and not number(name, value, minimum=0.0) > 0:
                 raise bad_argument(name, "a number > 0", value)
+        if self.keep_every is not None:
+            integer("keep_every", self.keep_every, minimum=1)
         if self.batch_size % self.accumulate:
             raise bad_argument("accumulate", f"a divisor of the batch size {self.batch_size}", self.accumulate)
         one_of("precision", self.precision, ("float32", "bfloat16", "float16"))
