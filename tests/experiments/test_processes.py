@@ -39,11 +39,13 @@ def outcomes(out: Path, methods: list[str], seeds: int = 1) -> dict[tuple[str, i
     }
 
 
-@pytest.fixture
-def alone(tiny, listener, tmp_path):
-    """The same study in this process."""
-    out = tmp_path / "alone"
-    compare(tiny, METHODS, 2, out, listener)
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """The same study, undisturbed, in a process of its own: in this one, other tests may have left their traces."""
+    out = tmp_path_factory.mktemp("alone")
+    study = command("compare", "digits", "--methods", *METHODS, "--seeds", "2", out=out)
+    done = subprocess.run(study, env=ONE_THREAD, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
     return outcomes(out, METHODS, 2)
 
 

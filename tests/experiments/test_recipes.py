@@ -62,7 +62,7 @@ def test_files_and_changes(tmp_path: Path) -> None:
         (["training.learning_rate=0"], "training.learning_rate: expected a number > 0"),
         (["training.clip=-1"], "training.clip: expected a number >= 0, received -1"),
         (["training.precision=int8"], "training.precision: expected one of 'float32', 'bfloat16', 'float16'"),
-        (["training.accumulate=7"], "training.accumulate: expected a divisor of the batch size 64, received 7"),
+        (["training.accumulate=7"], "training.accumulate: expected a divisor of the batch size 32, received 7"),
         (["training.compile=1"], "training.compile: expected true or false, received 1"),
         (["training.ema=2"], "training.ema: expected a number in [0, 1], received 2"),
         (["data.label_noise=2"], "data.label_noise: expected a number in [0, 1], received 2"),
