@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
+import signal
 import socket
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -154,6 +155,9 @@ def wait_for(futures: dict[Future[Result], Job]) -> tuple[set[Future[Result]], s
 def _prepare_worker(numbers: Any, workers: int) -> None:
     """Give a worker its share of the cores, and the accelerators in turn."""
     import torch
+
+    # Ctrl-C reaches all processes of a terminal: the parent ends the workers, and one message is enough.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // workers))
     if (count := torch.cuda.device_count()) > 1:
