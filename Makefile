@@ -13,7 +13,6 @@ demo: $(SETUP)  ## train a small ViT on digits with seven methods and three seed
 test: lint typecheck  ## everything that CI runs
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not gpu and not slow" -n $(WORKERS) --dist worksteal --durations=15 --cov --cov-report= --cov-fail-under=0
 	backend=tensorflow; $(KERAS_PYTEST) --cov --cov-append --cov-report= --cov-fail-under=0
-	backend=torch; $(KERAS_PYTEST)
 	backend=jax; $(KERAS_PYTEST) $(JAX_QUICK)
 	TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(BIN)/pytest tests/torch/kernels -m "not gpu and not slow" -n $(WORKERS) --dist worksteal --cov --cov-append --cov-report=term
 
@@ -21,8 +20,8 @@ test: lint typecheck  ## everything that CI runs
 KERAS_BACKENDS := tensorflow jax torch
 KERAS_PYTEST = KERAS_BACKEND=$$backend OMP_NUM_THREADS=1 $(BIN)/pytest tests/keras src/attentiondrop/keras -n $(WORKERS) --dist worksteal
 
-# Compiling dominates on JAX; what is left out here runs on the other two, and on JAX by `make test-keras`.
-JAX_QUICK := $(foreach part,stock_suites documentation attach examples schedules,--ignore tests/keras/test_$(part).py) --ignore src
+# Compiling dominates on JAX; what is left out here runs on TensorFlow, and on JAX and torch by `make test-keras`.
+JAX_QUICK := $(foreach part,stock_suites documentation attach examples schedules training,--ignore tests/keras/test_$(part).py) --ignore src
 
 test-all: test test-keras  ## and what is more of the same
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m slow -n $(WORKERS)

@@ -83,6 +83,7 @@ def test_two_comparisons_on_one_folder_share_the_work(alone, tmp_path) -> None:
     assert outcomes(out, METHODS, 2) == alone
 
 
+@pytest.mark.slow
 def test_workers_find_what_one_process_finds(alone, tiny, listener, tmp_path) -> None:
     compare(tiny, METHODS, 2, tmp_path / "workers", listener, where=Where(workers=2))
     assert outcomes(tmp_path / "workers", METHODS, 2) == alone
