@@ -255,7 +255,7 @@ def _with_held_out(
         "posterior mean, through disagreement",
         "the same model in eval() with the means of the posterior, 0-1 loss",
         min(1.0, risk + mean_bound(apart, delta / 2)),
-        result.certificate.estimate + float(apart.mean()),
+        min(1.0, result.certificate.estimate + float(apart.mean())),
         n,
         draws,
         delta,
