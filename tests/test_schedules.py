@@ -103,7 +103,7 @@ def test_a_spec_is_evaluated_with_all_its_parts() -> None:
 )  # fmt: skip
 def test_bad_schedules(make: object, message: str) -> None:
     with pytest.raises(ad.AttentionDropError, match=message):
-        make()  # type: ignore[operator]
+        make()
 
 
 def test_schedules_above_the_papers_range_warn() -> None:

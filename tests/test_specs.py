@@ -84,7 +84,7 @@ def test_defaults_and_texts() -> None:
     assert str(ad.Compose([ad.BlurSmoothing(), ad.Consistency()])) == "blur(sigma_max=0.5)+consistency(weight=0.5)"
     assert ad.parse("hard") == ad.HardMasking(p=0.1, k=5, fill="zero")
     assert ad.parse(" hard( p = 1e-1 , fill = 'zero' ) + blur ") == ad.Compose([ad.HardMasking(), ad.BlurSmoothing()])
-    assert ad.parse("blur(sigma_max=.3)+consistency").consistency == ad.Consistency()  # type: ignore[attr-defined]
+    assert ad.parse("blur(sigma_max=.3)+consistency").consistency == ad.Consistency()
     assert ad.Compose([ad.DropKey()]).consistency is None
 
 
@@ -93,7 +93,7 @@ def test_specs_are_values() -> None:
     assert spec == ad.HardMasking(p=0.25, k=3) and type(spec.p) is float and type(spec.k) is int
     assert {spec: 1}[ad.HardMasking(p=0.25, k=3)] == 1
     with pytest.raises(dataclasses.FrozenInstanceError):
-        spec.p = 0.5  # type: ignore[misc]
+        spec.p = 0.5
     inner = ad.Compose([ad.DropKey(), ad.Compose([ad.DropHead(), ad.GaussianNoise()])])
     assert inner.parts == (ad.DropKey(), ad.DropHead(), ad.GaussianNoise())
     assert ad.OneOf([ad.DropKey(), ad.DropHead()], [1, 3]).weights == (0.25, 0.75)
@@ -183,7 +183,7 @@ def test_bad_texts(text: str, message: str) -> None:
 
 def test_parse_wants_a_text() -> None:
     with pytest.raises(ad.ParseError, match="text: expected a str, received 3"):
-        ad.parse(3)  # type: ignore[arg-type]
+        ad.parse(3)
 
 
 def test_legal_extremes_warn_once() -> None:

@@ -23,7 +23,7 @@ def outcome(
 ) -> AttentionOutcome:
     values = {"step_ms": milliseconds, "step_ms_20": 0.9 * milliseconds, "step_ms_80": 1.1 * milliseconds}
     shape = {"batch": 4, "heads": 16, "key_heads": 16, "size": 64, "dtype": "bfloat16", "length": length}
-    return AttentionOutcome(row=row, kind=kind, status=TIMED, extra_mib=mib, **{**values, **shape, **others})  # type: ignore[arg-type]
+    return AttentionOutcome(row=row, kind=kind, status=TIMED, extra_mib=mib, **{**values, **shape, **others})
 
 
 def test_pictures_of_time_and_memory(make_report: Callable[[], Report]) -> None:

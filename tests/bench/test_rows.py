@@ -105,8 +105,8 @@ class Wrong(SdpaRow):
         super().__init__()
         self.name, self.kind, self.factor = f"wrong by {factor}", kind, factor
 
-    def build(self, shape: Shape, tensors: object) -> object:  # type: ignore[override]
-        right = super().build(shape, tensors)  # type: ignore[arg-type]
+    def build(self, shape: Shape, tensors: object) -> object:
+        right = super().build(shape, tensors)
         if self.factor == 0:
 
             def broken(*inputs: torch.Tensor) -> torch.Tensor:
@@ -243,7 +243,7 @@ def test_a_compiled_row_is_checked_and_timed(settings: Settings, monkeypatch: py
     seen = []
 
     def fake(function: object, dynamic: bool) -> object:
-        seen.append(function.__code__)  # type: ignore[attr-defined]
+        seen.append(function.__code__)
         return function
 
     monkeypatch.setattr("torch.compile", fake)

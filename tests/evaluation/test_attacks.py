@@ -47,7 +47,7 @@ def test_reaches_the_optimum_of_a_linear_model(norm: str, dual: int, loss: str) 
         # Small steps in l2 leave some of the random start: 2.5 epsilon is not far enough to turn all the way.
         worse = pgd_attack(
             model, images, labels, epsilon=0.3, step_size=step_size, steps=40, norm=norm, loss=loss, bounds=WIDE
-        )  # type: ignore[arg-type]
+        )
         with torch.no_grad():
             found = margins(model, images, labels) - margins(model, worse, labels)
         assert torch.allclose(found, fall.expand(32), rtol=precision) and (found <= fall * (1 + 1e-9)).all()
@@ -68,7 +68,7 @@ def test_reaches_the_optimum_inside_the_bounds() -> None:
 def test_stays_in_the_ball_and_the_bounds(norm: str, epsilon: float) -> None:
     images, labels = pictures()
     images[:4] = torch.randint(2, (4, 3, 4, 4)).float()
-    worse = pgd_attack(small_net(), images, labels, epsilon=epsilon, norm=norm, restarts=2, step_size=epsilon)  # type: ignore[arg-type]
+    worse = pgd_attack(small_net(), images, labels, epsilon=epsilon, norm=norm, restarts=2, step_size=epsilon)
     move = (worse - images).flatten(1)
     length = move.abs().amax(1) if norm == "linf" else move.norm(dim=1)
     assert length.max() <= epsilon * (1 + 1e-5) + 1e-6
@@ -116,7 +116,7 @@ def test_the_result_is_never_better_than_the_image_and_more_attempts_help() -> N
         return model(x).argmax(-1) != labels
 
     def attack(**settings: int) -> Tensor:
-        return pgd_attack(model, images, labels, epsilon=0.05, generator=torch.Generator().manual_seed(3), **settings)  # type: ignore[arg-type]
+        return pgd_attack(model, images, labels, epsilon=0.05, generator=torch.Generator().manual_seed(3), **settings)
 
     once, thrice = attack(steps=2), attack(steps=2, restarts=3)
     # What was wrong stays wrong, and with the same answer the loss is higher.
@@ -248,7 +248,7 @@ def test_the_margin_moves_where_the_cross_entropy_is_saturated() -> None:
         model[1].weight.mul_(1e4)
     images = torch.rand(32, 3, 2, 2)
     labels = model(images).argmax(-1)
-    stuck, moved = (pgd_attack(model, images, labels, epsilon=0.3, loss=loss) for loss in ("ce", "margin"))  # type: ignore[arg-type]
+    stuck, moved = (pgd_attack(model, images, labels, epsilon=0.3, loss=loss) for loss in ("ce", "margin"))
     fooled = [float((model(x).argmax(-1) != labels).float().mean()) for x in (stuck, moved)]
     assert fooled[1] > fooled[0]
 
@@ -303,4 +303,4 @@ def test_bad_input_is_named(changes: dict[str, object], message: str) -> None:
     images, labels = pictures()
     arguments = {"model": small_net(), "images": images, "labels": labels} | changes
     with pytest.raises(AttentionDropError, match=re.escape(message)):
-        pgd_attack(**arguments)  # type: ignore[arg-type]
+        pgd_attack(**arguments)

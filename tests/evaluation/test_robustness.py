@@ -91,7 +91,7 @@ def test_batches_of_any_kind_add_up() -> None:
     parts = list(zip(images.split(32), labels.split(32), strict=True))
     heard: list[tuple[int, int]] = []
     for batches in (parts, tuple(parts), iter(parts), [images, labels]):
-        found = robust_accuracy(Linear(), batches, epsilons=[0.03], steps=20, on_batch=lambda *x: heard.append(x))  # type: ignore[arg-type]
+        found = robust_accuracy(Linear(), batches, epsilons=[0.03], steps=20, on_batch=lambda *x: heard.append(x))
         assert found == whole
     expected = [(done, 4) for done in range(1, 5)]
     assert heard == expected + expected + [(done, 0) for done in range(1, 5)] + [(1, 1)]
@@ -194,7 +194,7 @@ def test_modes_are_restored() -> None:
 )
 def test_bad_input_is_named(batches, changes: dict[str, object], message: str) -> None:
     with pytest.raises(AttentionDropError, match=re.escape(message)):
-        robust_accuracy(Linear(), pictures(4) if batches is None else batches, **changes)  # type: ignore[arg-type]
+        robust_accuracy(Linear(), pictures(4) if batches is None else batches, **changes)
 
 
 @pytest.mark.gpu

@@ -105,13 +105,13 @@ def test_data_that_changed_since_is_refused(run: Path, tmp_path: Path) -> None:
 def test_images_that_occur_in_training(run: Path) -> None:
     """One of 96 is refused as more than one percent; one of 200 counts as an error."""
     loaded = load_run(run)
-    images = {part: tensor.clone() for part, tensor in loaded.data.images.items()}  # type: ignore[attr-defined]
+    images = {part: tensor.clone() for part, tensor in loaded.data.images.items()}
     images["test"][5] = images["train"][7]
     leaky = dataclasses.replace(loaded, data=dataclasses.replace(loaded.data, images=images))
     with pytest.raises(ArgumentError, match=r"part test: 1 of 96 images occur in the training or validation part too"):
         check_held_out(leaky, "test")
     longer = images | {"test": torch.cat([images["test"], torch.rand(104, *images["test"].shape[1:])])}
-    labels = loaded.data.labels | {"test": torch.zeros(200, dtype=torch.long)}  # type: ignore[attr-defined]
+    labels = loaded.data.labels | {"test": torch.zeros(200, dtype=torch.long)}
     data = dataclasses.replace(loaded.data, images=longer, labels=labels, counts=loaded.data.counts | {"test": 200})
     suspects, notes = check_held_out(dataclasses.replace(loaded, data=data), "test")
     assert suspects is not None and suspects.nonzero()[0].tolist() == [5] and notes == []

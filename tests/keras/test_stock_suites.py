@@ -36,7 +36,7 @@ class Layers(types.SimpleNamespace):
 def in_training(ours: Any) -> Any:
     """The layer with a regulariser that drops nothing, always in training: our path through logits must be theirs."""
 
-    class InTraining(ours):  # type: ignore[misc]
+    class InTraining(ours):
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **{"attention_drop": "hard(p=0.0,k=2)", **kwargs})
 

@@ -74,7 +74,7 @@ def test_the_first_layer_is_what_the_weights_say() -> None:
     images, _ = digits()
     model = build()
     seen: list[torch.Tensor] = []
-    attention = model.blocks[0].attn  # type: ignore[index]
+    attention = model.blocks[0].attn
     attention.qkv.register_forward_hook(lambda module, inputs, output: seen.append(output))
     with torch.no_grad():
         model.eval()(images[:16])

@@ -102,13 +102,13 @@ def test_unbiased(method: str, repeats: int, count: int) -> None:
 
 
 def test_intervals_cover() -> None:
-    """Nominal 95 % intervals from 400 examples hold the truth in at least 83 % of 120 samples. A bootstrap with heavy
-    tails gets some 92 % (of 200 samples: 91.5 to 94.5 %), and falls below that with probability 1e-3."""
-    found, expected = repeat(0.4, 120, 400), truth(0.4, 8)
+    """Nominal 95 % intervals from 400 examples hold the truth in at least 87 % of 200 samples: what a bootstrap gets with
+    heavy tails. One that covers 94 % falls below that with probability 1e-4."""
+    found, expected = repeat(0.4, 200, 400), truth(0.4, 8)
     expected["ratio"] = expected["perturbed"] / expected["base"]
     for name in ("base", "perturbed", "difference", "covariance", "ratio"):
         covered = [terms.intervals[name][0] <= expected[name] <= terms.intervals[name][1] for terms in found]
-        assert np.mean(covered) >= 0.83, (name, np.mean(covered))
+        assert np.mean(covered) >= 0.87, (name, np.mean(covered))
 
 
 def test_a_bias_towards_the_target_reduces_the_variance() -> None:
@@ -231,7 +231,7 @@ def test_a_gradient_that_vanishes() -> None:
 def test_bad_arguments(changes: dict[str, object], message: str) -> None:
     x, y = sample(40, torch.Generator().manual_seed(0))
     with pytest.raises(ArgumentError, match=message):
-        gradient_variance(Linear(), x, y, **({"loss": half_square, "batch_size": 4} | changes))  # type: ignore[arg-type]
+        gradient_variance(Linear(), x, y, **({"loss": half_square, "batch_size": 4} | changes))
 
 
 def test_bad_inputs() -> None:

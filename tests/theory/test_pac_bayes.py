@@ -143,7 +143,7 @@ def test_the_binomial_limit_covers_exactly() -> None:
 )
 def test_bad_arguments(arguments: dict[str, object], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
-        pac_bayes_bound(**({"empirical_risk": 0.1, "kl": 1.0, "n": 100} | arguments))  # type: ignore[arg-type]
+        pac_bayes_bound(**({"empirical_risk": 0.1, "kl": 1.0, "n": 100} | arguments))
 
 
 def test_bad_divergences() -> None:

@@ -108,7 +108,7 @@ def test_it_is_what_the_losses_say() -> None:
 def test_nothing_is_changed() -> None:
     model = trained()
     before = copy.deepcopy(model.state_dict())
-    model.blocks[0].train()  # type: ignore[operator, index]
+    model.blocks[0].train()
     modes = [module.training for module in model.modules()]
     torch.manual_seed(3)
     expected = torch.rand(3)
@@ -166,7 +166,7 @@ def test_other_losses() -> None:
 )
 def test_what_would_make_the_number_a_lie_is_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
-        risk_certificate(trained(), held_out(150), **({"draws": 2} | changes))  # type: ignore[arg-type]
+        risk_certificate(trained(), held_out(150), **({"draws": 2} | changes))
 
 
 def test_models_without_a_prediction_for_each_example_are_refused() -> None:

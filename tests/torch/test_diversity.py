@@ -46,7 +46,7 @@ def test_ranks_are_told_from_the_largest() -> None:
     with pytest.raises(
         ad.AttentionDropError, match="heads: expected one of 'independent', 'stratified', received 'same'"
     ):
-        ad.HardMasking(heads="same")  # type: ignore[arg-type]
+        ad.HardMasking(heads="same")
 
 
 def test_diversity_is_the_mean_cosine_of_all_pairs() -> None:

@@ -104,7 +104,7 @@ def test_compiled() -> None:
 
 def test_bad_input() -> None:
     with pytest.raises(ad.ArgumentError, match="spec: expected a spec or its text, received 3"):
-        AttentionDrop(3)  # type: ignore[arg-type]
+        AttentionDrop(3)
     with pytest.raises(ad.ShapeError, match=r"logits: expected \[..., heads, queries, keys\], received \[6, 7\]"):
         AttentionDrop("hard")(torch.randn(6, 7))
     with pytest.raises(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import importlib.metadata
 import os
 import platform
@@ -45,8 +46,8 @@ def environment(device: str, commit: str | None = None) -> Environment:
         device=_device(device),
         driver=_driver() if device == "cuda" else "",
         torch=torch.__version__,
-        triton=_version("triton"),
-        timm=_version("timm"),
+        triton=version_of("triton"),
+        timm=version_of("timm"),
         attentiondrop=__version__,
         python=platform.python_version(),
         commit=commit or source_commit(Path(__file__).parents[1]),
@@ -54,6 +55,7 @@ def environment(device: str, commit: str | None = None) -> Environment:
     )
 
 
+@functools.cache
 def source_commit(package: Path) -> str:
     """The commit that the package is checked out from, "+dirty" if it was changed since; "unknown" outside of git."""
     git = shutil.which("git")
@@ -89,7 +91,8 @@ def _driver() -> str:
     return f"{done.stdout.splitlines()[0].strip()}, CUDA {torch.version.cuda}"
 
 
-def _version(package: str) -> str:
+def version_of(package: str) -> str:
+    """The version that is installed."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

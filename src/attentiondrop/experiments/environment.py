@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
 import platform
 
 import torch
 
 from ..bench.environment import environment as device_and_versions
+from ..bench.environment import version_of
 from .launching import processes
 from .record import AT_ONCE
 
@@ -18,8 +18,7 @@ _PACKAGES = ("torchvision", "torchmetrics", "accelerate", "numpy")
 def environment(device: str, at_once: int = 1) -> dict[str, str]:
     """Look at this machine."""
     found = {key: text for key, text in dataclasses.asdict(device_and_versions(device)).items() if text}
-    packages = {distribution.name: distribution.version for distribution in importlib.metadata.distributions()}
-    found |= {name: packages[name] for name in _PACKAGES if name in packages}
+    found |= {name: version_of(name) for name in _PACKAGES}
     return found | {
         "platform": platform.platform(),
         AT_ONCE: str(at_once),

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from ..errors import ArgumentError
+from ..errors import ArgumentError, bad_argument
 from ..evaluation import scores
 from ..scores import Scores
 from . import checkpoint
@@ -98,6 +98,12 @@ class Training:
         self.plain: nn.Module = self.accelerator.unwrap_model(self.model)
         self.objective = self.applied.objective(settings.label_smoothing, settings.consistency_mode)  # type: ignore[arg-type]
         self.steps = self.data.steps(settings.batch_size)
+        smallest = min(settings.batch_size, self.data.counts["train"])
+        if smallest % (settings.accumulate * self.accelerator.num_processes):
+            # Parts of unequal size would not average to the batch, and too few of them would never take a step.
+            raise bad_argument(
+                "training.accumulate", f"parts that divide {smallest} images evenly", settings.accumulate
+            )
         self.probes = probe_epochs(settings.epochs, recipe.measure.probes)
         self.best = Best()
         self.done = 0

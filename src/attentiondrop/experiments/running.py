@@ -127,11 +127,13 @@ def _in_processes(jobs: Sequence[Job], workers: int, bar: _Bar) -> Iterator[tupl
     numbers: Any = context.Queue()
     for number in range(workers):
         numbers.put(number)
+    others = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(workers, context, _prepare_worker, (numbers, workers))
+    waiting: dict[Future[Result], Job] = {}
     try:
-        waiting = {pool.submit(execute, job): job for job in jobs}
+        waiting |= {pool.submit(execute, job): job for job in jobs}
         while waiting:
-            done, _ = wait_for(waiting)
+            done, _ = wait(waiting, timeout=_POLL, return_when=FIRST_COMPLETED)
             for future in done:
                 yield waiting.pop(future), future.result()
             bar.look(min(workers, len(waiting)))
@@ -140,16 +142,10 @@ def _in_processes(jobs: Sequence[Job], workers: int, bar: _Bar) -> Iterator[tupl
             "a worker process died, perhaps for lack of memory: use fewer --workers; the same command goes on"
         ) from None
     finally:
-        # After an error or an interruption nobody waits for runs that have not begun.
         pool.shutdown(wait=False, cancel_futures=True)
-        for process in multiprocessing.active_children():
-            if process.name.startswith("Spawn") and waiting:
+        if waiting:  # an error or an interruption: nobody waits for what is running
+            for process in set(multiprocessing.active_children()) - others:
                 process.terminate()
-
-
-def wait_for(futures: dict[Future[Result], Job]) -> tuple[set[Future[Result]], set[Future[Result]]]:
-    """What has ended after a short while."""
-    return wait(futures, timeout=_POLL, return_when=FIRST_COMPLETED)
 
 
 def _prepare_worker(numbers: Any, workers: int) -> None:

@@ -47,9 +47,14 @@ def build_settings(cls: type[Settings], content: Any, path: str = "") -> Setting
 def unknown(where: str, name: str, choices: Iterable[str], what: str = "setting") -> ArgumentError:
     """An error for a name that does not exist, with the one that was probably meant."""
     known = list(choices)
-    close = difflib.get_close_matches(name, known, n=1)
-    hint = f", did you mean {close[0]!r}?" if close else "."
-    return ArgumentError(f"{where}: no such {what}{hint} There are {', '.join(known)}")
+    error = unlisted(where, name, known, what)
+    return ArgumentError(f"{error}{'' if str(error).endswith('?') else '.'} There are {', '.join(known)}")
+
+
+def unlisted(where: str, name: str, choices: Iterable[str], what: str) -> ArgumentError:
+    """The same where there are too many to list."""
+    close = difflib.get_close_matches(name, list(choices), n=1)
+    return ArgumentError(f"{where}: no such {what}" + (f", did you mean {close[0]!r}?" if close else ""))
 
 
 def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ PARTS = ("train", "validation", "test")
 
 
 def load(**settings: object):
-    return load_data(DataSettings(**settings))  # type: ignore[arg-type]
+    return load_data(DataSettings(**settings))
 
 
 def pixels(data, part: str) -> list[bytes]:

@@ -54,5 +54,5 @@ def test_crop_draws_the_same_crops_without_mirroring() -> None:
 
 
 def test_draws_depend_on_seed_and_epoch() -> None:
-    downs = {tuple(draw_moves("crop", 50, seed, epoch).down.tolist()) for seed in range(3) for epoch in range(3)}  # type: ignore[union-attr]
+    downs = {tuple(draw_moves("crop", 50, seed, epoch).down.tolist()) for seed in range(3) for epoch in range(3)}
     assert len(downs) == 9

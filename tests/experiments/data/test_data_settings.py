@@ -40,11 +40,11 @@ from attentiondrop.experiments.data import DataSettings
 )
 def test_refuses_with_a_clear_message(wrong: dict[str, object], message: str) -> None:
     with pytest.raises(AttentionDropError, match=re.escape(message)):
-        DataSettings(**wrong)  # type: ignore[arg-type]
+        DataSettings(**wrong)
 
 
 def test_equal_numbers_are_equal_settings() -> None:
-    settings = DataSettings(limit=1e2, seed=3.0, train_fraction=1)  # type: ignore[arg-type]
+    settings = DataSettings(limit=1e2, seed=3.0, train_fraction=1)
     assert settings == DataSettings(limit=100, seed=3)
     assert [type(settings.limit), type(settings.seed), type(settings.train_fraction)] == [int, int, float]
     assert DataSettings(**dataclasses.asdict(settings)) == settings

@@ -37,7 +37,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def load(root: Path, **settings: object):
     settings = {"image_size": SIZE, "workers": 0, "augment": "randaugment", **settings}
-    return load_data(DataSettings("imagenet", root=str(root), **settings))  # type: ignore[arg-type]
+    return load_data(DataSettings("imagenet", root=str(root), **settings))
 
 
 def epoch(data, **settings):

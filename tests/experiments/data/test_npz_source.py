@@ -19,11 +19,11 @@ GOOD = {"x_train": X[:40], "y_train": Y[:40], "x_test": X[40:], "y_test": Y[40:]
 
 
 def load(path: Path, **settings: object):
-    return load_data(DataSettings("npz", root=str(path), **settings))  # type: ignore[arg-type]
+    return load_data(DataSettings("npz", root=str(path), **settings))
 
 
 def write(path: Path, **changes: object) -> Path:
-    np.savez(path / "own.npz", **GOOD | changes)  # type: ignore[arg-type]
+    np.savez(path / "own.npz", **GOOD | changes)
     return path / "own.npz"
 
 

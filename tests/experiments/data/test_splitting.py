@@ -17,7 +17,7 @@ TEST = GENERATOR.integers(10, size=800)
 
 
 def cut(**settings: object):
-    return split(TRAIN, TEST, 10, DataSettings(**settings))  # type: ignore[arg-type]
+    return split(TRAIN, TEST, 10, DataSettings(**settings))
 
 
 def test_every_beginning_of_the_order_is_stratified() -> None:

@@ -70,7 +70,7 @@ def fashion(root: Path, train: int = 30, test: int = 20) -> dict[str, np.ndarray
 
 
 def load(name: str, root: Path | None, **settings: object):
-    return load_data(DataSettings(name, root=None if root is None else str(root), **settings))  # type: ignore[arg-type]
+    return load_data(DataSettings(name, root=None if root is None else str(root), **settings))
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def run(spec: ad.Spec, steps: int = 300, measured: int = 150) -> Any:
 @pytest.mark.parametrize("per", ["layer", "head"])
 def test_the_target_is_reached(make: Any, per: str) -> None:
     def rule(target: float, high: float) -> ad.EntropyTarget:
-        return ad.EntropyTarget(target, high=high, speed=0.1, per=per)  # type: ignore[arg-type]
+        return ad.EntropyTarget(target, high=high, speed=0.1, per=per)
 
     spec = make(rule)
     (target,) = [schedule.target for schedule in spec.scheduled().values()]
@@ -110,7 +110,7 @@ def test_compiled() -> None:
         (lambda: ad.EntropyTarget(1.5), r"target: expected a number in \[0, 1\], received 1.5"),
         (lambda: ad.EntropyTarget(0.5, low=0.5), "low: expected less than high=0.5, received 0.5"),
         (lambda: ad.EntropyTarget(0.5, start=0.9), r"start: expected a number in \[0, 0.5\], received 0.9"),
-        (lambda: ad.EntropyTarget(0.5, low=ad.schedules.Linear(0, 0.1)), "low: expected numbers as limits"),  # type: ignore[arg-type]
+        (lambda: ad.EntropyTarget(0.5, low=ad.schedules.Linear(0, 0.1)), "low: expected numbers as limits"),
         (lambda: ad.HardMasking(p=ad.EntropyTarget(0.5, high=2.0)), r"p: expected a number in \[0, 1\], received 2.0"),
     ],
 )

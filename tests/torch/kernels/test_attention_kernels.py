@@ -88,11 +88,6 @@ def dtypes(device: str) -> list[torch.dtype]:
     return [torch.float32, torch.float16, torch.bfloat16] if device == "cuda" else [torch.float32, torch.float16]
 
 
-def more(value: Any) -> Any:
-    """A parameter for `make test-all` and the GPU: the interpreter takes seconds for each."""
-    return pytest.param(value, marks=() if torch.cuda.is_available() else pytest.mark.slow)
-
-
 @pytest.mark.parametrize("spec", [slow(spec) if spec in SPECS[2:4] else spec for spec in SPECS], ids=str)
 def test_situations(spec: Spec, device: str) -> None:
     blurs = any(isinstance(leaf, ad.BlurSmoothing) for leaf in spec.leaves())
@@ -139,7 +134,7 @@ def test_long_rows(spec: Spec, dtype: torch.dtype) -> None:
     worst.check()
 
 
-@pytest.mark.parametrize("size", [more((16, 16)), (24, 40), more((80, 80)), (128, 64), more((192, 256))], ids=str)
+@pytest.mark.parametrize("size", [slow((16, 16)), (24, 40), slow((80, 80)), (128, 64), slow((192, 256))], ids=str)
 def test_head_sizes(size: tuple[int, int], device: str) -> None:
     case = Case("head sizes", 1, 2, 1, 33, 40, *size)
     worst = Worst()
@@ -150,7 +145,7 @@ def test_head_sizes(size: tuple[int, int], device: str) -> None:
 
 
 @pytest.mark.parametrize("fill", ["zero", "-inf"])
-@pytest.mark.parametrize("k", [more(1), 4, more(7), 66])
+@pytest.mark.parametrize("k", [slow(1), 4, slow(7), 66])
 def test_ties_go_to_the_lower_key(k: int, fill: str, device: str) -> None:
     """Few distinct keys, each of them often: every row has ties across its k-th place."""
     generator = torch.Generator().manual_seed(0)

@@ -12,7 +12,7 @@ from torch import nn
 
 from ...errors import ArgumentError
 from ..recipe import ModelSettings
-from ..settings import unknown
+from ..settings import unlisted
 from . import digits
 
 DIGITS = "vit_digits"
@@ -31,9 +31,7 @@ def build_model(
     the attention weights alone (that is `attndropout`), and `drop_path`.
     """
     if settings.name != DIGITS and not timm.is_model(settings.name):
-        raise unknown(
-            f"model.name {settings.name!r}", settings.name, [DIGITS, *timm.list_models()][:1], "model of timm"
-        )
+        raise unlisted(f"model.name {settings.name!r}", settings.name, [DIGITS, *timm.list_models()], "model of timm")
     arguments: dict[str, Any] = {"num_classes": classes, "in_chans": channels, **_rates(settings.name, rates)}
     if _is_transformer(settings.name):
         arguments["img_size"] = size
