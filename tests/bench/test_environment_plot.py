@@ -98,8 +98,8 @@ def test_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(environment_module.subprocess, "run", missing)
     assert look("cuda", commit="x").driver == "CUDA 13.0"
-    monkeypatch.setattr(environment_module, "_version", environment_module._version)
-    assert environment_module._version("no-such-package") == "not installed"
+    monkeypatch.setattr(environment_module, "version_of", environment_module.version_of)
+    assert environment_module.version_of("no-such-package") == "not installed"
 
 
 def git(folder: Path, *command: str) -> None:

@@ -130,9 +130,18 @@ def test_accumulation_gives_the_gradient_of_the_whole_batch(tmp_path) -> None:
     for name, parts in (("a", 1), ("b", 4)):
         found = training(tmp_path / name, "none", 0, "training.epochs=3", f"training.accumulate={parts}")
         (tmp_path / name).mkdir()
+        sizes: set[int] = set()
+        found.plain.register_forward_pre_hook(
+            lambda model, args, seen=sizes: seen.add(len(args[0])) if model.training else None
+        )
         losses.append([epoch.train_loss for epoch in found.run(lambda epoch: None)])
+        assert sizes == {16 // parts}
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
-    assert losses[0] != losses[1]
+
+
+def test_parts_of_unequal_size_are_refused(tmp_path) -> None:
+    with pytest.raises(AttentionDropError, match="parts of equal size for 10 images, received 4"):
+        training(tmp_path, "none", 0, "data.limit=10", "training.accumulate=4")
 
 
 def test_a_loss_that_is_no_number_ends_the_training(tmp_path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import functools
 import importlib.metadata
 import os
 import platform
@@ -55,7 +54,6 @@ def environment(device: str, commit: str | None = None) -> Environment:
     )
 
 
-@functools.cache
 def source_commit(package: Path) -> str:
     """The commit that the package is checked out from, "+dirty" if it was changed since; "unknown" outside of git."""
     git = shutil.which("git")
