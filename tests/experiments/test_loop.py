@@ -140,7 +140,7 @@ def test_accumulation_gives_the_gradient_of_the_whole_batch(tmp_path) -> None:
 
 
 def test_parts_of_unequal_size_are_refused(tmp_path) -> None:
-    with pytest.raises(AttentionDropError, match="parts of equal size for 10 images, received 4"):
+    with pytest.raises(AttentionDropError, match="parts that divide 10 images evenly, received 4"):
         training(tmp_path, "none", 0, "data.limit=10", "training.accumulate=4")
 
 
