@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..specs import HardMasking
 from . import fused_ops as _registered  # noqa: F401
+from . import hard_sdpa
 from .blur import blurred_attention, blurred_operands, why_not_blurred
 from .draws import DROPOUT_STREAM, Active
 from .eager import head_factors
@@ -116,22 +117,16 @@ def _decided_inside(
     kind, top = "" if drop is None else "key", 0
     if isinstance(drop, HardMasking):
         kind, top = drop.fill, min(drop.k, k.shape[2])
-    gates, rates = _gates_and_rates(slots, seed, inputs.compute_dtype)
-    output: Tensor = torch.ops.attentiondrop.fused_attention(
-        q,
-        k,
-        v,
-        visibility.keys if visibility.pairs is None else visibility.pairs,
-        bias,
-        seed,
-        gates,
-        rates,
-        [slot.stream for slot in slots],
-        kind,
-        top,
-        visibility.causal,
-        inputs.scale,
-    )[0]
+    visible = visibility.keys if visibility.pairs is None else visibility.pairs
+    streams = [slot.stream for slot in slots]
+    alone = visible is None and bias is None and all(stream < 0 for stream in (streams[0], *streams[2:]))
+    library = hard_sdpa.kind_for(q, k, v, kind, top, visibility.causal, inputs.scale) if alone else ""
+    plan_numbers = (*_gates_and_rates(slots, seed, inputs.compute_dtype), streams, kind, top, visibility.causal)
+    if library:
+        operator, masks, numbers = torch.ops.attentiondrop.hard_masked_attention, (), (inputs.scale, library)
+    else:
+        operator, masks, numbers = torch.ops.attentiondrop.fused_attention, (visible, bias), (inputs.scale,)
+    output: Tensor = operator(q, k, v, *masks, seed, *plan_numbers, *numbers)[0]
     return output
 
 

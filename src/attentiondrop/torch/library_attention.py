@@ -43,7 +43,9 @@ _kernel_for._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 def forward(kind: str, q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: float) -> tuple[Tensor, Tensor]:
     """Output [B, H, N, E] and the log-sum-exp in the kernel's own shape."""
-    if kind == "cudnn":
+    if kind == "cpu":
+        found = _aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, is_causal, scale=scale)
+    elif kind == "cudnn":
         found = _aten._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, is_causal, False, scale=scale)
     else:
         found = _aten._scaled_dot_product_flash_attention(q, k, v, 0.0, is_causal, False, scale=scale)
@@ -67,6 +69,10 @@ def backward(
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of q, k and v."""
+    if kind == "cpu":
+        return _aten._scaled_dot_product_flash_attention_for_cpu_backward(
+            grad, q, k, v, output, lse, 0.0, is_causal, scale=scale
+        )
     rows, columns = q.shape[2], k.shape[2]
     unused = torch.zeros((), dtype=torch.int64, device=q.device)
     if kind == "cudnn":

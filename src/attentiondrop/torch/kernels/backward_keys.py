@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 from .gradient import weights_and_gradient
-from .logits import SIZES, accumulate, along_columns, along_rows, load_all_words, load_rates, load_tile
+from .logits import SIZES, accumulate, along_columns, along_rows, load_all_words, load_rates, load_tile, tile_rows
 
 
 @triton.jit(do_not_specialize=[*SIZES])
@@ -30,6 +30,8 @@ def key_kernel(
     CUT,
     KEEP,
     TIED,
+    ROWS,
+    COUNTS,
     q_b,
     q_h,
     q_n,
@@ -78,12 +80,22 @@ def key_kernel(
     TIES: tl.constexpr,
     DROPOUT_A: tl.constexpr,
     DROPOUT_B: tl.constexpr,
+    LISTED: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """Program: the gradients of one tile of keys and values of one key head, over the query heads that share it."""
+    """Program: the gradients of one tile of keys and values of one key head, over the query heads that share it.
+
+    LISTED: what the listed rows (see the forward) contribute is added to the gradients that are there.
+    """
     tiles = tl.cdiv(M, BN)
     key_head = (tl.program_id(0) // tiles).to(tl.int64)
-    if RANKED:
+    if LISTED:
+        listed = 0
+        for member in range(GROUP):
+            listed = tl.maximum(listed, tl.load(COUNTS + key_head * GROUP + member))
+        if listed == 0:
+            return
+    elif RANKED:
         tied = 0
         for member in range(GROUP):
             tied = tl.maximum(tied, tl.load(TIED + key_head * GROUP + member))
@@ -103,7 +115,7 @@ def key_kernel(
     rates = load_rates(LIMITS, FACTORS)
     begin = 0
     edge = 0
-    if CAUSAL:
+    if CAUSAL and not LISTED:
         # Rows before the tile's first key see none of it; from `edge` on they see all of it.
         begin = tile * BN // BM * BM
         edge = tl.minimum(tl.cdiv(tile * BN + BN - 1, BM) * BM, tl.cdiv(N, BM) * BM)
@@ -114,23 +126,32 @@ def key_kernel(
         grad_base = GRAD + b * grad_b + h * grad_h
         visible_base = VISIBLE + b * visible_b + h * visible_h
         bias_base = BIAS + b * bias_b + h * bias_h
-        if CAUSAL:
+        end = N
+        if LISTED:
+            end = tl.load(COUNTS + head)
+        if CAUSAL and not LISTED:
             dk, dv = _along_rows(
                 begin, edge, dk, dv, k, v, q_base, grad_base, q_n, grad_n, columns, head, d, e, LSE, DELTA, LOW, HIGH,
-                CUT, KEEP, visible_base, visible_n, visible_m, bias_base, bias_n, bias_m, WORDS, rates, scale,
+                CUT, KEEP, ROWS, COUNTS, visible_base, visible_n, visible_m, bias_base, bias_n, bias_m, WORDS, rates, scale,
                 N, M, LINES, D, E, BLOCK_D, BLOCK_E, BM, True, HAS_VISIBLE, HAS_BIAS, NOISE, DROP, RANKED, TIES,
-                DROPOUT_A, DROPOUT_B, 1,
+                DROPOUT_A, DROPOUT_B, LISTED, 1,
             )  # fmt: skip
         dk, dv = _along_rows(
-            edge, N, dk, dv, k, v, q_base, grad_base, q_n, grad_n, columns, head, d, e, LSE, DELTA, LOW, HIGH, CUT,
-            KEEP, visible_base, visible_n, visible_m, bias_base, bias_n, bias_m, WORDS, rates, scale, N, M,
-            LINES, D, E, BLOCK_D, BLOCK_E, BM, False, HAS_VISIBLE, HAS_BIAS, NOISE, DROP, RANKED, TIES, DROPOUT_A,
-            DROPOUT_B, STAGES,
+            edge, end, dk, dv, k, v, q_base, grad_base, q_n, grad_n, columns, head, d, e, LSE, DELTA, LOW, HIGH, CUT,
+            KEEP, ROWS, COUNTS, visible_base, visible_n, visible_m, bias_base, bias_n, bias_m, WORDS, rates, scale, N, M,
+            LINES, D, E, BLOCK_D, BLOCK_E, BM, CAUSAL and LISTED, HAS_VISIBLE, HAS_BIAS, NOISE, DROP, RANKED, TIES,
+            DROPOUT_A, DROPOUT_B, LISTED, STAGES,
         )  # fmt: skip
     dk_place = DK + b * dk_b + hk * dk_h + columns[:, None].to(tl.int64) * dk_m + d[None, :]
-    tl.store(dk_place, (dk * plain_scale).to(DK.dtype.element_ty), mask=inside[:, None] & (d[None, :] < D))
     dv_place = DV + b * dv_b + hk * dv_h + columns[:, None].to(tl.int64) * dv_m + e[None, :]
-    tl.store(dv_place, dv.to(DV.dtype.element_ty), mask=inside[:, None] & (e[None, :] < E))
+    dk_mask = inside[:, None] & (d[None, :] < D)
+    dv_mask = inside[:, None] & (e[None, :] < E)
+    dk = dk * plain_scale
+    if LISTED:
+        dk += tl.load(dk_place, mask=dk_mask, other=0.0).to(tl.float32)
+        dv += tl.load(dv_place, mask=dv_mask, other=0.0).to(tl.float32)
+    tl.store(dk_place, dk.to(DK.dtype.element_ty), mask=dk_mask)
+    tl.store(dv_place, dv.to(DV.dtype.element_ty), mask=dv_mask)
 
 
 @triton.jit
@@ -155,6 +176,8 @@ def _along_rows(
     HIGH,
     CUT,
     KEEP,
+    ROWS,
+    COUNTS,
     VISIBLE,
     visible_n,
     visible_m,
@@ -181,6 +204,7 @@ def _along_rows(
     TIES: tl.constexpr,
     DROPOUT_A: tl.constexpr,
     DROPOUT_B: tl.constexpr,
+    LISTED: tl.constexpr,
     STAGES: tl.constexpr,
 ):
     """Add what the rows from `begin` to `end` contribute.
@@ -190,7 +214,7 @@ def _along_rows(
     """
     key_words = load_all_words(WORDS + LINES, columns, columns < M, LINES + M, NOISE, DROP, DROPOUT_A, DROPOUT_B)
     for start in tl.range(begin, end, BM, num_stages=STAGES):
-        rows = start + tl.arange(0, BM)
+        rows = tile_rows(start, ROWS + head * N, COUNTS + head, N, BM, LISTED)
         known = rows < N
         lines = head * N + rows
         q = load_tile(Q, rows[:, None], q_n, d[None, :], N, D, BLOCK_D, True)

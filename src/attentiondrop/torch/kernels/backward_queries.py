@@ -7,7 +7,18 @@ import triton
 import triton.language as tl
 
 from .gradient import weights_and_gradient
-from .logits import SIZES, accumulate, along_columns, along_rows, is_others, load_all_words, load_rates, load_tile
+from .logits import (
+    SIZES,
+    accumulate,
+    along_columns,
+    along_rows,
+    causal_range,
+    is_others,
+    load_all_words,
+    load_rates,
+    load_tile,
+    tile_rows,
+)
 
 
 @triton.jit(do_not_specialize=[*SIZES])
@@ -30,6 +41,8 @@ def query_kernel(
     CUT,
     KEEP,
     TIED,
+    ROWS,
+    COUNTS,
     q_b,
     q_h,
     q_n,
@@ -78,19 +91,20 @@ def query_kernel(
     TIES: tl.constexpr,
     DROPOUT_A: tl.constexpr,
     DROPOUT_B: tl.constexpr,
+    LISTED: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """Program: the gradient of one tile of queries of one head, and their delta."""
+    """Program: the gradient of one tile of queries of one head, and their delta. LISTED: see the forward."""
     tiles = tl.cdiv(N, BM)
     head = (tl.program_id(0) // tiles).to(tl.int64)
-    if is_others(TIED + head, RANKED, TIES):
-        return
     tile = tl.program_id(0) % tiles
-    if CAUSAL:
+    if CAUSAL and not LISTED:
         tile = tiles - 1 - tile
+    if is_others(TIED + head, COUNTS + head, tile * BM, RANKED, TIES, LISTED):
+        return
     b = head // H
     h = head % H
-    rows = tile * BM + tl.arange(0, BM)
+    rows = tile_rows(tile * BM, ROWS + head * N, COUNTS + head, N, BM, LISTED)
     d = tl.arange(0, BLOCK_D)
     e = tl.arange(0, BLOCK_E)
     inside = rows < N
@@ -111,8 +125,7 @@ def query_kernel(
     end = M
     full = M // BN * BN
     if CAUSAL:
-        end = tl.minimum(M, tile * BM + BM)
-        full = tl.minimum(full, (tile * BM + 1) // BN * BN)
+        end, full = causal_range(tile * BM, rows, N, M, BM, BN, LISTED)
     rates = load_rates(LIMITS, FACTORS)
     if end <= BN:
         # The output was rounded. Where a row sees few keys, little but that rounding may be left of `dO.v - delta`; all

@@ -11,12 +11,14 @@ from .logits import (
     accumulate,
     along_columns,
     along_rows,
+    causal_range,
     is_dropped,
     is_others,
     load_all_words,
     load_rates,
     load_tile,
     load_words,
+    tile_rows,
     visible_logits,
     weight_factor,
 )
@@ -39,6 +41,8 @@ def forward_kernel(
     CUT,
     KEEP,
     TIED,
+    ROWS,
+    COUNTS,
     q_b,
     q_h,
     q_n,
@@ -80,20 +84,24 @@ def forward_kernel(
     TIES: tl.constexpr,
     DROPOUT_A: tl.constexpr,
     DROPOUT_B: tl.constexpr,
+    LISTED: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """Program: one tile of rows of one head. DROP is "", "zero" (a dropped logit is 0) or "hide" (it is gone)."""
+    """Program: one tile of rows of one head. DROP is "", "zero" (a dropped logit is 0) or "hide" (it is gone).
+
+    LISTED: only the first `COUNTS[head]` rows that `ROWS[head]` names.
+    """
     tiles = tl.cdiv(N, BM)
     head = (tl.program_id(0) // tiles).to(tl.int64)
-    if is_others(TIED + head, RANKED, TIES):
-        return
-    # Under a causal mask the last rows have the most to do, so they start first.
     tile = tl.program_id(0) % tiles
-    if CAUSAL:
+    if CAUSAL and not LISTED:
+        # The last rows have the most to do, so they start first.
         tile = tiles - 1 - tile
+    if is_others(TIED + head, COUNTS + head, tile * BM, RANKED, TIES, LISTED):
+        return
     b = head // H
     h = head % H
-    rows = tile * BM + tl.arange(0, BM)
+    rows = tile_rows(tile * BM, ROWS + head * N, COUNTS + head, N, BM, LISTED)
     d = tl.arange(0, BLOCK_D)
     e = tl.arange(0, BLOCK_E)
     inside = rows < N
@@ -118,8 +126,7 @@ def forward_kernel(
     end = M
     full = M // BN * BN
     if CAUSAL:
-        end = tl.minimum(M, tile * BM + BM)
-        full = tl.minimum(full, (tile * BM + 1) // BN * BN)
+        end, full = causal_range(tile * BM, rows, N, M, BM, BN, LISTED)
     rates = load_rates(LIMITS, FACTORS)
     acc, total, largest = _sweep(
         0, full, acc, total, largest, q, K, V, k_m, v_m, rows, lines, inside, d, e, VISIBLE, visible_n, visible_m,

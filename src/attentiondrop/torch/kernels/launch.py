@@ -41,6 +41,13 @@ class Notes(NamedTuple):
     tied: Tensor
 
 
+class Listed(NamedTuple):
+    """Some rows of each head: `rows` [B, H, N], of which the first `counts` [B, H] count."""
+
+    rows: Tensor
+    counts: Tensor
+
+
 class Tables(NamedTuple):
     """For each slot: the odd words of all rows and keys, what they are compared with, what survivors are scaled by."""
 
@@ -109,8 +116,10 @@ def backward(
     return d_q, d_k, d_v
 
 
-def run_select(q, k, call: Call, tables: Tables, notes: Notes, common: Common, tiles: Tiles) -> None:
-    """The sweep of hard masking that fills `notes.low`, `high`, `cut` and `tied`."""
+def run_select(
+    q, k, call: Call, tables: Tables, notes: Notes, common: Common, tiles: Tiles, picks: Tensor | None = None
+) -> None:
+    """The sweep of hard masking that fills `notes.low`, `high`, `cut` and `tied`, and `picks` [B, H, N, k] if given."""
     notes.tied.zero_()
     select_kernel[_grid(q, tiles.rows)](
         q,
@@ -122,19 +131,22 @@ def run_select(q, k, call: Call, tables: Tables, notes: Notes, common: Common, t
         notes.high,
         notes.cut,
         notes.tied,
-        *_strides(q, k),
+        notes.cut if picks is None else picks,
+        *strides(q, k),
         *common.mask_strides,
         call.scale * LOG2E,
         *_sizes(q, k, q.shape[1]),
         call.top,
         D=q.shape[-1],
-        BLOCK_D=_block(q),
+        BLOCK_D=block(q),
         BM=tiles.rows,
         BN=tiles.columns,
-        DEPTH=min(tiles.depth, call.top),
+        # One more than k, where there is room: a slot that holds all of the k largest then shows what comes after them.
+        DEPTH=min(tiles.depth, call.top + 1),
         TOP=call.top if call.top <= 8 else 0,
         RAW=call.bias is None and call.streams[0] < 0 and call.scale > 0,
         BISECT=call.top >= BISECT_FROM,
+        CODE_BITS=0 if picks is None else _code_bits(triton.cdiv(k.shape[2], tiles.columns)),
         CAUSAL=call.is_causal,
         HAS_VISIBLE=call.visible is not None,
         HAS_BIAS=call.bias is not None,
@@ -145,8 +157,10 @@ def run_select(q, k, call: Call, tables: Tables, notes: Notes, common: Common, t
     )
 
 
-def run_forward(q, k, v, output, lse, call: Call, tables: Tables, notes: Notes, common: Common, tiles: Tiles) -> None:
-    """The sweep that writes `output`, `lse` and `notes.keep`."""
+def run_forward(
+    q, k, v, output, lse, call: Call, tables: Tables, notes: Notes, common: Common, tiles: Tiles, listed=None
+) -> None:
+    """The sweep that writes `output`, `lse` and `notes.keep`, of all rows or of the `Listed` ones."""
     arguments = (
         q,
         k,
@@ -156,18 +170,20 @@ def run_forward(q, k, v, output, lse, call: Call, tables: Tables, notes: Notes, 
         *common.masks,
         *tables,
         *notes,
-        *_strides(q, k, v, output),
+        *(listed or (notes.tied, notes.tied)),
+        *strides(q, k, v, output),
         *common.mask_strides,
         call.scale * LOG2E,
         *_sizes(q, k, q.shape[1]),
     )
-    _run_variants(forward_kernel, _grid(q, tiles.rows), arguments, _constants(q, v, common, tiles))
+    _run_variants(forward_kernel, _grid(q, tiles.rows), arguments, _constants(q, v, common, tiles, listed))
 
 
 def run_query(
-    grad, q, k, v, output, lse, delta, d_q, call: Call, tables: Tables, notes: Notes, common: Common, tiles: Tiles
-) -> None:
-    """The sweep that writes `delta` and the gradient of the queries."""
+    grad, q, k, v, output, lse, delta, d_q, call: Call, tables: Tables, notes: Notes, common: Common, tiles: Tiles,
+    listed=None,
+) -> None:  # fmt: skip
+    """The sweep that writes `delta` and the gradient of the queries, of all rows or of the `Listed` ones."""
     arguments = (
         q,
         k,
@@ -180,19 +196,21 @@ def run_query(
         *common.masks,
         *tables,
         *notes,
-        *_strides(q, k, v, output, grad, d_q),
+        *(listed or (notes.tied, notes.tied)),
+        *strides(q, k, v, output, grad, d_q),
         *common.mask_strides,
         call.scale * LOG2E,
         call.scale,
         *_sizes(q, k, q.shape[1]),
     )
-    _run_variants(query_kernel, _grid(q, tiles.rows), arguments, _constants(q, v, common, tiles))
+    _run_variants(query_kernel, _grid(q, tiles.rows), arguments, _constants(q, v, common, tiles, listed))
 
 
 def run_key(
-    grad, q, k, v, lse, delta, d_k, d_v, call: Call, tables: Tables, notes: Notes, common: Common, tiles: Tiles
-) -> None:
-    """The sweep that writes the gradients of keys and values; it needs `delta`."""
+    grad, q, k, v, lse, delta, d_k, d_v, call: Call, tables: Tables, notes: Notes, common: Common, tiles: Tiles,
+    listed=None,
+) -> None:  # fmt: skip
+    """The sweep that writes the gradients of keys and values, or adds to them what `Listed` rows contribute."""
     arguments = (
         q,
         k,
@@ -205,22 +223,29 @@ def run_key(
         *common.masks,
         *tables,
         *notes,
-        *_strides(q, k, v, grad, d_k, d_v),
+        *(listed or (notes.tied, notes.tied)),
+        *strides(q, k, v, grad, d_k, d_v),
         *common.mask_strides,
         call.scale * LOG2E,
         call.scale,
         *_sizes(q, k, k.shape[1]),
     )
-    _run_variants(key_kernel, _grid(k, tiles.columns), arguments, _constants(q, v, common, tiles))
+    _run_variants(key_kernel, _grid(k, tiles.columns), arguments, _constants(q, v, common, tiles, listed))
 
 
 def _run_variants(kernel, grid: tuple[int], arguments: tuple, constants: dict) -> None:
     """Heads with ties need another comparison at each logit, and are rare: a second launch takes them, and only them.
 
-    The choice is made on the device, where it is known.
+    The choice is made on the device, where it is known. Listed rows are few: one launch, with that comparison.
     """
-    for ties in (False, True) if constants["RANKED"] else (False,):
+    variants = (constants["RANKED"],) if constants["LISTED"] else (False, True) if constants["RANKED"] else (False,)
+    for ties in variants:
         kernel[grid](*arguments, TIES=ties, **constants)
+
+
+def _code_bits(tiles: int) -> int:
+    """Enough for the number of a tile, in steps, so that few kernels serve all lengths."""
+    return 4 if tiles <= 16 else 8 if tiles <= 256 else 12
 
 
 def _grid(x: Tensor, tile: int) -> tuple[int]:
@@ -228,7 +253,7 @@ def _grid(x: Tensor, tile: int) -> tuple[int]:
     return (triton.cdiv(x.shape[2], tile) * x.shape[0] * x.shape[1],)
 
 
-def _strides(*tensors: Tensor) -> list[int]:
+def strides(*tensors: Tensor) -> list[int]:
     """Of batch, head and position; the head size is dense."""
     return [stride for tensor in tensors for stride in tensor.stride()[:3]]
 
@@ -238,15 +263,16 @@ def _sizes(q: Tensor, k: Tensor, heads: int) -> tuple[int, ...]:
     return heads, q.shape[1] // k.shape[1], q.shape[2], k.shape[2], q.shape[0] * q.shape[1] * q.shape[2]
 
 
-def _constants(q: Tensor, v: Tensor, common: Common, tiles: Tiles) -> dict:
+def _constants(q: Tensor, v: Tensor, common: Common, tiles: Tiles, listed: Listed | None) -> dict:
     """What a kernel is compiled for."""
     return {
         "D": q.shape[-1],
         "E": v.shape[-1],
-        "BLOCK_D": _block(q),
-        "BLOCK_E": _block(v),
+        "BLOCK_D": block(q),
+        "BLOCK_E": block(v),
         "BM": tiles.rows,
         "BN": tiles.columns,
+        "LISTED": listed is not None,
         "STAGES": tiles.stages,
         "num_warps": tiles.warps,
         **common.flags,
@@ -287,6 +313,6 @@ def common_arguments(q: Tensor, k: Tensor, call: Call) -> Common:
     return Common(tuple(masks), tuple(strides), flags)
 
 
-def _block(x: Tensor) -> int:
+def block(x: Tensor) -> int:
     """The head size as the kernels hold it: matrix units want a power of two of at least 16."""
     return max(16, triton.next_power_of_2(x.shape[-1]))

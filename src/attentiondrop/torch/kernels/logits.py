@@ -133,15 +133,38 @@ def visible_logits(
 
 
 @triton.jit
-def is_others(tied, RANKED: tl.constexpr, TIES: tl.constexpr):
-    """Whether a head is left to the other variant of the kernel."""
+def is_others(tied, count, start, RANKED: tl.constexpr, TIES: tl.constexpr, LISTED: tl.constexpr):
+    """Whether a tile is left to the other variant of the kernel, or starts past the end of the list of rows."""
     others = False
-    if RANKED:
+    if LISTED:
+        others = start >= tl.load(count)
+    elif RANKED:
         if TIES:
             others = tl.load(tied) == 0
         else:
             others = tl.load(tied) != 0
     return others
+
+
+@triton.jit
+def tile_rows(start, listed, count, N, BM: tl.constexpr, LISTED: tl.constexpr):
+    """The rows of a tile, or those that a list names from `start` on; N or more where there is none."""
+    rows = start + tl.arange(0, BM)
+    if LISTED:
+        known = rows < tl.load(count)
+        rows = tl.where(known, tl.load(listed + rows, mask=known, other=0), N)
+    return rows
+
+
+@triton.jit
+def causal_range(start, rows, N, M, BM: tl.constexpr, BN: tl.constexpr, LISTED: tl.constexpr):
+    """Under a causal mask: where the keys end that these rows see, and up to where all of them see whole tiles."""
+    first = start
+    last = start + BM
+    if LISTED:
+        first = tl.min(rows, 0)
+        last = tl.max(tl.where(rows < N, rows, 0), 0) + 1
+    return tl.minimum(M, last), tl.minimum(M // BN * BN, (first + 1) // BN * BN)
 
 
 @triton.jit

@@ -4,6 +4,10 @@
 For every row and column slot of a tile the DEPTH largest logits seen there are kept, by an insertion network without
 reductions; the k largest of a row are popped from those candidates at the end. A slot that holds DEPTH of the k largest
 may hide one more, and equal logits are popped together: such rows are counted through again, exactly, at the end.
+
+Where the keys themselves are wanted (CODE_BITS > 0), the lowest bits of a logit make room for the number of its tile,
+which together with the slot is the key. Two logits that these bits could have put into the wrong order, and that stand
+on either side of the k-th place, are computed again and compared.
 """
 
 from __future__ import annotations
@@ -63,6 +67,41 @@ def _pop(a0, a1, a2, a3, place, DEPTH: tl.constexpr):
     return a0, a1, a2, a3, tl.max(a0, 1)
 
 
+@triton.jit
+def _coded(s, code, CODE_BITS: tl.constexpr, EDGE: tl.constexpr):
+    """The logit with the number of its tile in its lowest bits; a hidden one becomes finite, lest it be no number."""
+    if EDGE:
+        s = tl.maximum(s, -3.0e38)
+    bits = s.to(tl.int32, bitcast=True)
+    return ((bits & -(1 << CODE_BITS)) | code).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _pop_one(a0, a1, a2, a3, slots, BN: tl.constexpr, CODE_BITS: tl.constexpr, DEPTH: tl.constexpr):
+    """Each row's largest candidate and its key, and the candidates without it."""
+    place = tl.max(a0, 1)
+    slot = tl.min(tl.where(a0 == place[:, None], slots[None, :], BN), 1)
+    popped = slots[None, :] == slot[:, None]
+    a0 = tl.where(popped, a1, a0)
+    if DEPTH > 1:
+        a1 = tl.where(popped, a2, a1)
+    if DEPTH > 2:
+        a2 = tl.where(popped, a3, a2)
+    if DEPTH > 3:
+        a3 = tl.where(popped, float("-inf"), a3)
+    code = place.to(tl.int32, bitcast=True) & ((1 << CODE_BITS) - 1)
+    key = tl.where(place > -2.9e38, code * BN + slot, -1)
+    return a0, a1, a2, a3, place, key
+
+
+@triton.jit
+def _product(q, K, k_m, key, wanted, d, D: tl.constexpr):
+    """The products of some rows with one key each."""
+    place = K + key[:, None].to(tl.int64) * k_m + d[None, :]
+    k = tl.load(place, mask=wanted[:, None] & (d[None, :] < D), other=0.0)
+    return tl.sum(q.to(tl.float32) * k.to(tl.float32), 1)
+
+
 @triton.jit(do_not_specialize=[*SIZES, "top"])
 def select_kernel(
     Q,
@@ -75,6 +114,7 @@ def select_kernel(
     HIGH,
     CUT,
     TIED,
+    PICKS,
     q_b,
     q_h,
     q_n,
@@ -104,13 +144,17 @@ def select_kernel(
     TOP: tl.constexpr,
     RAW: tl.constexpr,
     BISECT: tl.constexpr,
+    CODE_BITS: tl.constexpr,
     CAUSAL: tl.constexpr,
     HAS_VISIBLE: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     NOISE: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """Program: one tile of rows of one head. Writes `LOW`, `HIGH`, `CUT` (see `is_dropped`), `TIED`."""
+    """Program: one tile of rows of one head. Writes `LOW`, `HIGH`, `CUT` (see `is_dropped`), `TIED`.
+
+    With CODE_BITS also `PICKS` [rows, TOP], the keys of the TOP largest logits, in any order, -1 past the last visible.
+    """
     tiles = tl.cdiv(N, BM)
     head = (tl.program_id(0) // tiles).to(tl.int64)
     b = head // H
@@ -162,41 +206,78 @@ def select_kernel(
                 q, K, k_m, start, rows, d, line_words, COLUMN_WORDS, VISIBLE, visible_n, visible_m, BIAS, bias_n,
                 bias_m, factor, sigma, N, M, D, BLOCK_D, BN, HAS_VISIBLE, HAS_BIAS, NOISE, False, False,
             )  # fmt: skip
+            if CODE_BITS > 0:
+                s = _coded(s, start // BN, CODE_BITS, False)
             t0, t1, t2, t3 = _insert(s, t0, t1, t2, t3, DEPTH)
         for start in tl.range(full, end, BN, num_stages=1):
             s = _tile(
                 q, K, k_m, start, rows, d, line_words, COLUMN_WORDS, VISIBLE, visible_n, visible_m, BIAS, bias_n,
                 bias_m, factor, sigma, N, M, D, BLOCK_D, BN, HAS_VISIBLE, HAS_BIAS, NOISE, CAUSAL, True,
             )  # fmt: skip
+            if CODE_BITS > 0:
+                s = _coded(s, start // BN, CODE_BITS, True)
             t0, t1, t2, t3 = _insert(s, t0, t1, t2, t3, DEPTH)
         a0 = t0
         a1 = t1
         a2 = t2
         a3 = t3
-        place = tl.max(a0, 1)
-        if TOP > 0:
-            for _ in tl.static_range(TOP - 1):
-                a0, a1, a2, a3, place = _pop(a0, a1, a2, a3, place, DEPTH)
-        else:
-            for _ in range(top - 1):
-                a0, a1, a2, a3, place = _pop(a0, a1, a2, a3, place, DEPTH)
-        below = tl.max(tl.where(a0 == place[:, None], a1, a0), 1)
-        # One reduction for both: how many candidates reach the place, and in how many slots the deepest one does.
-        # (A place of -inf, past the last visible logit, is reached by visible ones alone.)
-        floor = tl.maximum(place, -3.0e38)[:, None]
         deepest = t3 if DEPTH == 4 else (t2 if DEPTH == 3 else (t1 if DEPTH == 2 else t0))
-        tally = (t0 >= floor).to(tl.int32) + (deepest >= floor).to(tl.int32) * 65536
-        if DEPTH > 1:
-            tally += (t1 >= floor).to(tl.int32)
-        if DEPTH > 2:
-            tally += (t2 >= floor).to(tl.int32)
-        if DEPTH > 3:
-            tally += (t3 >= floor).to(tl.int32)
-        tally = tl.sum(tally, 1)
-        doubtful = tally % 65536 > top
-        if tl.cdiv(end, BN) > DEPTH:
+        if CODE_BITS > 0:
+            slots = tl.arange(0, BN)
+            picks = PICKS + (head * N + rows) * TOP
+            above = tl.full([BM], float("inf"), tl.float32)
+            for rank in tl.static_range(TOP - 1):
+                a0, a1, a2, a3, above, key = _pop_one(a0, a1, a2, a3, slots, BN, CODE_BITS, DEPTH)
+                tl.store(picks + rank, key, mask=inside)
+            a0, a1, a2, a3, place, last_key = _pop_one(a0, a1, a2, a3, slots, BN, CODE_BITS, DEPTH)
+            a0, a1, a2, a3, below, next_key = _pop_one(a0, a1, a2, a3, slots, BN, CODE_BITS, DEPTH)
+            # What the code can have changed, of both logits; too near for that is in doubt.
+            margin = tl.abs(place) * (1 << CODE_BITS) / 2097152.0 + 1.0e-37
+            visible = below > -2.9e38
+            near = visible & (place - below <= margin) & inside
             # Where the deepest logit of a slot is a candidate, what the slot hides may be one, too.
-            doubtful = doubtful | (tally >= 65536)
+            doubtful = (tl.max(deepest, 1) >= place - margin) & (tl.cdiv(end, BN) > DEPTH)
+            if tl.max(near.to(tl.int32)) > 0:
+                third = tl.max(a0, 1)
+                exact = _product(q, K, k_m, last_key, near, d, D)
+                next_exact = _product(q, K, k_m, next_key, near, d, D)
+                tie = tl.abs(exact - next_exact) <= tl.abs(exact) / 1048576.0 + 1.0e-37
+                doubtful = doubtful | (near & (tie | (above - place <= margin) | (below - third <= margin)))
+                last_key = tl.where(near & (next_exact > exact), next_key, last_key)
+                place = tl.where(near, tl.maximum(exact, next_exact), place)
+                below = tl.where(near, tl.minimum(exact, next_exact), below)
+            tl.store(picks + TOP - 1, last_key, mask=inside)
+            doubtful = doubtful & visible
+            # To be counted through, a row starts below all that may be the k-th.
+            place = tl.where(doubtful, place - 2.0 * margin, place)
+            place = tl.where(place > -2.9e38, place, float("-inf"))
+            below = tl.where(visible, below, float("-inf"))
+        else:
+            place = tl.max(a0, 1)
+            if TOP > 0:
+                for _ in tl.static_range(TOP - 1):
+                    a0, a1, a2, a3, place = _pop(a0, a1, a2, a3, place, DEPTH)
+            else:
+                for _ in range(top - 1):
+                    a0, a1, a2, a3, place = _pop(a0, a1, a2, a3, place, DEPTH)
+            below = tl.max(tl.where(a0 == place[:, None], a1, a0), 1)
+            # One reduction for both: how many candidates reach the place, and in how many slots the deepest one does.
+            # (A place of -inf, past the last visible logit, is reached by visible ones alone.)
+            floor = tl.maximum(place, -3.0e38)[:, None]
+            tally = (t0 >= floor).to(tl.int32) + (deepest >= floor).to(tl.int32) * 65536
+            if DEPTH > 1:
+                tally += (t1 >= floor).to(tl.int32)
+            if DEPTH > 2:
+                tally += (t2 >= floor).to(tl.int32)
+            if DEPTH > 3:
+                tally += (t3 >= floor).to(tl.int32)
+            tally = tl.sum(tally, 1)
+            doubtful = tally % 65536 > top
+            if tl.cdiv(end, BN) > DEPTH:
+                # Where the deepest logit of a slot is a candidate, what the slot hides may be one, too.
+                doubtful = doubtful | (tally >= 65536)
+        # Rows past the end are all ties, and nobody reads them.
+        doubtful = doubtful & inside
 
     high = place
     cut = tl.full([BM], 2147483647, tl.int32)
@@ -245,6 +326,24 @@ def select_kernel(
         between = tl.where(between > place, between, next_above)
         high = tl.where(tied, between, place)
         cut = tl.where(tied, last, cut)
+        if CODE_BITS > 0:
+            filled = tl.zeros([BM], tl.int32)
+            for start in tl.range(0, end, BN, num_stages=1):
+                s = _tile(
+                    q, K, k_m, start, rows, d, line_words, COLUMN_WORDS, VISIBLE, visible_n, visible_m, BIAS, bias_n,
+                    bias_m, factor, sigma, N, M, D, BLOCK_D, BN, HAS_VISIBLE, HAS_BIAS, NOISE, CAUSAL, True,
+                )  # fmt: skip
+                columns = (start + tl.arange(0, BN))[None, :]
+                reached = (s > place[:, None]) | ((s == place[:, None]) & ((columns <= last[:, None]) | ~tied[:, None]))
+                hit = reached & (s > float("-inf")) & doubtful[:, None]
+                left = tl.max(hit.to(tl.int32))
+                while left > 0:
+                    first = tl.min(tl.where(hit, columns, 2147483647), 1)
+                    found = first < 2147483647
+                    tl.store(PICKS + (head * N + rows) * TOP + filled, first, mask=found & (filled < TOP))
+                    filled += found.to(tl.int32)
+                    hit = hit & (columns != first[:, None])
+                    left = tl.max(hit.to(tl.int32))
         if tl.max(tied.to(tl.int32)) > 0:
             # Every program of the head that gets here writes the same value.
             tl.store(TIED + head, 1)

@@ -1,0 +1,316 @@
+# mypy: ignore-errors
+"""Hard masking on top of attention that ran without it: the few logits that a row loses are amended afterwards.
+
+Attention with a log-sum-exp tells all it takes. Where a row loses keys with weights w, each filled with weight f (that of
+a logit 0, or 0), its output and normaliser are
+
+    O' = (O + sum (f - w) v) / (1 + sum (f - w)),    Z' = Z (1 + sum (f - w)),
+
+and the plain backward, given O' and Z', is right for every kept logit; of a lost one it needs the wrong weight and
+gradient taken back. About k p keys of a row are touched, whatever the length. Taking back cancels: a row that lost more
+than LIMIT of its weight is left to the kernels that decide at every logit (`listed rows`), and takes no part here: its
+log-sum-exp is +inf, which makes all its weights vanish in the plain backward.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from .hashing import joined
+from .logits import SIZES, load_tile, load_words
+
+#: Of a row's weight; rounding errors grow by 1 / (1 - LIMIT).
+LIMIT = tl.constexpr(0.25)
+#: A fill that outweighs everything else by more is left to the other kernels, before it overflows.
+HEAVIEST = tl.constexpr(1.0e6)
+
+
+@triton.jit
+def _gather(base, positions, stride, features, wanted, SIZE: tl.constexpr):
+    """Rows of a tensor [length, SIZE], in float32; zeros, and no memory traffic, where they are not wanted."""
+    place = base + positions[:, None].to(tl.int64) * stride + features[None, :]
+    return tl.load(place, mask=wanted[:, None] & (features[None, :] < SIZE), other=0.0).to(tl.float32)
+
+
+@triton.jit
+def _is_lost(PICKS, WORDS, words, lines, inside, rank, limit, LINES, TOP: tl.constexpr):
+    """The key of this rank in every row, and whether the row loses it."""
+    key = tl.load(PICKS + lines * TOP + rank, mask=inside, other=-1)
+    candidate = inside & (key >= 0)
+    word = load_words(WORDS + LINES, key, candidate)
+    return key, candidate & (joined(words, word) <= limit)
+
+
+@triton.jit(do_not_specialize=[*SIZES])
+def amend_output_kernel(
+    Q,
+    K,
+    V,
+    OUT,
+    PLAIN_LSE,
+    LSE,
+    PICKS,
+    LOST,
+    WORDS,
+    LIMITS,
+    q_b,
+    q_h,
+    q_n,
+    k_b,
+    k_h,
+    k_m,
+    v_b,
+    v_h,
+    v_m,
+    out_b,
+    out_h,
+    out_n,
+    scale,
+    H,
+    GROUP,
+    N,
+    LINES,
+    SPAN,
+    D: tl.constexpr,
+    E: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_E: tl.constexpr,
+    BM: tl.constexpr,
+    TOP: tl.constexpr,
+    ZERO: tl.constexpr,
+):
+    """Program: some rows of one head. Amends `OUT`, writes `LSE`, and `LOST` [rows, TOP]: the keys to amend, or -1."""
+    tiles = tl.cdiv(N, BM)
+    head = (tl.program_id(0) // tiles).to(tl.int64)
+    b = head // H
+    h = head % H
+    rows = (tl.program_id(0) % tiles) * BM + tl.arange(0, BM)
+    inside = rows < N
+    lines = head * N + rows
+    d = tl.arange(0, BLOCK_D)
+    e = tl.arange(0, BLOCK_E)
+    K += b * k_b + (h // GROUP) * k_h
+    V += b * v_b + (h // GROUP) * v_h
+    WORDS += SPAN  # slot 1, that of dropped logits
+    limit = tl.load(LIMITS + 1).to(tl.uint32, bitcast=True)
+    words = load_words(WORDS, lines, inside)
+    touched = tl.zeros([BM], tl.int1)
+    for rank in tl.static_range(TOP):
+        _, lost = _is_lost(PICKS, WORDS, words, lines, inside, rank, limit, LINES, TOP)
+        touched = touched | lost
+    lse = tl.load(PLAIN_LSE + lines, mask=inside, other=0.0)
+    q = _gather(Q + b * q_b + h * q_h, rows, q_n, d, touched, D)
+    fill = tl.exp(-lse) if ZERO else tl.zeros([BM], tl.float32)
+    gone = tl.zeros([BM], tl.float32)
+    change = tl.zeros([BM], tl.float32)
+    out_base = OUT + b * out_b + h * out_h
+    out = _gather(out_base, rows, out_n, e, touched, E)
+    for rank in tl.static_range(TOP):
+        key, lost = _is_lost(PICKS, WORDS, words, lines, inside, rank, limit, LINES, TOP)
+        k = _gather(K, key, k_m, d, lost, D)
+        weight = tl.where(lost, tl.exp(tl.sum(q * k, 1) * scale - lse), 0.0)
+        gain = tl.where(lost, fill - weight, 0.0)
+        gone += weight
+        change += gain
+        out += gain[:, None] * _gather(V, key, v_m, e, lost, E)
+    heavy = touched & ~((gone <= LIMIT) & (fill <= HEAVIEST))
+    light = touched & ~heavy
+    share = tl.where(light, 1.0 + change, 1.0)
+    place = out_base + rows[:, None].to(tl.int64) * out_n + e[None, :]
+    tl.store(place, (out / share[:, None]).to(OUT.dtype.element_ty), mask=light[:, None] & (e[None, :] < E))
+    tl.store(LSE + lines, tl.where(heavy, float("inf"), lse + tl.log(share)), mask=inside)
+    for rank in tl.static_range(TOP):
+        key, lost = _is_lost(PICKS, WORDS, words, lines, inside, rank, limit, LINES, TOP)
+        tl.store(LOST + lines * TOP + rank, tl.where(lost & light, key, -1), mask=inside)
+
+
+@triton.jit(do_not_specialize=["N"])
+def list_rows_kernel(LSE, ROWS, COUNTS, N, BLOCK: tl.constexpr):
+    """Program: one head. Its rows with a log-sum-exp of +inf, in order, and how many they are."""
+    head = tl.program_id(0).to(tl.int64)
+    count = 0
+    for start in range(0, N, BLOCK):
+        rows = start + tl.arange(0, BLOCK)
+        chosen = tl.load(LSE + head * N + rows, mask=rows < N, other=0.0) == float("inf")
+        number = count + tl.cumsum(chosen.to(tl.int32), 0) - 1
+        tl.store(ROWS + head * N + number, rows, mask=chosen)
+        count += tl.sum(chosen.to(tl.int32), 0)
+    tl.store(COUNTS + head, count)
+
+
+@triton.jit(do_not_specialize=[*SIZES, "KEY_TILES"])
+def amend_queries_kernel(
+    Q,
+    K,
+    V,
+    OUT,
+    GRAD,
+    LSE,
+    LOST,
+    DQ,
+    KEY_SHARES,
+    VALUE_SHARES,
+    TALLY,
+    q_b,
+    q_h,
+    q_n,
+    k_b,
+    k_h,
+    k_m,
+    v_b,
+    v_h,
+    v_m,
+    out_b,
+    out_h,
+    out_n,
+    grad_b,
+    grad_h,
+    grad_n,
+    dq_b,
+    dq_h,
+    dq_n,
+    scale,
+    H,
+    GROUP,
+    N,
+    KEY_TILES,
+    D: tl.constexpr,
+    E: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_E: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    TOP: tl.constexpr,
+    ZERO: tl.constexpr,
+):
+    """Program: some rows of one head. Amends `DQ`; writes what keys and values owe, and counts it by tiles of keys.
+
+    `KEY_SHARES` and `VALUE_SHARES` [rows, TOP]: what the lost key's gradient gets of the row's query, and its value's of
+    the row's output gradient.
+    """
+    tiles = tl.cdiv(N, BM)
+    head = (tl.program_id(0) // tiles).to(tl.int64)
+    b = head // H
+    h = head % H
+    rows = (tl.program_id(0) % tiles) * BM + tl.arange(0, BM)
+    inside = rows < N
+    lines = head * N + rows
+    d = tl.arange(0, BLOCK_D)
+    e = tl.arange(0, BLOCK_E)
+    K += b * k_b + (h // GROUP) * k_h
+    V += b * v_b + (h // GROUP) * v_h
+    touched = tl.zeros([BM], tl.int1)
+    for rank in tl.static_range(TOP):
+        touched = touched | (tl.load(LOST + lines * TOP + rank, mask=inside, other=-1) >= 0)
+    q = _gather(Q + b * q_b + h * q_h, rows, q_n, d, touched, D)
+    grad = _gather(GRAD + b * grad_b + h * grad_h, rows, grad_n, e, touched, E)
+    delta = tl.sum(_gather(OUT + b * out_b + h * out_h, rows, out_n, e, touched, E) * grad, 1)
+    lse = tl.load(LSE + lines, mask=touched, other=0.0)
+    fill = tl.exp(-lse) if ZERO else tl.zeros([BM], tl.float32)
+    dq_base = DQ + b * dq_b + h * dq_h
+    dq = _gather(dq_base, rows, dq_n, d, touched, D)
+    for rank in tl.static_range(TOP):
+        key = tl.load(LOST + lines * TOP + rank, mask=inside, other=-1)
+        lost = key >= 0
+        k = _gather(K, key, k_m, d, lost, D)
+        weight = tl.exp(tl.sum(q * k, 1) * scale - lse)
+        slope = tl.sum(grad * _gather(V, key, v_m, e, lost, E), 1) - delta
+        share = -weight * slope * scale
+        dq += tl.where(lost, share, 0.0)[:, None] * k
+        tl.store(KEY_SHARES + lines * TOP + rank, share, mask=lost)
+        tl.store(VALUE_SHARES + lines * TOP + rank, fill - weight, mask=lost)
+        tl.atomic_add(TALLY + head * KEY_TILES + key // BN, 1, mask=lost, sem="relaxed")
+    place = dq_base + rows[:, None].to(tl.int64) * dq_n + d[None, :]
+    tl.store(place, dq.to(DQ.dtype.element_ty), mask=touched[:, None] & (d[None, :] < D))
+
+
+@triton.jit(do_not_specialize=["N", "KEY_TILES", "total"])
+def sort_lost_kernel(LOST, CURSORS, ENTRIES, N, KEY_TILES, total, BN: tl.constexpr, TOP: tl.constexpr, BLOCK: tl.constexpr):
+    """Program: some of all lost keys. Writes each one's place in `LOST` into its tile's part of `ENTRIES`."""
+    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    key = tl.load(LOST + place, mask=place < total, other=-1)
+    lost = key >= 0
+    head = place // (N * TOP)
+    at = tl.atomic_add(CURSORS + head * KEY_TILES + key // BN, 1, mask=lost, sem="relaxed")
+    tl.store(ENTRIES + head * N * TOP + at, (place - head * N * TOP).to(tl.int32), mask=lost)
+
+
+@triton.jit(do_not_specialize=[*SIZES, "KEY_TILES"])
+def amend_keys_kernel(
+    Q,
+    GRAD,
+    LOST,
+    KEY_SHARES,
+    VALUE_SHARES,
+    TALLY,
+    ENDS,
+    ENTRIES,
+    DK,
+    DV,
+    q_b,
+    q_h,
+    q_n,
+    grad_b,
+    grad_h,
+    grad_n,
+    dk_b,
+    dk_h,
+    dk_m,
+    dv_b,
+    dv_h,
+    dv_m,
+    HK,
+    GROUP,
+    N,
+    M,
+    KEY_TILES,
+    D: tl.constexpr,
+    E: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_E: tl.constexpr,
+    BN: tl.constexpr,
+    BLOCK: tl.constexpr,
+    TOP: tl.constexpr,
+):
+    """Program: one tile of keys of one key head; adds what its rows owe to the gradients of keys and values."""
+    key_head = (tl.program_id(0) // KEY_TILES).to(tl.int64)
+    tile = tl.program_id(0) % KEY_TILES
+    owed = 0
+    for member in range(GROUP):
+        owed += tl.load(TALLY + (key_head * GROUP + member) * KEY_TILES + tile)
+    if owed == 0:
+        return
+    b = key_head // HK
+    hk = key_head % HK
+    columns = tile * BN + tl.arange(0, BN)
+    inside = columns < M
+    d = tl.arange(0, BLOCK_D)
+    e = tl.arange(0, BLOCK_E)
+    dk_base = DK + b * dk_b + hk * dk_h
+    dv_base = DV + b * dv_b + hk * dv_h
+    dk = load_tile(dk_base, columns[:, None], dk_m, d[None, :], M, D, BLOCK_D, True).to(tl.float32)
+    dv = load_tile(dv_base, columns[:, None], dv_m, e[None, :], M, E, BLOCK_E, True).to(tl.float32)
+    for member in range(GROUP):
+        h = hk * GROUP + member
+        head = key_head * GROUP + member
+        end = tl.load(ENDS + head * KEY_TILES + tile)
+        begin = end - tl.load(TALLY + head * KEY_TILES + tile)
+        for start in tl.range(begin, end, BLOCK):
+            number = start + tl.arange(0, BLOCK)
+            known = number < end
+            entry = tl.load(ENTRIES + head * N * TOP + number, mask=known, other=0)
+            row = entry // TOP
+            place = head * N * TOP + entry
+            key = tl.load(LOST + place, mask=known, other=-1)
+            mine = columns[:, None] == key[None, :]
+            q = _gather(Q + b * q_b + h * q_h, row, q_n, d, known, D).to(Q.dtype.element_ty)
+            share = tl.load(KEY_SHARES + place, mask=known, other=0.0)
+            dk = tl.dot(tl.where(mine, share[None, :], 0.0).to(q.dtype), q, dk)
+            grad = _gather(GRAD + b * grad_b + h * grad_h, row, grad_n, e, known, E).to(GRAD.dtype.element_ty)
+            share = tl.load(VALUE_SHARES + place, mask=known, other=0.0)
+            dv = tl.dot(tl.where(mine, share[None, :], 0.0).to(grad.dtype), grad, dv)
+    dk_place = dk_base + columns[:, None].to(tl.int64) * dk_m + d[None, :]
+    tl.store(dk_place, dk.to(DK.dtype.element_ty), mask=inside[:, None] & (d[None, :] < D))
+    dv_place = dv_base + columns[:, None].to(tl.int64) * dv_m + e[None, :]
+    tl.store(dv_place, dv.to(DV.dtype.element_ty), mask=inside[:, None] & (e[None, :] < E))

@@ -1,0 +1,180 @@
+# mypy: ignore-errors
+"""Launch hard masking on top of torch's own attention: `amend` tells what is computed."""
+
+from __future__ import annotations
+
+import torch
+import triton
+from torch import Tensor
+
+from .. import library_attention
+from ..fused_call import Call, empty_notes
+from ..inputs import laid_out, unit_stride
+from .amend import amend_keys_kernel, amend_output_kernel, amend_queries_kernel, list_rows_kernel, sort_lost_kernel
+from .blur import on_device
+from .launch import (
+    OPTIONS,
+    Listed,
+    Notes,
+    block,
+    common_arguments,
+    make_tables,
+    run_forward,
+    run_key,
+    run_query,
+    run_select,
+    strides,
+)
+from .tiles import backward_tiles, forward_tiles, select_tiles
+
+#: Rows of a program that amends rows, keys of one that amends keys, and lost keys that it takes at a time.
+_ROWS, _KEYS, _LOST = 32, 64, 32
+
+
+def forward(q: Tensor, k: Tensor, v: Tensor, call: Call, kind: str) -> tuple[Tensor, ...]:
+    """Output; the log-sum-exp of amended rows, as torch's kernel has it, +inf in listed ones; that of listed rows, in units
+    of log2; the keys that amended rows lost [B, H, N, k], -1 for none; and the notes for listed rows.
+    """
+    memory = torch.empty_like(q, device="meta")
+    q, k, v = (unit_stride(x) for x in (q, k, v))
+    output, plain_lse = library_attention.forward(kind, q, k, v, call.is_causal, call.scale)
+    output, plain_lse = laid_out(output, memory), plain_lse.contiguous()
+    lse, listed_lse = torch.empty_like(plain_lse), q.new_empty(q.shape[:-1], dtype=torch.float32)
+    lost, picks = (q.new_empty(*q.shape[:-1], call.top, dtype=torch.int32) for _ in range(2))
+    notes = Notes(*empty_notes(q, k, call.drop, call.top))
+    with on_device(q):
+        tables = make_tables(q, k.shape[2], call)
+        common = common_arguments(q, k, call)
+        run_select(q, k, call, tables, notes, common, select_tiles(q, k, call.top), picks)
+        lines = q.shape[0] * q.shape[1] * q.shape[2]
+        amend_output_kernel[(triton.cdiv(q.shape[2], _ROWS) * q.shape[0] * q.shape[1],)](
+            q,
+            k,
+            v,
+            output,
+            plain_lse,
+            lse,
+            picks,
+            lost,
+            tables.words,
+            tables.limits,
+            *strides(q, k, v, output),
+            call.scale,
+            q.shape[1],
+            q.shape[1] // k.shape[1],
+            q.shape[2],
+            lines,
+            lines + k.shape[2],
+            **_sizes(q, v, call),
+            BM=_ROWS,
+            ZERO=call.drop == "zero",
+            **OPTIONS,
+        )
+        listed = list_rows(lse, q)
+        run_forward(q, k, v, output, listed_lse, call, tables, notes, common, forward_tiles(q, k, v), listed)
+    return output, lse, listed_lse, lost, *notes
+
+
+def backward(
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    output: Tensor,
+    lse: Tensor,
+    listed_lse: Tensor,
+    lost: Tensor,
+    notes: Notes,
+    call: Call,
+    kind: str,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of q, k and v, in their memory orders."""
+    memory = [torch.empty_like(x, device="meta") for x in (q, k, v)]
+    grad, q, k, v, output = (unit_stride(x) for x in (grad, q, k, v, output))
+    found = library_attention.backward(kind, grad, q, k, v, output, lse, call.is_causal, call.scale)
+    d_q, d_k, d_v = (laid_out(x, as_told) for x, as_told in zip(found, memory, strict=True))
+    delta = torch.empty_like(listed_lse)
+    with on_device(q):
+        _amend_gradients(grad, q, k, v, output, lse, lost, (d_q, d_k, d_v), call)
+        tables = make_tables(q, k.shape[2], call)
+        common = common_arguments(q, k, call)
+        listed = list_rows(lse, q)
+        for_queries, for_keys = backward_tiles(q, k, v)
+        shared = (call, tables, notes, common)
+        run_query(grad, q, k, v, output, listed_lse, delta, d_q, *shared, for_queries, listed)
+        run_key(grad, q, k, v, listed_lse, delta, d_k, d_v, *shared, for_keys, listed)
+    return d_q, d_k, d_v
+
+
+def list_rows(lse: Tensor, q: Tensor) -> Listed:
+    """The rows that the amending kernel left."""
+    batch, heads, rows, _ = q.shape
+    listed = Listed(*(q.new_empty(shape, dtype=torch.int32) for shape in ((batch, heads, rows), (batch, heads))))
+    list_rows_kernel[(batch * heads,)](lse, *listed, rows, BLOCK=min(1024, triton.next_power_of_2(rows)))
+    return listed
+
+
+def _amend_gradients(grad, q, k, v, output, lse, lost, gradients, call: Call) -> None:
+    """Take back what the plain backward did for lost keys. Sums in the order in which atomics come, as it does itself."""
+    d_q, d_k, d_v = gradients
+    batch, heads, rows, _ = q.shape
+    tiles = triton.cdiv(k.shape[2], _KEYS)
+    key_shares, value_shares = (torch.empty(lost.shape, dtype=torch.float32, device=q.device) for _ in range(2))
+    tally = torch.zeros(batch * heads, tiles, dtype=torch.int32, device=q.device)
+    group = heads // k.shape[1]
+    sizes = _sizes(q, v, call)
+    amend_queries_kernel[(triton.cdiv(rows, _ROWS) * batch * heads,)](
+        q,
+        k,
+        v,
+        output,
+        grad,
+        lse,
+        lost,
+        d_q,
+        key_shares,
+        value_shares,
+        tally,
+        *strides(q, k, v, output, grad, d_q),
+        call.scale,
+        heads,
+        group,
+        rows,
+        tiles,
+        **sizes,
+        BM=_ROWS,
+        BN=_KEYS,
+        ZERO=call.drop == "zero",
+        **OPTIONS,
+    )
+    ends = tally.cumsum(-1, dtype=torch.int32)
+    entries = torch.empty_like(lost)
+    sort_lost_kernel[(triton.cdiv(lost.numel(), 1024),)](
+        lost, ends - tally, entries, rows, tiles, lost.numel(), BN=_KEYS, TOP=call.top, BLOCK=1024
+    )
+    amend_keys_kernel[(tiles * batch * k.shape[1],)](
+        q,
+        grad,
+        lost,
+        key_shares,
+        value_shares,
+        tally,
+        ends,
+        entries,
+        d_k,
+        d_v,
+        *strides(q, grad, d_k, d_v),
+        k.shape[1],
+        group,
+        rows,
+        k.shape[2],
+        tiles,
+        **sizes,
+        BN=_KEYS,
+        BLOCK=_LOST,
+        **OPTIONS,
+    )
+
+
+def _sizes(q: Tensor, v: Tensor, call: Call) -> dict[str, int]:
+    return {"D": q.shape[-1], "E": v.shape[-1], "BLOCK_D": block(q), "BLOCK_E": block(v), "TOP": call.top}
