@@ -34,12 +34,35 @@ def _gather(base, positions, stride, features, wanted, SIZE: tl.constexpr):
 
 
 @triton.jit
-def _is_lost(PICKS, WORDS, words, lines, inside, rank, limit, LINES, TOP: tl.constexpr):
-    """The key of this rank in every row, and whether the row loses it."""
-    key = tl.load(PICKS + lines * TOP + rank, mask=inside, other=-1)
-    candidate = inside & (key >= 0)
+def _is_lost(key, WORDS, words, limit, LINES):
+    """Whether each row's draw drops this key; never where it is -1."""
+    candidate = key >= 0
     word = load_words(WORDS + LINES, key, candidate)
-    return key, candidate & (joined(words, word) <= limit)
+    return candidate & (joined(words, word) <= limit)
+
+
+@triton.jit
+def _last_pick(
+    PICKS, Q, K, LOW, HIGH, CUT, rows, lines, inside, q_n, k_m, d, scale, D: tl.constexpr, TOP: tl.constexpr
+):
+    """The key of the last place: the larger of two rivals, or the first of equal ones. Notes what tells them apart."""
+    key = tl.load(PICKS + lines * (TOP + 1) + TOP - 1, mask=inside, other=-1)
+    rival = tl.load(PICKS + lines * (TOP + 1) + TOP, mask=inside, other=-1)
+    contested = rival >= 0
+    if tl.max(contested.to(tl.int32)) > 0:
+        q = _gather(Q, rows, q_n, d, contested, D)
+        mine = tl.sum(q * _gather(K, key, k_m, d, contested, D), 1) * scale
+        other = tl.sum(q * _gather(K, rival, k_m, d, contested, D), 1) * scale
+        # As near as rounding may bring equal ones.
+        slack = tl.maximum(tl.abs(mine), tl.abs(other)) / 1048576.0 + 1.0e-37
+        tie = tl.abs(mine - other) <= slack
+        loses = contested & tl.where(tie, rival < key, other > mine)
+        larger = tl.maximum(mine, other)
+        tl.store(LOW + lines, tl.where(tie, tl.minimum(mine, other) - slack, 0.5 * mine + 0.5 * other), mask=contested)
+        tl.store(HIGH + lines, tl.where(tie, larger + slack, larger), mask=contested)
+        tl.store(CUT + lines, tl.where(tie, tl.minimum(key, rival), 2147483647), mask=contested)
+        key = tl.where(loses, rival, key)
+    return key
 
 
 @triton.jit(do_not_specialize=[*SIZES])
@@ -54,6 +77,9 @@ def amend_output_kernel(
     LOST,
     WORDS,
     LIMITS,
+    LOW,
+    HIGH,
+    CUT,
     q_b,
     q_h,
     q_n,
@@ -95,19 +121,22 @@ def amend_output_kernel(
     WORDS += SPAN  # slot 1, that of dropped logits
     limit = tl.load(LIMITS + 1).to(tl.uint32, bitcast=True)
     words = load_words(WORDS, lines, inside)
-    touched = tl.zeros([BM], tl.int1)
-    for rank in tl.static_range(TOP):
-        _, lost = _is_lost(PICKS, WORDS, words, lines, inside, rank, limit, LINES, TOP)
-        touched = touched | lost
+    Q += b * q_b + h * q_h
+    last = _last_pick(PICKS, Q, K, LOW, HIGH, CUT, rows, lines, inside, q_n, k_m, d, scale * 1.4426950408889634, D, TOP)
+    touched = _is_lost(last, WORDS, words, limit, LINES)
+    for rank in tl.static_range(TOP - 1):
+        key = tl.load(PICKS + lines * (TOP + 1) + rank, mask=inside, other=-1)
+        touched = touched | _is_lost(key, WORDS, words, limit, LINES)
     lse = tl.load(PLAIN_LSE + lines, mask=inside, other=0.0)
-    q = _gather(Q + b * q_b + h * q_h, rows, q_n, d, touched, D)
+    q = _gather(Q, rows, q_n, d, touched, D)
     fill = tl.exp(-lse) if ZERO else tl.zeros([BM], tl.float32)
     gone = tl.zeros([BM], tl.float32)
     change = tl.zeros([BM], tl.float32)
     out_base = OUT + b * out_b + h * out_h
     out = _gather(out_base, rows, out_n, e, touched, E)
     for rank in tl.static_range(TOP):
-        key, lost = _is_lost(PICKS, WORDS, words, lines, inside, rank, limit, LINES, TOP)
+        key = last if rank == TOP - 1 else tl.load(PICKS + lines * (TOP + 1) + rank, mask=inside, other=-1)
+        lost = _is_lost(key, WORDS, words, limit, LINES)
         k = _gather(K, key, k_m, d, lost, D)
         weight = tl.where(lost, tl.exp(tl.sum(q * k, 1) * scale - lse), 0.0)
         gain = tl.where(lost, fill - weight, 0.0)
@@ -121,7 +150,8 @@ def amend_output_kernel(
     tl.store(place, (out / share[:, None]).to(OUT.dtype.element_ty), mask=light[:, None] & (e[None, :] < E))
     tl.store(LSE + lines, tl.where(heavy, float("inf"), lse + tl.log(share)), mask=inside)
     for rank in tl.static_range(TOP):
-        key, lost = _is_lost(PICKS, WORDS, words, lines, inside, rank, limit, LINES, TOP)
+        key = last if rank == TOP - 1 else tl.load(PICKS + lines * (TOP + 1) + rank, mask=inside, other=-1)
+        lost = _is_lost(key, WORDS, words, limit, LINES)
         tl.store(LOST + lines * TOP + rank, tl.where(lost & light, key, -1), mask=inside)
 
 

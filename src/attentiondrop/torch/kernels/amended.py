@@ -27,8 +27,8 @@ from .launch import (
 )
 from .tiles import backward_tiles, forward_tiles, select_tiles
 
-#: Rows of a program that amends rows, keys of one that amends keys, and lost keys that it takes at a time.
-_ROWS, _KEYS, _LOST = 32, 64, 32
+#: Keys of a program that amends keys.
+_KEYS = 64
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor, call: Call, kind: str) -> tuple[Tensor, ...]:
@@ -40,14 +40,15 @@ def forward(q: Tensor, k: Tensor, v: Tensor, call: Call, kind: str) -> tuple[Ten
     output, plain_lse = library_attention.forward(kind, q, k, v, call.is_causal, call.scale)
     output, plain_lse = laid_out(output, memory), plain_lse.contiguous()
     lse, listed_lse = torch.empty_like(plain_lse), q.new_empty(q.shape[:-1], dtype=torch.float32)
-    lost, picks = (q.new_empty(*q.shape[:-1], call.top, dtype=torch.int32) for _ in range(2))
+    lost = q.new_empty(*q.shape[:-1], call.top, dtype=torch.int32)
+    picks = q.new_empty(*q.shape[:-1], call.top + 1, dtype=torch.int32)
     notes = Notes(*empty_notes(q, k, call.drop, call.top))
     with on_device(q):
         tables = make_tables(q, k.shape[2], call)
         common = common_arguments(q, k, call)
         run_select(q, k, call, tables, notes, common, select_tiles(q, k, call.top), picks)
         lines = q.shape[0] * q.shape[1] * q.shape[2]
-        amend_output_kernel[(triton.cdiv(q.shape[2], _ROWS) * q.shape[0] * q.shape[1],)](
+        amend_output_kernel[(triton.cdiv(q.shape[2], _rows(q, v)) * q.shape[0] * q.shape[1],)](
             q,
             k,
             v,
@@ -58,6 +59,9 @@ def forward(q: Tensor, k: Tensor, v: Tensor, call: Call, kind: str) -> tuple[Ten
             lost,
             tables.words,
             tables.limits,
+            notes.low,
+            notes.high,
+            notes.cut,
             *strides(q, k, v, output),
             call.scale,
             q.shape[1],
@@ -66,7 +70,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor, call: Call, kind: str) -> tuple[Ten
             lines,
             lines + k.shape[2],
             **_sizes(q, v, call),
-            BM=_ROWS,
+            BM=_rows(q, v),
             ZERO=call.drop == "zero",
             **OPTIONS,
         )
@@ -123,7 +127,7 @@ def _amend_gradients(grad, q, k, v, output, lse, lost, gradients, call: Call) ->
     tally = torch.zeros(batch * heads, tiles, dtype=torch.int32, device=q.device)
     group = heads // k.shape[1]
     sizes = _sizes(q, v, call)
-    amend_queries_kernel[(triton.cdiv(rows, _ROWS) * batch * heads,)](
+    amend_queries_kernel[(triton.cdiv(rows, _rows(q, v)) * batch * heads,)](
         q,
         k,
         v,
@@ -142,7 +146,7 @@ def _amend_gradients(grad, q, k, v, output, lse, lost, gradients, call: Call) ->
         rows,
         tiles,
         **sizes,
-        BM=_ROWS,
+        BM=_rows(q, v),
         BN=_KEYS,
         ZERO=call.drop == "zero",
         **OPTIONS,
@@ -171,9 +175,14 @@ def _amend_gradients(grad, q, k, v, output, lse, lost, gradients, call: Call) ->
         tiles,
         **sizes,
         BN=_KEYS,
-        BLOCK=_LOST,
+        BLOCK=_rows(q, v),
         **OPTIONS,
     )
+
+
+def _rows(q: Tensor, v: Tensor) -> int:
+    """That a program which amends rows takes, and lost keys that one which amends keys takes at a time."""
+    return 32 if max(block(q), block(v)) <= 64 else 16
 
 
 def _sizes(q: Tensor, v: Tensor, call: Call) -> dict[str, int]:

@@ -119,7 +119,7 @@ def backward(
 def run_select(
     q, k, call: Call, tables: Tables, notes: Notes, common: Common, tiles: Tiles, picks: Tensor | None = None
 ) -> None:
-    """The sweep of hard masking that fills `notes.low`, `high`, `cut` and `tied`, and `picks` [B, H, N, k] if given."""
+    """The sweep of hard masking that fills `notes.low`, `high`, `cut` and `tied`, and `picks` [B, H, N, k + 1]."""
     notes.tied.zero_()
     select_kernel[_grid(q, tiles.rows)](
         q,

@@ -6,8 +6,8 @@ reductions; the k largest of a row are popped from those candidates at the end. 
 may hide one more, and equal logits are popped together: such rows are counted through again, exactly, at the end.
 
 Where the keys themselves are wanted (CODE_BITS > 0), the lowest bits of a logit make room for the number of its tile,
-which together with the slot is the key. Two logits that these bits could have put into the wrong order, and that stand
-on either side of the k-th place, are computed again and compared.
+which together with the slot is the key. Two logits that these bits could have put into the wrong order, on either side
+of the k-th place, are named as rivals; who reads the keys compares them.
 """
 
 from __future__ import annotations
@@ -94,14 +94,6 @@ def _pop_one(a0, a1, a2, a3, slots, BN: tl.constexpr, CODE_BITS: tl.constexpr, D
     return a0, a1, a2, a3, place, key
 
 
-@triton.jit
-def _product(q, K, k_m, key, wanted, d, D: tl.constexpr):
-    """The products of some rows with one key each."""
-    place = K + key[:, None].to(tl.int64) * k_m + d[None, :]
-    k = tl.load(place, mask=wanted[:, None] & (d[None, :] < D), other=0.0)
-    return tl.sum(q.to(tl.float32) * k.to(tl.float32), 1)
-
-
 @triton.jit(do_not_specialize=[*SIZES, "top"])
 def select_kernel(
     Q,
@@ -153,7 +145,8 @@ def select_kernel(
 ):
     """Program: one tile of rows of one head. Writes `LOW`, `HIGH`, `CUT` (see `is_dropped`), `TIED`.
 
-    With CODE_BITS also `PICKS` [rows, TOP], the keys of the TOP largest logits, in any order, -1 past the last visible.
+    With CODE_BITS also `PICKS` [rows, TOP + 1]: the keys of the TOP largest logits, in any order, -1 past the last
+    visible, then the rival of the last of them, or -1.
     """
     tiles = tl.cdiv(N, BM)
     head = (tl.program_id(0) // tiles).to(tl.int64)
@@ -224,29 +217,25 @@ def select_kernel(
         deepest = t3 if DEPTH == 4 else (t2 if DEPTH == 3 else (t1 if DEPTH == 2 else t0))
         if CODE_BITS > 0:
             slots = tl.arange(0, BN)
-            picks = PICKS + (head * N + rows) * TOP
-            above = tl.full([BM], float("inf"), tl.float32)
+            picks = PICKS + (head * N + rows) * (TOP + 1)
+            previous = tl.full([BM], float("inf"), tl.float32)
             for rank in tl.static_range(TOP - 1):
-                a0, a1, a2, a3, above, key = _pop_one(a0, a1, a2, a3, slots, BN, CODE_BITS, DEPTH)
+                a0, a1, a2, a3, previous, key = _pop_one(a0, a1, a2, a3, slots, BN, CODE_BITS, DEPTH)
                 tl.store(picks + rank, key, mask=inside)
             a0, a1, a2, a3, place, last_key = _pop_one(a0, a1, a2, a3, slots, BN, CODE_BITS, DEPTH)
             a0, a1, a2, a3, below, next_key = _pop_one(a0, a1, a2, a3, slots, BN, CODE_BITS, DEPTH)
-            # What the code can have changed, of both logits; too near for that is in doubt.
+            third = tl.max(a0, 1)
+            # What the code can have changed, of both logits; too near for that are rivals for the last place.
             margin = tl.abs(place) * (1 << CODE_BITS) / 2097152.0 + 1.0e-37
             visible = below > -2.9e38
-            near = visible & (place - below <= margin) & inside
-            # Where the deepest logit of a slot is a candidate, what the slot hides may be one, too.
-            doubtful = (tl.max(deepest, 1) >= place - margin) & (tl.cdiv(end, BN) > DEPTH)
-            if tl.max(near.to(tl.int32)) > 0:
-                third = tl.max(a0, 1)
-                exact = _product(q, K, k_m, last_key, near, d, D)
-                next_exact = _product(q, K, k_m, next_key, near, d, D)
-                tie = tl.abs(exact - next_exact) <= tl.abs(exact) / 1048576.0 + 1.0e-37
-                doubtful = doubtful | (near & (tie | (above - place <= margin) | (below - third <= margin)))
-                last_key = tl.where(near & (next_exact > exact), next_key, last_key)
-                place = tl.where(near, tl.maximum(exact, next_exact), place)
-                below = tl.where(near, tl.minimum(exact, next_exact), below)
+            near = visible & (place - below <= margin)
             tl.store(picks + TOP - 1, last_key, mask=inside)
+            tl.store(picks + TOP, tl.where(near, next_key, -1), mask=inside)
+            # More than two rivals are in doubt. And where the deepest logit of a slot is a candidate, what the slot
+            # hides may be one, too.
+            doubtful = near & ((previous - place <= margin) | (below - third <= margin))
+            if tl.cdiv(end, BN) > DEPTH:
+                doubtful = doubtful | (tl.max(deepest, 1) >= place - margin)
             doubtful = doubtful & visible
             # To be counted through, a row starts below all that may be the k-th.
             place = tl.where(doubtful, place - 2.0 * margin, place)
@@ -327,6 +316,7 @@ def select_kernel(
         high = tl.where(tied, between, place)
         cut = tl.where(tied, last, cut)
         if CODE_BITS > 0:
+            tl.store(PICKS + (head * N + rows) * (TOP + 1) + TOP, -1, mask=doubtful)
             filled = tl.zeros([BM], tl.int32)
             for start in tl.range(0, end, BN, num_stages=1):
                 s = _tile(
@@ -334,13 +324,13 @@ def select_kernel(
                     bias_m, factor, sigma, N, M, D, BLOCK_D, BN, HAS_VISIBLE, HAS_BIAS, NOISE, CAUSAL, True,
                 )  # fmt: skip
                 columns = (start + tl.arange(0, BN))[None, :]
-                reached = (s > place[:, None]) | ((s == place[:, None]) & ((columns <= last[:, None]) | ~tied[:, None]))
+                reached = (s > place[:, None]) | ((s == place[:, None]) & (columns <= tl.where(tied, last, 2147483647)[:, None]))
                 hit = reached & (s > float("-inf")) & doubtful[:, None]
                 left = tl.max(hit.to(tl.int32))
                 while left > 0:
                     first = tl.min(tl.where(hit, columns, 2147483647), 1)
                     found = first < 2147483647
-                    tl.store(PICKS + (head * N + rows) * TOP + filled, first, mask=found & (filled < TOP))
+                    tl.store(PICKS + (head * N + rows) * (TOP + 1) + filled, first, mask=found & (filled < TOP))
                     filled += found.to(tl.int32)
                     hit = hit & (columns != first[:, None])
                     left = tl.max(hit.to(tl.int32))
