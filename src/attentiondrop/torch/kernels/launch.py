@@ -131,7 +131,8 @@ def run_select(q, k, call: Call, tables: Tables, notes: Notes, common: Common, t
         BLOCK_D=_block(q),
         BM=tiles.rows,
         BN=tiles.columns,
-        DEPTH=min(tiles.depth, call.top),
+        # One more than k, where there is room: a slot that holds all of the k largest then shows what comes after them.
+        DEPTH=min(tiles.depth, call.top + 1),
         TOP=call.top if call.top <= 8 else 0,
         RAW=call.bias is None and call.streams[0] < 0 and call.scale > 0,
         BISECT=call.top >= BISECT_FROM,

@@ -197,6 +197,8 @@ def select_kernel(
         if tl.cdiv(end, BN) > DEPTH:
             # Where the deepest logit of a slot is a candidate, what the slot hides may be one, too.
             doubtful = doubtful | (tally >= 65536)
+        # Rows past the end are all ties, and nobody reads them.
+        doubtful = doubtful & inside
 
     high = place
     cut = tl.full([BM], 2147483647, tl.int32)
