@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .inputs import repeat_heads
 from .kernel_support import compute_capability
 
 _aten = torch.ops.aten
@@ -24,8 +25,8 @@ def choose(q: Tensor, k: Tensor, v: Tensor) -> str | None:
     if q.device.type != "cuda" or q.dtype not in (torch.float16, torch.bfloat16) or torch.version.hip is not None:
         return None
     size = q.shape[-1]
-    same = q.shape[1] == k.shape[1] == v.shape[1] and k.shape[-1] == v.shape[-1] == size
-    if not same or size % 8 or q.shape[2] < 2 or k.shape[2] < 2:
+    fits = k.shape[1] == v.shape[1] and k.shape[-1] == v.shape[-1] == size
+    if not fits or size % 8 or q.shape[2] < 2 or k.shape[2] < 2:
         return None
     return _kernel_for(q.device.index, size)
 
@@ -42,7 +43,8 @@ _kernel_for._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def forward(kind: str, q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: float) -> tuple[Tensor, Tensor]:
-    """Output [B, H, N, E] and the log-sum-exp in the kernel's own shape."""
+    """Output [B, H, N, E] and the log-sum-exp in the kernel's own shape. Grouped keys are repeated, as SDPA does it."""
+    k, v = (repeat_heads(x, q.shape[1]) for x in (k, v))
     if kind == "cpu":
         found = _aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, is_causal, scale=scale)
     elif kind == "cudnn":
@@ -69,10 +71,13 @@ def backward(
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of q, k and v."""
+    groups = k.shape[1]
+    k, v = (repeat_heads(x, q.shape[1]) for x in (k, v))
     if kind == "cpu":
-        return _aten._scaled_dot_product_flash_attention_for_cpu_backward(
+        d_q, d_k, d_v = _aten._scaled_dot_product_flash_attention_for_cpu_backward(
             grad, q, k, v, output, lse, 0.0, is_causal, scale=scale
         )
+        return d_q, _sum_groups(d_k, groups), _sum_groups(d_v, groups)
     rows, columns = q.shape[2], k.shape[2]
     unused = torch.zeros((), dtype=torch.int64, device=q.device)
     if kind == "cudnn":
@@ -83,4 +88,9 @@ def backward(
         d_q, d_k, d_v = _aten._scaled_dot_product_flash_attention_backward(
             grad, q, k, v, output, lse, None, None, rows, columns, 0.0, is_causal, unused, unused, scale=scale
         )
-    return d_q, d_k, d_v
+    return d_q, _sum_groups(d_k, groups), _sum_groups(d_v, groups)
+
+
+def _sum_groups(grad: Tensor, groups: int) -> Tensor:
+    """The gradient of keys or values that several heads share."""
+    return grad if grad.shape[1] == groups else grad.unflatten(1, (groups, -1)).sum(2)
