@@ -48,7 +48,8 @@ def blurred_attention(inputs: Inputs, plan: Plan, visibility: Visibility, bias: 
         return _attend(inputs, inputs.q, inputs.k, visibility, bias)
     if visibility.causal:
         return causal_blurred_attention(inputs, plan.blurs[0], visibility.keys)
-    if _in_one_kernel(inputs, plan.blurs, bias) and visibility.keys is None:
+    alone = visibility.keys is None and inputs.q.shape[1] == inputs.k.shape[1]
+    if _in_one_kernel(inputs, plan.blurs, bias) and alone:
         kind = library_attention.choose(inputs.q, inputs.k, inputs.v)
         if kind is not None:
             return _blurred_in_one(inputs, plan.blurs[0], kind)

@@ -1,7 +1,8 @@
 """The fused paths: attention that never holds a tensor of the size of the logits.
 
-Two of them. Where only queries, keys and whole heads change, SDPA runs on blurred keys (`blur`). Where single logits or
-weights are decided on, the operator of `fused_ops` does it inside: Triton kernels on CUDA, blocks of rows on a CPU.
+Three of them. Where only queries, keys and whole heads change, SDPA runs on blurred keys (`blur`). Where single logits
+or weights are decided on, the operator of `fused_ops` does it inside: Triton kernels on CUDA, blocks of rows on a CPU.
+And hard masking alone, on CUDA, amends the results of torch's own attention (`hard_sdpa`).
 """
 
 from __future__ import annotations
@@ -121,12 +122,13 @@ def _decided_inside(
     streams = [slot.stream for slot in slots]
     alone = visible is None and bias is None and all(stream < 0 for stream in (streams[0], *streams[2:]))
     library = hard_sdpa.kind_for(q, k, v, kind, top, visibility.causal, inputs.scale) if alone else ""
-    plan_numbers = (*_gates_and_rates(slots, seed, inputs.compute_dtype), streams, kind, top, visibility.causal)
+    gates, rates = _gates_and_rates(slots, seed, inputs.compute_dtype)
+    numbers = (seed, gates, rates, streams, kind, top, visibility.causal, inputs.scale)
     if library:
-        operator, masks, numbers = torch.ops.attentiondrop.hard_masked_attention, (), (inputs.scale, library)
+        results = torch.ops.attentiondrop.hard_masked_attention(q, k, v, *numbers, library)
     else:
-        operator, masks, numbers = torch.ops.attentiondrop.fused_attention, (visible, bias), (inputs.scale,)
-    output: Tensor = operator(q, k, v, *masks, seed, *plan_numbers, *numbers)[0]
+        results = torch.ops.attentiondrop.fused_attention(q, k, v, visible, bias, *numbers)
+    output: Tensor = results[0]
     return output
 
 

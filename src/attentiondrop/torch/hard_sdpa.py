@@ -47,9 +47,9 @@ def kind_for(q: Tensor, k: Tensor, v: Tensor, drop: str, top: int, is_causal: bo
     return library_attention.choose(q, k, v) or ""
 
 
-def _call(seed: Tensor, gates: Tensor | None, *numbers: Any) -> tuple[Call, str]:
-    *numbers, kind = numbers  # type: ignore[assignment]
-    return Call(None, None, seed, gates, *numbers), kind
+def _call(*plan: Any) -> tuple[Call, str]:
+    """What the kernels take, and which of torch's kernels runs."""
+    return Call(None, None, *plan[:-1]), plan[-1]
 
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, *plan: Any) -> tuple[Tensor, ...]:
@@ -62,9 +62,10 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, *plan: Any) -> tuple[Tensor, ...]:
 def _backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
     from .kernels import amended, launch
 
-    results, notes, plan = rest[:4], rest[4:9], rest[9:]
+    output, lse, listed_lse, lost = rest[:4]
+    call, kind = _call(*rest[9:])
     gradients: tuple[Tensor, Tensor, Tensor] = amended.backward(
-        grad, q, k, v, *results, launch.Notes(*notes), *_call(*plan)
+        grad, q, k, v, output, lse, listed_lse, lost, launch.Notes(*rest[4:9]), call, kind
     )
     return gradients
 

@@ -8,11 +8,11 @@ of one rounding.
 from __future__ import annotations
 
 import warnings
-from typing import Any
 
 import pytest
 import torch
-from parity import CASES, Case, errors
+from parity import CASES, Case
+from worst import Worst, dtypes, slow
 
 import attentiondrop as ad
 from attentiondrop.specs import Spec
@@ -48,44 +48,6 @@ QUICK = {
     "plain", "cross", "one key", "grouped", "causal", "causal, more queries", "key padding, blind sample", "longer",
     "additive with the lowest value", "causal and key padding as a mask", "bias and causal",
 }  # fmt: skip
-
-
-def slow(value: Any) -> Any:
-    """On a GPU always, in the interpreter, which takes minutes, by `make test-all`."""
-    return pytest.param(value, marks=pytest.mark.slow)
-
-
-class Worst:
-    """The largest error of each tensor over a grid of situations, for the fused path and for what it is measured by.
-
-    That is the eager path, and in 16 bits also plain SDPA on the same inputs: every fused attention rounds its weights and
-    the gradient of its logits to 16 bits, and finds delta from a rounded output, where eager rounds once, at the end.
-    """
-
-    def __init__(self) -> None:
-        self.known: dict[Any, float] = {}
-        self.fused: dict[Any, float] = {}
-
-    def add(self, spec: Spec, case: Case, dtype: torch.dtype, device: str, **options: Any) -> None:
-        eager = errors(spec, case, dtype, "eager", device, **options)
-        library = eager if dtype == torch.float32 else errors(ad.DropHead(0.0), case, dtype, "fused", device)
-        for name, error in errors(spec, case, dtype, "fused", device, **options).items():
-            # An eager error of 0 is a gradient that vanishes, and the error absolute: terms of size 1 that cancel.
-            assert eager[name] > 0 or error <= 16 * torch.finfo(dtype).eps, (str(spec), str(case), dtype, name, error)
-            if eager[name] > 0:
-                key = dtype, name
-                self.known[key] = max(self.known.get(key, 0.0), eager[name], library[name])
-                self.fused[key] = max(self.fused.get(key, 0.0), error)
-
-    def check(self) -> None:
-        for (dtype, name), error in self.fused.items():
-            allowed = 2 * max(self.known[dtype, name], torch.finfo(dtype).eps / 4)
-            assert error <= allowed, (dtype, name, error, allowed)
-
-
-def dtypes(device: str) -> list[torch.dtype]:
-    # The interpreter multiplies bfloat16 matrices wrongly.
-    return [torch.float32, torch.float16, torch.bfloat16] if device == "cuda" else [torch.float32, torch.float16]
 
 
 @pytest.mark.parametrize("spec", [slow(spec) if spec in SPECS[2:4] else spec for spec in SPECS], ids=str)

@@ -1,8 +1,8 @@
 # mypy: ignore-errors
 """Hard masking on top of attention that ran without it: the few logits that a row loses are amended afterwards.
 
-Attention with a log-sum-exp tells all it takes. Where a row loses keys with weights w, each filled with weight f (that of
-a logit 0, or 0), its output and normaliser are
+Attention with a log-sum-exp tells all it takes. Where a row loses keys with weights w, each filled with weight f (that
+of a logit 0, or 0), its output and normaliser are
 
     O' = (O + sum (f - w) v) / (1 + sum (f - w)),    Z' = Z (1 + sum (f - w)),
 
@@ -73,6 +73,8 @@ def amend_output_kernel(
     OUT,
     PLAIN_LSE,
     LSE,
+    LISTED_LSE,
+    KEEP,
     PICKS,
     LOST,
     WORDS,
@@ -106,7 +108,10 @@ def amend_output_kernel(
     TOP: tl.constexpr,
     ZERO: tl.constexpr,
 ):
-    """Program: some rows of one head. Amends `OUT`, writes `LSE`, and `LOST` [rows, TOP]: the keys to amend, or -1."""
+    """Program: some rows of one head. Amends `OUT`, writes `LSE`, and `LOST` [rows, TOP]: the keys to amend, or -1.
+
+    `LISTED_LSE` and `KEEP` are for rows that are left to other kernels; here they get a value that means nothing.
+    """
     tiles = tl.cdiv(N, BM)
     head = (tl.program_id(0) // tiles).to(tl.int64)
     b = head // H
@@ -129,7 +134,7 @@ def amend_output_kernel(
         touched = touched | _is_lost(key, WORDS, words, limit, LINES)
     lse = tl.load(PLAIN_LSE + lines, mask=inside, other=0.0)
     q = _gather(Q, rows, q_n, d, touched, D)
-    fill = tl.exp(-lse) if ZERO else tl.zeros([BM], tl.float32)
+    fill = tl.exp(tl.minimum(-lse, 80.0)) if ZERO else tl.zeros([BM], tl.float32)
     gone = tl.zeros([BM], tl.float32)
     change = tl.zeros([BM], tl.float32)
     out_base = OUT + b * out_b + h * out_h
@@ -138,7 +143,7 @@ def amend_output_kernel(
         key = last if rank == TOP - 1 else tl.load(PICKS + lines * (TOP + 1) + rank, mask=inside, other=-1)
         lost = _is_lost(key, WORDS, words, limit, LINES)
         k = _gather(K, key, k_m, d, lost, D)
-        weight = tl.where(lost, tl.exp(tl.sum(q * k, 1) * scale - lse), 0.0)
+        weight = tl.where(lost, tl.exp(tl.minimum(tl.sum(q * k, 1) * scale - lse, 0.0)), 0.0)
         gain = tl.where(lost, fill - weight, 0.0)
         gone += weight
         change += gain
@@ -147,8 +152,12 @@ def amend_output_kernel(
     light = touched & ~heavy
     share = tl.where(light, 1.0 + change, 1.0)
     place = out_base + rows[:, None].to(tl.int64) * out_n + e[None, :]
-    tl.store(place, (out / share[:, None]).to(OUT.dtype.element_ty), mask=light[:, None] & (e[None, :] < E))
+    out = tl.where(light[:, None], out / share[:, None], 0.0)
+    tl.store(place, out.to(OUT.dtype.element_ty), mask=light[:, None] & (e[None, :] < E))
     tl.store(LSE + lines, tl.where(heavy, float("inf"), lse + tl.log(share)), mask=inside)
+    tl.store(LISTED_LSE + lines, 0.0, mask=inside)
+    if not ZERO:
+        tl.store(KEEP + lines, -1, mask=inside)
     for rank in tl.static_range(TOP):
         key = last if rank == TOP - 1 else tl.load(PICKS + lines * (TOP + 1) + rank, mask=inside, other=-1)
         lost = _is_lost(key, WORDS, words, limit, LINES)
@@ -216,8 +225,8 @@ def amend_queries_kernel(
 ):
     """Program: some rows of one head. Amends `DQ`; writes what keys and values owe, and counts it by tiles of keys.
 
-    `KEY_SHARES` and `VALUE_SHARES` [rows, TOP]: what the lost key's gradient gets of the row's query, and its value's of
-    the row's output gradient.
+    `KEY_SHARES` and `VALUE_SHARES` [rows, TOP]: what the lost key's gradient gets of the row's query, and its value's
+    of the row's output gradient.
     """
     tiles = tl.cdiv(N, BM)
     head = (tl.program_id(0) // tiles).to(tl.int64)
@@ -237,14 +246,14 @@ def amend_queries_kernel(
     grad = _gather(GRAD + b * grad_b + h * grad_h, rows, grad_n, e, touched, E)
     delta = tl.sum(_gather(OUT + b * out_b + h * out_h, rows, out_n, e, touched, E) * grad, 1)
     lse = tl.load(LSE + lines, mask=touched, other=0.0)
-    fill = tl.exp(-lse) if ZERO else tl.zeros([BM], tl.float32)
+    fill = tl.exp(tl.minimum(-lse, 0.0)) if ZERO else tl.zeros([BM], tl.float32)
     dq_base = DQ + b * dq_b + h * dq_h
     dq = _gather(dq_base, rows, dq_n, d, touched, D)
     for rank in tl.static_range(TOP):
         key = tl.load(LOST + lines * TOP + rank, mask=inside, other=-1)
         lost = key >= 0
         k = _gather(K, key, k_m, d, lost, D)
-        weight = tl.exp(tl.sum(q * k, 1) * scale - lse)
+        weight = tl.exp(tl.minimum(tl.sum(q * k, 1) * scale - lse, 0.0))
         slope = tl.sum(grad * _gather(V, key, v_m, e, lost, E), 1) - delta
         share = -weight * slope * scale
         dq += tl.where(lost, share, 0.0)[:, None] * k
@@ -256,7 +265,9 @@ def amend_queries_kernel(
 
 
 @triton.jit(do_not_specialize=["N", "KEY_TILES", "total"])
-def sort_lost_kernel(LOST, CURSORS, ENTRIES, N, KEY_TILES, total, BN: tl.constexpr, TOP: tl.constexpr, BLOCK: tl.constexpr):
+def sort_lost_kernel(
+    LOST, CURSORS, ENTRIES, N, KEY_TILES, total, BN: tl.constexpr, TOP: tl.constexpr, BLOCK: tl.constexpr
+):
     """Program: some of all lost keys. Writes each one's place in `LOST` into its tile's part of `ENTRIES`."""
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     key = tl.load(LOST + place, mask=place < total, other=-1)

@@ -32,8 +32,10 @@ _KEYS = 64
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor, call: Call, kind: str) -> tuple[Tensor, ...]:
-    """Output; the log-sum-exp of amended rows, as torch's kernel has it, +inf in listed ones; that of listed rows, in units
-    of log2; the keys that amended rows lost [B, H, N, k], -1 for none; and the notes for listed rows.
+    """Output, log-sum-exp as torch's kernel has it, that of listed rows, lost keys, and the notes for listed rows.
+
+    Listed rows have +inf in the first log-sum-exp, and count in the second one, in units of log2. Lost keys
+    [B, H, N, k]: of amended rows, -1 for none.
     """
     memory = torch.empty_like(q, device="meta")
     q, k, v = (unit_stride(x) for x in (q, k, v))
@@ -55,6 +57,8 @@ def forward(q: Tensor, k: Tensor, v: Tensor, call: Call, kind: str) -> tuple[Ten
             output,
             plain_lse,
             lse,
+            listed_lse,
+            notes.keep,
             picks,
             lost,
             tables.words,
@@ -119,7 +123,7 @@ def list_rows(lse: Tensor, q: Tensor) -> Listed:
 
 
 def _amend_gradients(grad, q, k, v, output, lse, lost, gradients, call: Call) -> None:
-    """Take back what the plain backward did for lost keys. Sums in the order in which atomics come, as it does itself."""
+    """Take back what the plain backward did for lost keys. Sums in the order in which atomics come, as it does."""
     d_q, d_k, d_v = gradients
     batch, heads, rows, _ = q.shape
     tiles = triton.cdiv(k.shape[2], _KEYS)

@@ -132,14 +132,14 @@ def key_kernel(
         if CAUSAL and not LISTED:
             dk, dv = _along_rows(
                 begin, edge, dk, dv, k, v, q_base, grad_base, q_n, grad_n, columns, head, d, e, LSE, DELTA, LOW, HIGH,
-                CUT, KEEP, ROWS, COUNTS, visible_base, visible_n, visible_m, bias_base, bias_n, bias_m, WORDS, rates, scale,
-                N, M, LINES, D, E, BLOCK_D, BLOCK_E, BM, True, HAS_VISIBLE, HAS_BIAS, NOISE, DROP, RANKED, TIES,
+                CUT, KEEP, ROWS, COUNTS, visible_base, visible_n, visible_m, bias_base, bias_n, bias_m, WORDS, rates,
+                scale, N, M, LINES, D, E, BLOCK_D, BLOCK_E, BM, True, HAS_VISIBLE, HAS_BIAS, NOISE, DROP, RANKED, TIES,
                 DROPOUT_A, DROPOUT_B, LISTED, 1,
             )  # fmt: skip
         dk, dv = _along_rows(
             edge, end, dk, dv, k, v, q_base, grad_base, q_n, grad_n, columns, head, d, e, LSE, DELTA, LOW, HIGH, CUT,
-            KEEP, ROWS, COUNTS, visible_base, visible_n, visible_m, bias_base, bias_n, bias_m, WORDS, rates, scale, N, M,
-            LINES, D, E, BLOCK_D, BLOCK_E, BM, CAUSAL and LISTED, HAS_VISIBLE, HAS_BIAS, NOISE, DROP, RANKED, TIES,
+            KEEP, ROWS, COUNTS, visible_base, visible_n, visible_m, bias_base, bias_n, bias_m, WORDS, rates, scale, N,
+            M, LINES, D, E, BLOCK_D, BLOCK_E, BM, CAUSAL and LISTED, HAS_VISIBLE, HAS_BIAS, NOISE, DROP, RANKED, TIES,
             DROPOUT_A, DROPOUT_B, LISTED, STAGES,
         )  # fmt: skip
     dk_place = DK + b * dk_b + hk * dk_h + columns[:, None].to(tl.int64) * dk_m + d[None, :]

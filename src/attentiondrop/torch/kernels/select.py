@@ -226,7 +226,7 @@ def select_kernel(
             a0, a1, a2, a3, below, next_key = _pop_one(a0, a1, a2, a3, slots, BN, CODE_BITS, DEPTH)
             third = tl.max(a0, 1)
             # What the code can have changed, of both logits; too near for that are rivals for the last place.
-            margin = tl.abs(place) * (1 << CODE_BITS) / 2097152.0 + 1.0e-37
+            margin = tl.abs(place) * ((1 << CODE_BITS) / 2097152.0) + 1.0e-37
             visible = below > -2.9e38
             near = visible & (place - below <= margin)
             tl.store(picks + TOP - 1, last_key, mask=inside)
@@ -324,7 +324,9 @@ def select_kernel(
                     bias_m, factor, sigma, N, M, D, BLOCK_D, BN, HAS_VISIBLE, HAS_BIAS, NOISE, CAUSAL, True,
                 )  # fmt: skip
                 columns = (start + tl.arange(0, BN))[None, :]
-                reached = (s > place[:, None]) | ((s == place[:, None]) & (columns <= tl.where(tied, last, 2147483647)[:, None]))
+                reached = (s > place[:, None]) | (
+                    (s == place[:, None]) & (columns <= tl.where(tied, last, 2147483647)[:, None])
+                )
                 hit = reached & (s > float("-inf")) & doubtful[:, None]
                 left = tl.max(hit.to(tl.int32))
                 while left > 0:
@@ -340,11 +342,11 @@ def select_kernel(
 
     between = 0.5 * place + 0.5 * below
     between = tl.where(between > below, between, place)
+    if RAW:
+        between = between * scale
+        high = high * scale
     # With no more visible keys than k all of them are candidates: anything above -inf.
     low = tl.where(below > float("-inf"), between, -3.0e38)
-    if RAW:
-        low = tl.where(below > float("-inf"), low * scale, low)
-        high = high * scale
     out = head * N + rows
     tl.store(LOW + out, low, mask=inside)
     tl.store(HIGH + out, high, mask=inside)

@@ -1,0 +1,199 @@
+"""Hard masking on top of torch's own attention, which on a CPU, for the interpreter, is its flash attention there."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from parity import Case
+from torch import Tensor
+from worst import Worst, dtypes, slow
+
+import attentiondrop as ad
+from attentiondrop.specs import Spec
+from attentiondrop.torch import attention, hard_sdpa, library_attention
+
+CASES = [
+    Case("plain", 1, 2, 2, 70, 150, 32, 32),
+    Case("causal", 1, 2, 2, 130, 130, 16, 16, is_causal=True),
+    Case("grouped", 1, 4, 2, 33, 70, 16, 16),
+    Case("causal grouped", 1, 4, 2, 70, 70, 16, 16, is_causal=True),
+    # Few keys hold most of the weight: many rows lose too much of it to be amended.
+    Case("peaked", 1, 2, 2, 70, 90, 40, 40, options={"scale": 1.0}),
+    Case("causal peaked", 1, 2, 2, 90, 90, 16, 16, is_causal=True, options={"scale": 1.5}),
+]
+SPECS = [
+    ad.HardMasking(p=0.3, k=5),
+    ad.HardMasking(p=0.4, k=3, fill="-inf"),
+    slow(ad.HardMasking(p=0.5, k=1)),
+    slow(ad.HardMasking(p=0.5, k=8, fill="-inf")),
+]
+
+
+@pytest.fixture(autouse=True)
+def calls(device: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Which of torch's kernels were asked for."""
+    found: list[str] = []
+    original = library_attention.forward
+
+    def forward(kind: str, *arguments: Tensor) -> tuple[Tensor, Tensor]:
+        found.append(kind)
+        return original(kind, *arguments)
+
+    monkeypatch.setattr(library_attention, "forward", forward)
+    if device == "cpu":
+        monkeypatch.setattr(library_attention, "choose", lambda *tensors: "cpu")
+    return found
+
+
+def kinds(device: str) -> list[torch.dtype]:
+    """On a GPU torch's kernels with a log-sum-exp serve 16 bits."""
+    return [dtype for dtype in dtypes(device) if device == "cpu" or dtype != torch.float32]
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=str)
+def test_situations(spec: Spec, device: str, calls: list[str]) -> None:
+    worst = Worst()
+    for case in CASES:
+        for dtype in kinds(device):
+            worst.add(spec, case, dtype, device)
+    worst.check()
+    assert len(calls) >= len(CASES) * len(kinds(device))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("spec", SPECS, ids=str)
+@pytest.mark.parametrize("rows, columns", [(197, 197), (1000, 1000), (65, 4096), (4096, 4096)])
+@pytest.mark.parametrize("size", [64, 80, 128])
+def test_sizes(rows: int, columns: int, size: int, spec: Spec) -> None:
+    for scale in (None, 0.5):
+        worst = Worst()
+        options = {} if scale is None else {"scale": scale}
+        case = Case("", 1, 2, 1, rows, columns, size, size, rows == columns == 1000, options=options)
+        for dtype in kinds("cuda"):
+            worst.add(spec, case, dtype, "cuda")
+        worst.check()
+
+
+def compared(q: Tensor, k: Tensor, v: Tensor, spec: Spec, is_causal: bool) -> list[list[Tensor]]:
+    """Outputs and gradients of the eager path in float64, and of the fused one."""
+    grad = torch.randn(*q.shape[:-1], v.shape[-1], generator=torch.Generator().manual_seed(3)).to(q)
+    results = []
+    for backend, dtype in (("eager", torch.float64), ("fused", q.dtype)):
+        inputs = [x.detach().to(dtype).requires_grad_() for x in (q, k, v)]
+        torch.manual_seed(1)
+        output = attention(*inputs, spec, is_causal=is_causal, backend=backend)
+        output.backward(grad.to(dtype))
+        results.append([output.detach(), *(x.grad for x in inputs)])
+    return results
+
+
+def inputs_of(kind: str) -> list[Tensor]:
+    g = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, 2, 90, 16, generator=g) for _ in range(3))
+    if kind == "duplicates":
+        k[:, :, 45:] = k[:, :, :45]
+    elif kind == "integers":
+        q, k = q.round(), k.round()
+    elif kind == "queries of zeros":
+        q[:, :, ::3] = 0
+    elif kind == "keys of zeros":
+        k[:, :, ::4] = 0
+    elif kind == "nearly equal":
+        k[:, :, 1::2] = k[:, :, ::2] * (1 + 3e-6)
+    elif kind == "one key for all":
+        k[:, :, 5], q = 3.0, q + 0.8
+    return [q, k, v]
+
+
+@pytest.mark.parametrize("spec", [SPECS[0], slow(ad.HardMasking(p=0.5, k=2, fill="-inf"))], ids=str)
+@pytest.mark.parametrize("is_causal", [False, slow(True)])
+@pytest.mark.parametrize(
+    "kind",
+    ["duplicates", "integers", "queries of zeros", "keys of zeros", "nearly equal", "one key for all"],
+)
+def test_ties_and_rivals(kind: str, is_causal: bool, spec: Spec, device: str, calls: list[str]) -> None:
+    """One wrong decision moves some row of the output by far more than rounding."""
+    dtype = torch.float32 if device == "cpu" else torch.float16
+    q, k, v = (x.to(device, dtype) for x in inputs_of(kind))
+    for want, have in zip(*compared(q, k, v, spec, is_causal), strict=True):
+        torch.testing.assert_close(
+            have.double(), want, rtol=0, atol=64 * torch.finfo(dtype).eps * want.abs().max().item()
+        )
+    assert calls
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")  # in columns past the end, never stored
+@pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
+@pytest.mark.parametrize("fill", ["zero", "-inf"])
+def test_extreme_inputs_give_no_nan(fill: str, device: str) -> None:
+    for dtype in kinds(device):
+        (q, k, v), grad, _ = Case("plain", 1, 2, 2, 70, 70, 16, 16).make(dtype, device)
+        for factor in (0.0, 30.0, -30.0):
+            queries = (factor * q.abs()).detach().requires_grad_()
+            keys = (300 * k.abs()).detach().requires_grad_()  # all logits far above 0, or far below
+            output = attention(queries, keys, v, ad.HardMasking(p=0.5, fill=fill), backend="fused")
+            output.backward(grad)
+            assert all(x.isfinite().all() for x in (output, queries.grad, keys.grad, v.grad)), (dtype, factor)
+
+
+@pytest.mark.parametrize("top, columns", [(1, 70), (5, 150), (8, 70)])
+def test_picks(top: int, columns: int, device: str) -> None:
+    """The keys that the selection names are those of the largest logits, but for the order of rivals."""
+    from attentiondrop.torch.fused_call import Call, empty_notes
+    from attentiondrop.torch.kernels import launch
+    from attentiondrop.torch.kernels.tiles import select_tiles
+
+    q, k = (torch.randn(1, 2, n, 16, device=device).half() for n in (20, columns))
+    call = Call(None, None, torch.tensor(1, device=device), None, [0.1] * 4, [-1, 1, -1, -1], "zero", top, False, 0.25)
+    notes = launch.Notes(*empty_notes(q, k, "zero", top))
+    picks = torch.empty(1, 2, 20, top + 1, dtype=torch.int32, device=device)
+    launch.run_select(
+        q, k, call, launch.make_tables(q, columns, call), notes, launch.common_arguments(q, k, call),
+        select_tiles(q, k, top), picks,
+    )  # fmt: skip
+    expected = (q.double() @ k.double().mT).topk(top, -1).indices
+    uncontested = picks[..., -1] < 0
+    assert uncontested.float().mean() > 0.9
+    have, want = (x.sort(-1).values[uncontested] for x in (picks[..., :top].long(), expected))
+    assert torch.equal(have, want)
+
+
+def test_packed_views(device: str, calls: list[str]) -> None:
+    packed = torch.randn(2, 70, 3, 2, 16, device=device).to(kinds(device)[0]).requires_grad_()
+    q, k, v = packed.permute(2, 0, 3, 1, 4).unbind(0)
+    torch.manual_seed(3)
+    output = attention(q, k, v, ad.HardMasking(), backend="fused")
+    output.square().sum().backward()
+    assert calls and packed.grad is not None and packed.grad.isfinite().all()
+    assert output.transpose(1, 2).is_contiguous()
+
+
+def test_not_where_results_must_repeat_bit_for_bit(device: str, calls: list[str]) -> None:
+    q, k, v = (torch.randn(1, 1, 70, 16, device=device).half() for _ in range(3))
+    torch.use_deterministic_algorithms(True)
+    try:
+        attention(q, k, v, ad.HardMasking(), backend="fused")
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert not calls
+
+
+@pytest.mark.parametrize(
+    "spec", [ad.HardMasking(k=9), ad.Compose([ad.HardMasking(), ad.AttentionDropout()]), ad.DropKey()], ids=str
+)
+def test_what_it_does_not_serve_goes_to_the_kernels_of_our_own(spec: Spec, device: str, calls: list[str]) -> None:
+    q, k, v = (torch.randn(1, 1, 70, 16, device=device).half() for _ in range(3))
+    attention(q, k, v, spec, backend="fused")
+    assert not calls
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")  # opcheck's own
+@pytest.mark.parametrize("fill", ["zero", "-inf"])
+def test_operator_contract(fill: str, device: str) -> None:
+    dtype = kinds(device)[0]
+    q, k, v = (torch.randn(1, 2, 66, 16, device=device, dtype=dtype, requires_grad=True) for _ in range(3))
+    kind = hard_sdpa.kind_for(q, k, v, fill, 3, True, 0.25)
+    seed = torch.tensor(7, device=device)
+    arguments = (q, k, v, seed, None, [0.0, 0.3, 0.0, 0.0], [-1, 1, -1, -1], fill, 3, True, 0.25, kind)
+    torch.library.opcheck(torch.ops.attentiondrop.hard_masked_attention.default, arguments)
