@@ -15,6 +15,7 @@ from attentiondrop.torch import attention, hard_sdpa, library_attention
 CASES = [
     Case("plain", 1, 2, 2, 70, 150, 32, 32),
     Case("causal", 1, 2, 2, 130, 130, 16, 16, is_causal=True),
+    Case("more keys than a byte counts", 1, 1, 1, 20, 300, 16, 16),
     Case("grouped", 1, 4, 2, 33, 70, 16, 16),
     Case("causal grouped", 1, 4, 2, 70, 70, 16, 16, is_causal=True),
     # Few keys hold most of the weight: many rows lose too much of it to be amended.
@@ -137,7 +138,7 @@ def test_extreme_inputs_give_no_nan(fill: str, device: str) -> None:
             assert all(x.isfinite().all() for x in (output, queries.grad, keys.grad, v.grad)), (dtype, factor)
 
 
-@pytest.mark.parametrize("top, columns", [(1, 70), (5, 150), (8, 70)])
+@pytest.mark.parametrize("top, columns", [(1, 70), (5, 150), (8, 70), (5, 300)])
 def test_picks(top: int, columns: int, device: str) -> None:
     """The keys that the selection names are those of the largest logits, but for the order of rivals."""
     from attentiondrop.torch.fused_call import Call, empty_notes

@@ -23,6 +23,8 @@ from .words import words_kernel
 LOG2E = math.log2(math.e)
 #: Said to the compiler in full, so that no environment variable changes results.
 OPTIONS = {"enable_fp_fusion": True}
+#: Up to here a logit's lowest bits hold the number of its key.
+_WHOLE = 256
 #: From here on the k-th largest is found bit by bit.
 BISECT_FROM = 65
 
@@ -146,7 +148,8 @@ def run_select(
         TOP=call.top if call.top <= 8 else 0,
         RAW=call.bias is None and call.streams[0] < 0 and call.scale > 0,
         BISECT=call.top >= BISECT_FROM,
-        CODE_BITS=0 if picks is None else _code_bits(triton.cdiv(k.shape[2], tiles.columns)),
+        CODE_BITS=0 if picks is None else _code_bits(k.shape[2], tiles.columns),
+        WHOLE=k.shape[2] <= _WHOLE,
         CAUSAL=call.is_causal,
         HAS_VISIBLE=call.visible is not None,
         HAS_BIAS=call.bias is not None,
@@ -243,9 +246,9 @@ def _run_variants(kernel, grid: tuple[int], arguments: tuple, constants: dict) -
         kernel[grid](*arguments, TIES=ties, **constants)
 
 
-def _code_bits(tiles: int) -> int:
-    """Enough for the number of a tile, in steps, so that few kernels serve all lengths."""
-    return 4 if tiles <= 16 else 8 if tiles <= 256 else 12
+def _code_bits(keys: int, tile: int) -> int:
+    """Enough for a key or for the number of its tile, in steps, so that few kernels serve all lengths."""
+    return 8 if keys <= _WHOLE or triton.cdiv(keys, tile) <= 256 else 12
 
 
 def _grid(x: Tensor, tile: int) -> tuple[int]:

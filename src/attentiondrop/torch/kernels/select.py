@@ -5,9 +5,9 @@ For every row and column slot of a tile the DEPTH largest logits seen there are 
 reductions; the k largest of a row are popped from those candidates at the end. A slot that holds DEPTH of the k largest
 may hide one more, and equal logits are popped together: such rows are counted through again, exactly, at the end.
 
-Where the keys themselves are wanted (CODE_BITS > 0), the lowest bits of a logit make room for the number of its tile,
-which together with the slot is the key. Two logits that these bits could have put into the wrong order, on either side
-of the k-th place, are named as rivals; who reads the keys compares them.
+Where the keys themselves are wanted (CODE_BITS > 0), the lowest bits of a logit make room for its key (WHOLE), or for
+the number of its tile, which together with the slot is the key. Two logits that these bits could have put into the
+wrong order, on either side of the k-th place, are named as rivals; who reads the keys compares them.
 """
 
 from __future__ import annotations
@@ -54,9 +54,8 @@ def _insert(s, t0, t1, t2, t3, DEPTH: tl.constexpr):
 
 
 @triton.jit
-def _pop(a0, a1, a2, a3, place, DEPTH: tl.constexpr):
-    """Take each row's largest candidate away, and find the next."""
-    popped = a0 == place[:, None]
+def _without(popped, a0, a1, a2, a3, DEPTH: tl.constexpr):
+    """The candidates without the largest of some slots."""
     a0 = tl.where(popped, a1, a0)
     if DEPTH > 1:
         a1 = tl.where(popped, a2, a1)
@@ -64,34 +63,44 @@ def _pop(a0, a1, a2, a3, place, DEPTH: tl.constexpr):
         a2 = tl.where(popped, a3, a2)
     if DEPTH > 3:
         a3 = tl.where(popped, float("-inf"), a3)
+    return a0, a1, a2, a3
+
+
+@triton.jit
+def _pop(a0, a1, a2, a3, place, DEPTH: tl.constexpr):
+    """Take each row's largest candidate away, and find the next."""
+    a0, a1, a2, a3 = _without(a0 == place[:, None], a0, a1, a2, a3, DEPTH)
     return a0, a1, a2, a3, tl.max(a0, 1)
 
 
 @triton.jit
-def _coded(s, code, CODE_BITS: tl.constexpr, EDGE: tl.constexpr):
-    """The logit with the number of its tile in its lowest bits; a hidden one becomes finite, lest it be no number."""
+def _coded(s, start, slots, BN: tl.constexpr, CODE_BITS: tl.constexpr, WHOLE: tl.constexpr, EDGE: tl.constexpr):
+    """The logit with its key, or the number of its tile, in its lowest bits; a hidden one becomes finite.
+
+    (-inf with other bits set would be no number.)
+    """
     if EDGE:
         s = tl.maximum(s, -3.0e38)
+    code = start + slots[None, :] if WHOLE else start // BN
     bits = s.to(tl.int32, bitcast=True)
     return ((bits & -(1 << CODE_BITS)) | code).to(tl.float32, bitcast=True)
 
 
 @triton.jit
-def _pop_one(a0, a1, a2, a3, slots, BN: tl.constexpr, CODE_BITS: tl.constexpr, DEPTH: tl.constexpr):
-    """Each row's largest candidate and its key, and the candidates without it."""
+def _pop_key(
+    a0, a1, a2, a3, slots, BN: tl.constexpr, CODE_BITS: tl.constexpr, WHOLE: tl.constexpr, DEPTH: tl.constexpr
+):
+    """Each row's largest candidate and its key, -1 if that is hidden, and the candidates without it."""
     place = tl.max(a0, 1)
-    slot = tl.min(tl.where(a0 == place[:, None], slots[None, :], BN), 1)
-    popped = slots[None, :] == slot[:, None]
-    a0 = tl.where(popped, a1, a0)
-    if DEPTH > 1:
-        a1 = tl.where(popped, a2, a1)
-    if DEPTH > 2:
-        a2 = tl.where(popped, a3, a2)
-    if DEPTH > 3:
-        a3 = tl.where(popped, float("-inf"), a3)
-    code = place.to(tl.int32, bitcast=True) & ((1 << CODE_BITS) - 1)
-    key = tl.where(place > -2.9e38, code * BN + slot, -1)
-    return a0, a1, a2, a3, place, key
+    key = place.to(tl.int32, bitcast=True) & ((1 << CODE_BITS) - 1)
+    popped = a0 == place[:, None]
+    if not WHOLE:
+        # Two tiles apart, equal logits differ by their code; within a tile they may not.
+        slot = tl.min(tl.where(popped, slots[None, :], BN), 1)
+        popped = slots[None, :] == slot[:, None]
+        key = key * BN + slot
+    a0, a1, a2, a3 = _without(popped, a0, a1, a2, a3, DEPTH)
+    return a0, a1, a2, a3, place, tl.where(place > -2.9e38, key, -1)
 
 
 @triton.jit(do_not_specialize=[*SIZES, "top"])
@@ -137,6 +146,7 @@ def select_kernel(
     RAW: tl.constexpr,
     BISECT: tl.constexpr,
     CODE_BITS: tl.constexpr,
+    WHOLE: tl.constexpr,
     CAUSAL: tl.constexpr,
     HAS_VISIBLE: tl.constexpr,
     HAS_BIAS: tl.constexpr,
@@ -191,6 +201,7 @@ def select_kernel(
         t1 = t0
         t2 = t0
         t3 = t0
+        slots = tl.arange(0, BN)
         full = M // BN * BN
         if CAUSAL:
             full = tl.minimum(full, ((tl.program_id(0) % tiles) * BM + 1) // BN * BN)
@@ -200,7 +211,7 @@ def select_kernel(
                 bias_m, factor, sigma, N, M, D, BLOCK_D, BN, HAS_VISIBLE, HAS_BIAS, NOISE, False, False,
             )  # fmt: skip
             if CODE_BITS > 0:
-                s = _coded(s, start // BN, CODE_BITS, False)
+                s = _coded(s, start, slots, BN, CODE_BITS, WHOLE, False)
             t0, t1, t2, t3 = _insert(s, t0, t1, t2, t3, DEPTH)
         for start in tl.range(full, end, BN, num_stages=1):
             s = _tile(
@@ -208,7 +219,7 @@ def select_kernel(
                 bias_m, factor, sigma, N, M, D, BLOCK_D, BN, HAS_VISIBLE, HAS_BIAS, NOISE, CAUSAL, True,
             )  # fmt: skip
             if CODE_BITS > 0:
-                s = _coded(s, start // BN, CODE_BITS, True)
+                s = _coded(s, start, slots, BN, CODE_BITS, WHOLE, True)
             t0, t1, t2, t3 = _insert(s, t0, t1, t2, t3, DEPTH)
         a0 = t0
         a1 = t1
@@ -216,14 +227,13 @@ def select_kernel(
         a3 = t3
         deepest = t3 if DEPTH == 4 else (t2 if DEPTH == 3 else (t1 if DEPTH == 2 else t0))
         if CODE_BITS > 0:
-            slots = tl.arange(0, BN)
             picks = PICKS + (head * N + rows) * (TOP + 1)
             previous = tl.full([BM], float("inf"), tl.float32)
             for rank in tl.static_range(TOP - 1):
-                a0, a1, a2, a3, previous, key = _pop_one(a0, a1, a2, a3, slots, BN, CODE_BITS, DEPTH)
+                a0, a1, a2, a3, previous, key = _pop_key(a0, a1, a2, a3, slots, BN, CODE_BITS, WHOLE, DEPTH)
                 tl.store(picks + rank, key, mask=inside)
-            a0, a1, a2, a3, place, last_key = _pop_one(a0, a1, a2, a3, slots, BN, CODE_BITS, DEPTH)
-            a0, a1, a2, a3, below, next_key = _pop_one(a0, a1, a2, a3, slots, BN, CODE_BITS, DEPTH)
+            a0, a1, a2, a3, place, last_key = _pop_key(a0, a1, a2, a3, slots, BN, CODE_BITS, WHOLE, DEPTH)
+            a0, a1, a2, a3, below, next_key = _pop_key(a0, a1, a2, a3, slots, BN, CODE_BITS, WHOLE, DEPTH)
             third = tl.max(a0, 1)
             # What the code can have changed, of both logits; too near for that are rivals for the last place.
             margin = tl.abs(place) * ((1 << CODE_BITS) / 2097152.0) + 1.0e-37
