@@ -20,10 +20,11 @@ from torch.nn import functional as F
 from attentiondrop.bench.environment import environment
 from attentiondrop.bench.quantiles import Quantiles, ratios
 from attentiondrop.experiments.data import load_data
-from attentiondrop.experiments.loop import Training, initial_model, learning_rate_factor
+from attentiondrop.experiments.loop import Training, initial_model
 from attentiondrop.experiments.methods import read_method
 from attentiondrop.experiments.recipe import Recipe
 from attentiondrop.experiments.recipes import read_recipe
+from attentiondrop.learning_rate import warmup_then_cosine
 
 
 def main() -> int:
@@ -95,7 +96,7 @@ def hand_written(recipe: Recipe, ours: Training) -> Callable[[int], float]:
         for step in range(ours.steps):
             chosen = order[step * settings.batch_size : (step + 1) * settings.batch_size]
             for group in optimizer.param_groups:
-                factor = learning_rate_factor(index * ours.steps + step, steps, settings.warmup)
+                factor = warmup_then_cosine(index * ours.steps + step, steps, settings.warmup)
                 group["lr"] = settings.learning_rate * factor
             with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
                 loss = F.cross_entropy(model(images[chosen]).float(), labels[chosen])

@@ -22,7 +22,7 @@ from attentiondrop.experiments.jobs import LOCK, Job
 from attentiondrop.experiments.loading import load_run
 from attentiondrop.experiments.recipe import ModelSettings
 from attentiondrop.experiments.recipes import read_recipe
-from attentiondrop.experiments.record import BEST, EPOCHS, LAST, REQUEST, RESULT, STATE, read_run
+from attentiondrop.experiments.record import BEST, EPOCHS, LAST, REQUEST, RESULT, STATE, TRACEBACK, read_run
 from attentiondrop.experiments.scoring import judge
 
 from .conftest import TINY
@@ -119,6 +119,7 @@ def test_a_run_that_diverges_is_a_result_and_one_that_fails_is_tried_again(job, 
     failed = Job(recipe.to_dict(), "hard", 1, str(tmp_path))
     result = execute(failed)
     assert result.status == "failed" and "no attention" in result.error, result.error
+    assert "Traceback" in (failed.folder / TRACEBACK).read_text()
     assert execute(failed).status == "failed"
     assert len(trained) == 3
 

@@ -15,13 +15,14 @@ from attentiondrop.experiments import checkpoint
 from attentiondrop.experiments.applying import Applied
 from attentiondrop.experiments.data import load_data
 from attentiondrop.experiments.dropconnect import DropConnectLinear, drop_connections
-from attentiondrop.experiments.loop import Best, Training, initial_model, learning_rate_factor
+from attentiondrop.experiments.loop import Best, Training, initial_model
 from attentiondrop.experiments.methods import read_method
 from attentiondrop.experiments.models.building import build_model
 from attentiondrop.experiments.probes import attention_entropies, gradient_spread
 from attentiondrop.experiments.recipe import ModelSettings
 from attentiondrop.experiments.recipes import read_recipe
 from attentiondrop.experiments.record import BEST, EPOCHS, LAST, STATE
+from attentiondrop.learning_rate import warmup_then_cosine
 from attentiondrop.scores import Scores
 from attentiondrop.torch import attach
 
@@ -180,10 +181,10 @@ def test_a_compiled_model_trains_to_the_same_weights(tmp_path) -> None:
 
 
 def test_learning_rate_rises_then_falls_to_zero() -> None:
-    factors = [learning_rate_factor(step, 100, 0.1) for step in range(101)]
+    factors = [warmup_then_cosine(step, 100, 0.1) for step in range(101)]
     assert factors[0] == pytest.approx(0.1) and factors[9] == 1.0 and factors[100] == pytest.approx(0.0)
     assert factors[:10] == sorted(factors[:10]) and factors[10:] == sorted(factors[10:], reverse=True)
-    assert learning_rate_factor(0, 10, 0.0) == 1.0
+    assert warmup_then_cosine(0, 10, 0.0) == 1.0
 
 
 def test_best_prefers_accuracy_then_likelihood_then_the_earlier_epoch() -> None:

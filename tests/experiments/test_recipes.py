@@ -49,6 +49,22 @@ def test_files_and_changes(tmp_path: Path) -> None:
     assert "root" not in recipe.identity()["data"]
 
 
+def test_extending(tmp_path: Path) -> None:
+    (tmp_path / "base.yaml").write_text("extends: cifar10\ntraining: {epochs: 7}\n")
+    (tmp_path / "mine.yaml").write_text("extends: base.yaml\ndata: {train_fraction: 0.1}\n")
+    recipe = read_recipe(str(tmp_path / "mine.yaml"), "paper")
+    assert (recipe.name, recipe.data.name, recipe.data.train_fraction) == ("mine", "cifar10", 0.1)
+    assert recipe.model.name == "vit_base_patch16_224"
+    for parent, message in (
+        ("mine.yaml", r"extends: expected another recipe, received .*mine.yaml -> .*mine.yaml"),
+        ("cifar11", "did you mean 'cifar10'"),
+        ("[cifar10]", "extends: expected the name or path of a recipe"),
+    ):
+        (tmp_path / "mine.yaml").write_text(f"extends: {parent}\n")
+        with pytest.raises(AttentionDropError, match=message):
+            read_recipe(str(tmp_path / "mine.yaml"))
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

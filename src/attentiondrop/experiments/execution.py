@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import statistics
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import lru_cache
@@ -18,12 +19,12 @@ from .data import load_data
 from .data.dataset import Data
 from .data.settings import DataSettings
 from .environment import environment
-from .files import DamagedRecordError
+from .files import DamagedRecordError, write_text
 from .jobs import LOCK, Job, clear_stale, kept_result
 from .launching import device_of, is_main_process
 from .loop import Training, initial_model
 from .methods import read_method
-from .record import BEST, LAST, RESULT, STATE, Epoch, Result, read_run, write_request, write_result
+from .record import BEST, LAST, RESULT, STATE, TRACEBACK, Epoch, Result, read_run, write_request, write_result
 from .scoring import judge
 from .seeding import own_generators
 from .tracking import Trackers
@@ -77,18 +78,19 @@ def _execute(job: Job, on_epoch: OnEpoch, say: Say) -> Result:
         return result
     if is_main_process():
         clear_stale(job, data.checksums)
-        (job.folder / RESULT).unlink(missing_ok=True)
+        for leftover in (RESULT, TRACEBACK):
+            (job.folder / leftover).unlink(missing_ok=True)
         write_request(job.folder, job.request(data.checksums), environment(device_of(recipe.training), job.at_once))
     start = time.perf_counter()
     try:
         result = _train_and_test(job, data, on_epoch, say)
     except (torch.OutOfMemoryError, MemoryError):
-        result = _failed(_OUT_OF_MEMORY, start)
+        result = _failed(job, _OUT_OF_MEMORY, start)
     except DamagedRecordError:
         raise
     except (AttentionDropError, RuntimeError) as error:
         text = " ".join(str(error).split())
-        result = _failed(_OUT_OF_MEMORY if "allocate memory" in text else text, start)
+        result = _failed(job, _OUT_OF_MEMORY if "allocate memory" in text else text, start)
     if is_main_process():
         _finish(job, result)
     return result
@@ -168,5 +170,8 @@ def _throughput(epochs: Sequence[Epoch]) -> float | None:
     return statistics.median(speeds[1:] or speeds) if speeds else None
 
 
-def _failed(error: str, start: float) -> Result:
+def _failed(job: Job, error: str, start: float) -> Result:
+    """Called while the error is handled: where it came from is kept in the run's folder."""
+    if is_main_process():
+        write_text(job.folder / TRACEBACK, traceback.format_exc())
     return Result("failed", time.perf_counter() - start, epochs=0, error=error)

@@ -17,6 +17,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from ..errors import ArgumentError, bad_argument
 from ..evaluation import scores
+from ..learning_rate import warmup_then_cosine
 from ..scores import Scores
 from . import checkpoint
 from .applying import Applied
@@ -59,14 +60,6 @@ def initial_model(recipe: Recipe, method: Method, seed: int, data: Data) -> nn.M
         rates=method.model_rates(),
         seed=derived_seed(seed, "model"),
     )
-
-
-def learning_rate_factor(step: int, steps: int, warmup: float) -> float:
-    """A linear rise over the first `warmup` of all steps, then half a cosine down to zero."""
-    rise = round(warmup * steps)
-    if step < rise:
-        return (step + 1) / rise
-    return 0.5 * (1.0 + math.cos(math.pi * (step - rise) / max(1, steps - rise)))
 
 
 class Training:
@@ -191,7 +184,7 @@ class Training:
 
     def _set_step(self, step: int) -> None:
         steps = self.settings.epochs * self.steps
-        factor = learning_rate_factor(step, steps, self.settings.warmup)
+        factor = warmup_then_cosine(step, steps, self.settings.warmup)
         for group in self.optimizer.param_groups:
             group["lr"] = self.settings.learning_rate * factor
         self.applied.set_progress(step / steps)

@@ -16,6 +16,8 @@ from .settings import build_settings, merged, unknown
 #: Where the shipped recipes lie.
 SHIPPED = files("attentiondrop") / "recipes"
 SIZES = "sizes"
+EXTENDS = "extends"
+_SUFFIXES = (".yaml", ".yml")
 
 
 def shipped() -> list[str]:
@@ -48,9 +50,12 @@ def read_recipe(name: str, size: str | None = None, changes: Iterable[str] = ())
     return build_settings(Recipe, content)
 
 
-def _content(name: str) -> dict[str, Any]:
+def _content(name: str, extending: tuple[str, ...] = ()) -> dict[str, Any]:
+    """What a recipe says, on top of what the one says that it extends."""
     path = Path(name)
-    if path.suffix in (".yaml", ".yml"):
+    if name in extending:
+        raise bad_argument(EXTENDS, "another recipe", " -> ".join((*extending, name)))
+    if path.suffix in _SUFFIXES:
         text = path.read_text(encoding="utf-8")
     elif name in shipped():
         text = (SHIPPED / f"{name}.yaml").read_text(encoding="utf-8")
@@ -59,7 +64,14 @@ def _content(name: str) -> dict[str, Any]:
     content = _yaml(text, name)
     if not isinstance(content, dict):
         raise bad_argument(f"recipe {name}", "a mapping of settings", content)
-    return content
+    parent = content.pop(EXTENDS, None)
+    if parent is None:
+        return content
+    if not isinstance(parent, str):
+        raise bad_argument(EXTENDS, "the name or path of a recipe", parent)
+    if Path(parent).suffix in _SUFFIXES:
+        parent = str(path.parent / parent)
+    return merged(_content(parent, (*extending, name)), content)
 
 
 def _change(text: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from .files import DamagedRecordError, append_line, read_json, read_lines, write
 #: Raised when training or evaluation starts to mean something else: older results are then not reused.
 FORMAT = 2
 
-REQUEST, EPOCHS, RESULT = "run.json", "metrics.jsonl", "result.json"
+REQUEST, EPOCHS, RESULT, TRACEBACK = "run.json", "metrics.jsonl", "result.json", "traceback.txt"
 BEST, LAST, STATE = "best.safetensors", "last.safetensors", "state.safetensors"
 
 #: In the environment of a run: how many runs shared its machine.

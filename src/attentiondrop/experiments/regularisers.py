@@ -54,14 +54,20 @@ class Regulariser:
 
 
 @dataclass(frozen=True)
-class Dropout(Regulariser):
-    """Dropout of activations, by the model's own rates."""
+class _Dropping(Regulariser):
+    """Something is dropped with probability p."""
 
     p: float = 0.1
-    name = "dropout"
 
     def __post_init__(self) -> None:
         number("p", self.p, 0.0, 1.0)
+
+
+@dataclass(frozen=True)
+class Dropout(_Dropping):
+    """Dropout of activations, by the model's own rates."""
+
+    name = "dropout"
 
     def model_rates(self) -> dict[str, float]:
         """The rate of every dropout of activations that the model has."""
@@ -69,14 +75,10 @@ class Dropout(Regulariser):
 
 
 @dataclass(frozen=True)
-class DropPath(Regulariser):
+class DropPath(_Dropping):
     """Stochastic depth, by the model's own rate: residual branches are skipped, the later the likelier."""
 
-    p: float = 0.1
     name = "droppath"
-
-    def __post_init__(self) -> None:
-        number("p", self.p, 0.0, 1.0)
 
     def model_rates(self) -> dict[str, float]:
         """The rate of the last layer."""
@@ -84,14 +86,10 @@ class DropPath(Regulariser):
 
 
 @dataclass(frozen=True)
-class DropConnect(Regulariser):
+class DropConnect(_Dropping):
     """Weights of the linear layers are zeroed anew in every pass, and the others grow by 1 / (1 - p)."""
 
-    p: float = 0.1
     name = "dropconnect"
-
-    def __post_init__(self) -> None:
-        number("p", self.p, 0.0, 1.0)
 
     def change(self, model: nn.Module) -> None:
         """Swap the class of the linear layers."""

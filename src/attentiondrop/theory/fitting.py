@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from ..learning_rate import warmup_then_cosine
 from .gaussian_weights import GaussianWeights
 from .stochastic import predictions
 
@@ -94,7 +95,7 @@ def _fit(
 ) -> None:
     total = steps(len(labels), schedule)
     optimiser = torch.optim.AdamW(list(parameters), lr=schedule.learning_rate, weight_decay=schedule.weight_decay)
-    rates = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: _factor(step, total, schedule.warmup))
+    rates = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: warmup_then_cosine(step, total, schedule.warmup))
     for batch in _batches(len(labels), schedule, seed):
         chosen = batch.to(inputs.device)
         optimiser.zero_grad()
@@ -108,10 +109,3 @@ def _batches(count: int, schedule: Schedule, seed: int) -> Iterator[Tensor]:
     generator = torch.Generator().manual_seed(seed)
     for _ in range(schedule.epochs):
         yield from torch.split(torch.randperm(count, generator=generator), schedule.batch_size)
-
-
-def _factor(step: int, total: int, warmup: float) -> float:
-    rise = round(warmup * total)
-    if step < rise:
-        return (step + 1) / rise
-    return 0.5 * (1.0 + math.cos(math.pi * (step - rise) / max(1, total - rise)))
