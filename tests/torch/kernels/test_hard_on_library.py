@@ -170,6 +170,24 @@ def test_packed_views(device: str, calls: list[str]) -> None:
     assert output.transpose(1, 2).is_contiguous()
 
 
+def test_transposed_inputs(device: str, calls: list[str]) -> None:
+    """Head sizes that are not the innermost dimension."""
+    dtype = kinds(device)[0]
+    dense = [torch.randn(1, 2, 16, 70, device=device, dtype=dtype) for _ in range(3)]
+    q, k, v = (x.mT for x in dense)
+    apart = [x.contiguous() for x in (q, k, v)]
+    results = []
+    for inputs in ((q, k, v), apart):
+        leaves = [x.detach().requires_grad_() for x in inputs]
+        torch.manual_seed(0)
+        output = attention(*leaves, ad.HardMasking(p=0.5), backend="fused")
+        output.square().sum().backward()
+        results.append([output, *(x.grad for x in leaves)])
+    for have, want in zip(*results, strict=True):
+        torch.testing.assert_close(have, want, rtol=1e-2, atol=1e-3)
+    assert calls
+
+
 def test_not_where_results_must_repeat_bit_for_bit(device: str, calls: list[str]) -> None:
     q, k, v = (torch.randn(1, 1, 70, 16, device=device).half() for _ in range(3))
     torch.use_deterministic_algorithms(True)

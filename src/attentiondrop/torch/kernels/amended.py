@@ -37,10 +37,9 @@ def forward(q: Tensor, k: Tensor, v: Tensor, call: Call, kind: str) -> tuple[Ten
     Listed rows have +inf in the first log-sum-exp, and count in the second one, in units of log2. Lost keys
     [B, H, N, k]: of amended rows, -1 for none.
     """
-    memory = torch.empty_like(q, device="meta")
     q, k, v = (unit_stride(x) for x in (q, k, v))
     output, plain_lse = library_attention.forward(kind, q, k, v, call.is_causal, call.scale)
-    output, plain_lse = laid_out(output, memory), plain_lse.contiguous()
+    output, plain_lse = laid_out(output, torch.empty_like(q, device="meta")), plain_lse.contiguous()
     lse, listed_lse = torch.empty_like(plain_lse), q.new_empty(q.shape[:-1], dtype=torch.float32)
     lost = q.new_empty(*q.shape[:-1], call.top, dtype=torch.int32)
     picks = q.new_empty(*q.shape[:-1], call.top + 1, dtype=torch.int32)
@@ -97,10 +96,10 @@ def backward(
     kind: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of q, k and v, in their memory orders."""
-    memory = [torch.empty_like(x, device="meta") for x in (q, k, v)]
+    told = [torch.empty_like(x, device="meta") for x in (q, k, v)]
     grad, q, k, v, output = (unit_stride(x) for x in (grad, q, k, v, output))
     found = library_attention.backward(kind, grad, q, k, v, output, lse, call.is_causal, call.scale)
-    d_q, d_k, d_v = (laid_out(x, as_told) for x, as_told in zip(found, memory, strict=True))
+    d_q, d_k, d_v = (unit_stride(x) for x in found)
     delta = torch.empty_like(listed_lse)
     with on_device(q):
         _amend_gradients(grad, q, k, v, output, lse, lost, (d_q, d_k, d_v), call)
@@ -111,7 +110,7 @@ def backward(
         shared = (call, tables, notes, common)
         run_query(grad, q, k, v, output, listed_lse, delta, d_q, *shared, for_queries, listed)
         run_key(grad, q, k, v, listed_lse, delta, d_k, d_v, *shared, for_keys, listed)
-    return d_q, d_k, d_v
+    return laid_out(d_q, told[0]), laid_out(d_k, told[1]), laid_out(d_v, told[2])
 
 
 def list_rows(lse: Tensor, q: Tensor) -> Listed:
