@@ -1,6 +1,6 @@
 """Time each attention kernel over tile sizes, on a CUDA device: where the table in `kernels/tiles.py` comes from.
 
-    python benchmarks/tune.py [--shape B,H,N,D ...] [--kernel select forward query key] [--spec "hard(p=0.1,k=5)"]
+    python benchmarks/tune.py [--shape B,H,N,D ...] [--kernel select pick forward query key] [--spec "hard(p=0.1,k=5)"]
 
 Compiling is most of the work, so worker processes fill Triton's cache first; then one process times everything.
 """
@@ -24,12 +24,24 @@ from attentiondrop.torch.kernels import launch
 from attentiondrop.torch.kernels.tiles import Tiles
 from attentiondrop.torch.plan import Plan, plan_of
 
+_SELECT = [
+    Tiles(rows, columns, warps, stages, 4)
+    for rows, columns, warps in (
+        (64, 32, 4),
+        (64, 64, 8),
+        (64, 16, 4),
+        (32, 32, 4),
+        (64, 64, 4),
+        (128, 16, 4),
+        (128, 32, 8),
+        (16, 64, 1),
+        (16, 32, 1),
+    )
+    for stages in (2, 3)
+]
 CANDIDATES = {
-    "select": [
-        Tiles(rows, columns, warps, stages, depth)
-        for rows, columns, warps in ((64, 32, 4), (64, 64, 8), (64, 16, 4), (32, 32, 4), (64, 64, 4))
-        for stages, depth in ((3, 4), (2, 4))
-    ],
+    "select": _SELECT,
+    "pick": _SELECT,
     "forward": [
         Tiles(rows, columns, warps, stages)
         for rows, columns, warps in ((128, 64, 4), (128, 64, 8), (128, 128, 8), (64, 64, 4), (64, 128, 4), (128, 32, 4))
@@ -65,13 +77,16 @@ class Problem:
         self.output, self.lse, self.notes = launch.forward(self.q, self.k, self.v, self.call)
         self.tables = launch.make_tables(self.q, self.k.shape[2], self.call)
         self.common = launch.common_arguments(self.q, self.k, self.call)
+        self.picks = torch.empty(*shape[:3], max(self.call.top, 1) + 1, dtype=torch.int32, device="cuda")
         self.delta = torch.empty_like(self.lse)
         self.gradients = [torch.empty_like(self.q) for _ in range(3)]
 
     def run(self, kernel: str, tiles: Tiles) -> None:
         """Launch one kernel."""
         shared = (self.call, self.tables, self.notes, self.common, tiles)
-        if kernel == "select":
+        if kernel == "pick":
+            launch.run_select(self.q, self.k, *shared, self.picks)
+        elif kernel == "select":
             launch.run_select(self.q, self.k, *shared)
         elif kernel == "forward":
             launch.run_forward(self.q, self.k, self.v, self.output, self.lse, *shared)
