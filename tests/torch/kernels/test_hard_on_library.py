@@ -139,21 +139,26 @@ def test_extreme_inputs_give_no_nan(fill: str, device: str) -> None:
 
 
 @pytest.mark.parametrize("top, columns", [(1, 70), (5, 150), (8, 70), (5, 300)])
-def test_picks(top: int, columns: int, device: str) -> None:
-    """The keys that the selection names are those of the largest logits, but for the order of rivals."""
+@pytest.mark.parametrize("rate", [1.0, 0.3])
+def test_picks(top: int, columns: int, rate: float, device: str) -> None:
+    """The keys that the selection names are those of the largest logits that a draw drops, but for rivals."""
     from attentiondrop.torch.fused_call import Call, empty_notes
     from attentiondrop.torch.kernels import launch
     from attentiondrop.torch.kernels.tiles import select_tiles
+    from attentiondrop.torch.random import Stream
 
     q, k = (torch.randn(1, 2, n, 16, device=device).half() for n in (20, columns))
-    call = Call(None, None, torch.tensor(1, device=device), None, [0.1] * 4, [-1, 1, -1, -1], "zero", top, False, 0.25)
+    seed = torch.tensor(1, device=device)
+    call = Call(None, None, seed, None, [rate] * 4, [-1, 1, -1, -1], "zero", top, False, 0.25)
     notes = launch.Notes(*empty_notes(q, k, "zero", top))
     picks = torch.empty(1, 2, 20, top + 1, dtype=torch.int32, device=device)
     launch.run_select(
         q, k, call, launch.make_tables(q, columns, call), notes, launch.common_arguments(q, k, call),
         select_tiles(q, k, top), picks,
     )  # fmt: skip
-    expected = (q.double() @ k.double().mT).topk(top, -1).indices
+    largest = (q.double() @ k.double().mT).topk(top, -1).indices
+    dropped = (Stream(seed, 1).uniforms(1, 2, 20, columns) < rate).gather(-1, largest)
+    expected = torch.where(dropped, largest, -1)
     uncontested = picks[..., -1] < 0
     assert uncontested.float().mean() > 0.9
     have, want = (x.sort(-1).values[uncontested] for x in (picks[..., :top].long(), expected))

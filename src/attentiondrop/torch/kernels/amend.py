@@ -17,8 +17,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .hashing import joined
-from .logits import SIZES, load_tile, load_words
+from .logits import SIZES, dropped_key, load_words
 
 #: Of a row's weight; rounding errors grow by 1 / (1 - LIMIT).
 LIMIT = tl.constexpr(0.25)
@@ -34,18 +33,14 @@ def _gather(base, positions, stride, features, wanted, SIZE: tl.constexpr):
 
 
 @triton.jit
-def _is_lost(key, WORDS, words, limit, LINES):
-    """Whether each row's draw drops this key; never where it is -1."""
-    candidate = key >= 0
-    word = load_words(WORDS + LINES, key, candidate)
-    return candidate & (joined(words, word) <= limit)
+def _last_lost(
+    PICKS, Q, K, LOW, HIGH, CUT, WORDS, LIMITS, rows, lines, inside, q_n, k_m, d, scale, LINES, D: tl.constexpr,
+    TOP: tl.constexpr,
+):  # fmt: skip
+    """The key of the last place where the row loses it, else -1.
 
-
-@triton.jit
-def _last_pick(
-    PICKS, Q, K, LOW, HIGH, CUT, rows, lines, inside, q_n, k_m, d, scale, D: tl.constexpr, TOP: tl.constexpr
-):
-    """The key of the last place: the larger of two rivals, or the first of equal ones. Notes what tells them apart."""
+    Of two rivals the larger has the place, or the first of equal ones; what tells them apart is noted.
+    """
     key = tl.load(PICKS + lines * (TOP + 1) + TOP - 1, mask=inside, other=-1)
     rival = tl.load(PICKS + lines * (TOP + 1) + TOP, mask=inside, other=-1)
     contested = rival >= 0
@@ -56,12 +51,14 @@ def _last_pick(
         # As near as rounding may bring equal ones.
         slack = tl.maximum(tl.abs(mine), tl.abs(other)) / 1048576.0 + 1.0e-37
         tie = tl.abs(mine - other) <= slack
-        loses = contested & tl.where(tie, rival < key, other > mine)
         larger = tl.maximum(mine, other)
         tl.store(LOW + lines, tl.where(tie, tl.minimum(mine, other) - slack, 0.5 * mine + 0.5 * other), mask=contested)
         tl.store(HIGH + lines, tl.where(tie, larger + slack, larger), mask=contested)
         tl.store(CUT + lines, tl.where(tie, tl.minimum(key, rival), 2147483647), mask=contested)
-        key = tl.where(loses, rival, key)
+        winner = tl.where(tl.where(tie, rival < key, other > mine), rival, key)
+        limit = tl.load(LIMITS + 1).to(tl.uint32, bitcast=True)
+        lost = dropped_key(winner, load_words(WORDS, lines, inside), WORDS + LINES, limit)
+        key = tl.where(contested, lost, key)
     return key
 
 
@@ -124,14 +121,14 @@ def amend_output_kernel(
     K += b * k_b + (h // GROUP) * k_h
     V += b * v_b + (h // GROUP) * v_h
     WORDS += SPAN  # slot 1, that of dropped logits
-    limit = tl.load(LIMITS + 1).to(tl.uint32, bitcast=True)
-    words = load_words(WORDS, lines, inside)
     Q += b * q_b + h * q_h
-    last = _last_pick(PICKS, Q, K, LOW, HIGH, CUT, rows, lines, inside, q_n, k_m, d, scale * 1.4426950408889634, D, TOP)
-    touched = _is_lost(last, WORDS, words, limit, LINES)
+    last = _last_lost(
+        PICKS, Q, K, LOW, HIGH, CUT, WORDS, LIMITS, rows, lines, inside, q_n, k_m, d, scale * 1.4426950408889634, LINES,
+        D, TOP,
+    )  # fmt: skip
+    touched = last >= 0
     for rank in tl.static_range(TOP - 1):
-        key = tl.load(PICKS + lines * (TOP + 1) + rank, mask=inside, other=-1)
-        touched = touched | _is_lost(key, WORDS, words, limit, LINES)
+        touched = touched | (tl.load(PICKS + lines * (TOP + 1) + rank, mask=inside, other=-1) >= 0)
     lse = tl.load(PLAIN_LSE + lines, mask=inside, other=0.0)
     q = _gather(Q, rows, q_n, d, touched, D)
     fill = tl.exp(tl.minimum(-lse, 80.0)) if ZERO else tl.zeros([BM], tl.float32)
@@ -141,7 +138,7 @@ def amend_output_kernel(
     out = _gather(out_base, rows, out_n, e, touched, E)
     for rank in tl.static_range(TOP):
         key = last if rank == TOP - 1 else tl.load(PICKS + lines * (TOP + 1) + rank, mask=inside, other=-1)
-        lost = _is_lost(key, WORDS, words, limit, LINES)
+        lost = key >= 0
         k = _gather(K, key, k_m, d, lost, D)
         weight = tl.where(lost, tl.exp(tl.minimum(tl.sum(q * k, 1) * scale - lse, 0.0)), 0.0)
         gain = tl.where(lost, fill - weight, 0.0)
@@ -160,8 +157,7 @@ def amend_output_kernel(
         tl.store(KEEP + lines, -1, mask=inside)
     for rank in tl.static_range(TOP):
         key = last if rank == TOP - 1 else tl.load(PICKS + lines * (TOP + 1) + rank, mask=inside, other=-1)
-        lost = _is_lost(key, WORDS, words, limit, LINES)
-        tl.store(LOST + lines * TOP + rank, tl.where(lost & light, key, -1), mask=inside)
+        tl.store(LOST + lines * TOP + rank, tl.where(light, key, -1), mask=inside)
 
 
 @triton.jit(do_not_specialize=["N"])
@@ -304,7 +300,6 @@ def amend_keys_kernel(
     HK,
     GROUP,
     N,
-    M,
     KEY_TILES,
     D: tl.constexpr,
     E: tl.constexpr,
@@ -325,13 +320,11 @@ def amend_keys_kernel(
     b = key_head // HK
     hk = key_head % HK
     columns = tile * BN + tl.arange(0, BN)
-    inside = columns < M
     d = tl.arange(0, BLOCK_D)
     e = tl.arange(0, BLOCK_E)
-    dk_base = DK + b * dk_b + hk * dk_h
-    dv_base = DV + b * dv_b + hk * dv_h
-    dk = load_tile(dk_base, columns[:, None], dk_m, d[None, :], M, D, BLOCK_D, True).to(tl.float32)
-    dv = load_tile(dv_base, columns[:, None], dv_m, e[None, :], M, E, BLOCK_E, True).to(tl.float32)
+    dk = tl.zeros([BN, BLOCK_D], tl.float32)
+    dv = tl.zeros([BN, BLOCK_E], tl.float32)
+    touched = tl.zeros([BN], tl.int32)
     for member in range(GROUP):
         h = hk * GROUP + member
         head = key_head * GROUP + member
@@ -345,13 +338,19 @@ def amend_keys_kernel(
             place = head * N * TOP + entry
             key = tl.load(LOST + place, mask=known, other=-1)
             mine = columns[:, None] == key[None, :]
+            touched = tl.maximum(touched, tl.max(mine.to(tl.int32), 1))
             q = _gather(Q + b * q_b + h * q_h, row, q_n, d, known, D).to(Q.dtype.element_ty)
             share = tl.load(KEY_SHARES + place, mask=known, other=0.0)
             dk = tl.dot(tl.where(mine, share[None, :], 0.0).to(q.dtype), q, dk)
             grad = _gather(GRAD + b * grad_b + h * grad_h, row, grad_n, e, known, E).to(GRAD.dtype.element_ty)
             share = tl.load(VALUE_SHARES + place, mask=known, other=0.0)
             dv = tl.dot(tl.where(mine, share[None, :], 0.0).to(grad.dtype), grad, dv)
+    lost = touched > 0
+    dk_base = DK + b * dk_b + hk * dk_h
     dk_place = dk_base + columns[:, None].to(tl.int64) * dk_m + d[None, :]
-    tl.store(dk_place, dk.to(DK.dtype.element_ty), mask=inside[:, None] & (d[None, :] < D))
+    dk += _gather(dk_base, columns, dk_m, d, lost, D)
+    tl.store(dk_place, dk.to(DK.dtype.element_ty), mask=lost[:, None] & (d[None, :] < D))
+    dv_base = DV + b * dv_b + hk * dv_h
     dv_place = dv_base + columns[:, None].to(tl.int64) * dv_m + e[None, :]
-    tl.store(dv_place, dv.to(DV.dtype.element_ty), mask=inside[:, None] & (e[None, :] < E))
+    dv += _gather(dv_base, columns, dv_m, e, lost, E)
+    tl.store(dv_place, dv.to(DV.dtype.element_ty), mask=lost[:, None] & (e[None, :] < E))

@@ -25,10 +25,7 @@ from .launch import (
     run_select,
     strides,
 )
-from .tiles import backward_tiles, forward_tiles, select_tiles
-
-#: Keys of a program that amends keys.
-_KEYS = 64
+from .tiles import amend_tiles, listed_tiles, select_tiles
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor, call: Call, kind: str) -> tuple[Tensor, ...]:
@@ -48,8 +45,9 @@ def forward(q: Tensor, k: Tensor, v: Tensor, call: Call, kind: str) -> tuple[Ten
         tables = make_tables(q, k.shape[2], call)
         common = common_arguments(q, k, call)
         run_select(q, k, call, tables, notes, common, select_tiles(q, k, call.top), picks)
+        tiles = amend_tiles(q, v)
         lines = q.shape[0] * q.shape[1] * q.shape[2]
-        amend_output_kernel[(triton.cdiv(q.shape[2], _rows(q, v)) * q.shape[0] * q.shape[1],)](
+        amend_output_kernel[(triton.cdiv(q.shape[2], tiles.rows) * q.shape[0] * q.shape[1],)](
             q,
             k,
             v,
@@ -73,12 +71,13 @@ def forward(q: Tensor, k: Tensor, v: Tensor, call: Call, kind: str) -> tuple[Ten
             lines,
             lines + k.shape[2],
             **_sizes(q, v, call),
-            BM=_rows(q, v),
+            BM=tiles.rows,
             ZERO=call.drop == "zero",
+            num_warps=tiles.warps,
             **OPTIONS,
         )
         listed = list_rows(lse, q)
-        run_forward(q, k, v, output, listed_lse, call, tables, notes, common, forward_tiles(q, k, v), listed)
+        run_forward(q, k, v, output, listed_lse, call, tables, notes, common, listed_tiles(q), listed)
     return output, lse, listed_lse, lost, *notes
 
 
@@ -106,10 +105,9 @@ def backward(
         tables = make_tables(q, k.shape[2], call)
         common = common_arguments(q, k, call)
         listed = list_rows(lse, q)
-        for_queries, for_keys = backward_tiles(q, k, v)
-        shared = (call, tables, notes, common)
-        run_query(grad, q, k, v, output, listed_lse, delta, d_q, *shared, for_queries, listed)
-        run_key(grad, q, k, v, listed_lse, delta, d_k, d_v, *shared, for_keys, listed)
+        shared = (call, tables, notes, common, listed_tiles(q), listed)
+        run_query(grad, q, k, v, output, listed_lse, delta, d_q, *shared)
+        run_key(grad, q, k, v, listed_lse, delta, d_k, d_v, *shared)
     return laid_out(d_q, told[0]), laid_out(d_k, told[1]), laid_out(d_v, told[2])
 
 
@@ -125,12 +123,13 @@ def _amend_gradients(grad, q, k, v, output, lse, lost, gradients, call: Call) ->
     """Take back what the plain backward did for lost keys. Sums in the order in which atomics come, as it does."""
     d_q, d_k, d_v = gradients
     batch, heads, rows, _ = q.shape
-    tiles = triton.cdiv(k.shape[2], _KEYS)
+    tiles = amend_tiles(q, v)
+    key_tiles = triton.cdiv(k.shape[2], tiles.columns)
     key_shares, value_shares = (torch.empty(lost.shape, dtype=torch.float32, device=q.device) for _ in range(2))
-    tally = torch.zeros(batch * heads, tiles, dtype=torch.int32, device=q.device)
+    tally = torch.zeros(batch * heads, key_tiles, dtype=torch.int32, device=q.device)
     group = heads // k.shape[1]
     sizes = _sizes(q, v, call)
-    amend_queries_kernel[(triton.cdiv(rows, _rows(q, v)) * batch * heads,)](
+    amend_queries_kernel[(triton.cdiv(rows, tiles.rows) * batch * heads,)](
         q,
         k,
         v,
@@ -147,19 +146,20 @@ def _amend_gradients(grad, q, k, v, output, lse, lost, gradients, call: Call) ->
         heads,
         group,
         rows,
-        tiles,
+        key_tiles,
         **sizes,
-        BM=_rows(q, v),
-        BN=_KEYS,
+        BM=tiles.rows,
+        BN=tiles.columns,
         ZERO=call.drop == "zero",
+        num_warps=tiles.warps,
         **OPTIONS,
     )
     ends = tally.cumsum(-1, dtype=torch.int32)
     entries = torch.empty_like(lost)
     sort_lost_kernel[(triton.cdiv(lost.numel(), 1024),)](
-        lost, ends - tally, entries, rows, tiles, lost.numel(), BN=_KEYS, TOP=call.top, BLOCK=1024
+        lost, ends - tally, entries, rows, key_tiles, lost.numel(), BN=tiles.columns, TOP=call.top, BLOCK=1024
     )
-    amend_keys_kernel[(tiles * batch * k.shape[1],)](
+    amend_keys_kernel[(key_tiles * batch * k.shape[1],)](
         q,
         grad,
         lost,
@@ -174,18 +174,12 @@ def _amend_gradients(grad, q, k, v, output, lse, lost, gradients, call: Call) ->
         k.shape[1],
         group,
         rows,
-        k.shape[2],
-        tiles,
+        key_tiles,
         **sizes,
-        BN=_KEYS,
-        BLOCK=_rows(q, v),
+        BN=tiles.columns,
+        BLOCK=max(tiles.rows, 16),
         **OPTIONS,
     )
-
-
-def _rows(q: Tensor, v: Tensor) -> int:
-    """That a program which amends rows takes, and lost keys that one which amends keys takes at a time."""
-    return 32 if max(block(q), block(v)) <= 64 else 16
 
 
 def _sizes(q: Tensor, v: Tensor, call: Call) -> dict[str, int]:

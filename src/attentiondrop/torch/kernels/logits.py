@@ -168,6 +168,13 @@ def causal_range(start, rows, N, M, BM: tl.constexpr, BN: tl.constexpr, LISTED: 
 
 
 @triton.jit
+def dropped_key(key, words, KEY_WORDS, limit):
+    """One key of each row, or -1 where there is none or its draw does not drop it."""
+    there = key >= 0
+    return tl.where(there & (joined(words, load_words(KEY_WORDS, key, there)) <= limit), key, -1)
+
+
+@triton.jit
 def is_dropped(
     s,
     columns,

@@ -6,8 +6,9 @@ reductions; the k largest of a row are popped from those candidates at the end. 
 may hide one more, and equal logits are popped together: such rows are counted through again, exactly, at the end.
 
 Where the keys themselves are wanted (CODE_BITS > 0), the lowest bits of a logit make room for its key (WHOLE), or for
-the number of its tile, which together with the slot is the key. Two logits that these bits could have put into the
-wrong order, on either side of the k-th place, are named as rivals; who reads the keys compares them.
+the number of its tile, which together with the slot is the key; those that a draw drops are named. Two logits that
+these bits could have put into the wrong order, on either side of the k-th place, are named as rivals; who reads the
+keys compares them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .logits import SIZES, load_tile, load_words, visible_logits
+from .candidates import coded, insert, pop, pop_key
+from .hashing import joined
+from .logits import SIZES, dropped_key, load_tile, load_words, visible_logits
 
 
 @triton.jit
@@ -34,75 +37,6 @@ def _unorder(key):
     return tl.where(key > 0, bits.to(tl.float32, bitcast=True), float("-inf"))
 
 
-@triton.jit
-def _insert(s, t0, t1, t2, t3, DEPTH: tl.constexpr):
-    """Each slot's DEPTH largest after one more logit, in order."""
-    if DEPTH > 1:
-        rest = tl.minimum(t0, s)
-    t0 = tl.maximum(t0, s)
-    if DEPTH > 2:
-        less = tl.minimum(t1, rest)
-    if DEPTH > 1:
-        t1 = tl.maximum(t1, rest)
-    if DEPTH > 3:
-        least = tl.minimum(t2, less)
-    if DEPTH > 2:
-        t2 = tl.maximum(t2, less)
-    if DEPTH > 3:
-        t3 = tl.maximum(t3, least)
-    return t0, t1, t2, t3
-
-
-@triton.jit
-def _without(popped, a0, a1, a2, a3, DEPTH: tl.constexpr):
-    """The candidates without the largest of some slots."""
-    a0 = tl.where(popped, a1, a0)
-    if DEPTH > 1:
-        a1 = tl.where(popped, a2, a1)
-    if DEPTH > 2:
-        a2 = tl.where(popped, a3, a2)
-    if DEPTH > 3:
-        a3 = tl.where(popped, float("-inf"), a3)
-    return a0, a1, a2, a3
-
-
-@triton.jit
-def _pop(a0, a1, a2, a3, place, DEPTH: tl.constexpr):
-    """Take each row's largest candidate away, and find the next."""
-    a0, a1, a2, a3 = _without(a0 == place[:, None], a0, a1, a2, a3, DEPTH)
-    return a0, a1, a2, a3, tl.max(a0, 1)
-
-
-@triton.jit
-def _coded(s, start, slots, BN: tl.constexpr, CODE_BITS: tl.constexpr, WHOLE: tl.constexpr, EDGE: tl.constexpr):
-    """The logit with its key, or the number of its tile, in its lowest bits; a hidden one becomes finite.
-
-    (-inf with other bits set would be no number.)
-    """
-    if EDGE:
-        s = tl.maximum(s, -3.0e38)
-    code = start + slots[None, :] if WHOLE else start // BN
-    bits = s.to(tl.int32, bitcast=True)
-    return ((bits & -(1 << CODE_BITS)) | code).to(tl.float32, bitcast=True)
-
-
-@triton.jit
-def _pop_key(
-    a0, a1, a2, a3, slots, BN: tl.constexpr, CODE_BITS: tl.constexpr, WHOLE: tl.constexpr, DEPTH: tl.constexpr
-):
-    """Each row's largest candidate and its key, -1 if that is hidden, and the candidates without it."""
-    place = tl.max(a0, 1)
-    key = place.to(tl.int32, bitcast=True) & ((1 << CODE_BITS) - 1)
-    popped = a0 == place[:, None]
-    if not WHOLE:
-        # Two tiles apart, equal logits differ by their code; within a tile they may not.
-        slot = tl.min(tl.where(popped, slots[None, :], BN), 1)
-        popped = slots[None, :] == slot[:, None]
-        key = key * BN + slot
-    a0, a1, a2, a3 = _without(popped, a0, a1, a2, a3, DEPTH)
-    return a0, a1, a2, a3, place, tl.where(place > -2.9e38, key, -1)
-
-
 @triton.jit(do_not_specialize=[*SIZES, "top"])
 def select_kernel(
     Q,
@@ -110,6 +44,7 @@ def select_kernel(
     VISIBLE,
     BIAS,
     WORDS,
+    LIMITS,
     FACTORS,
     LOW,
     HIGH,
@@ -155,8 +90,8 @@ def select_kernel(
 ):
     """Program: one tile of rows of one head. Writes `LOW`, `HIGH`, `CUT` (see `is_dropped`), `TIED`.
 
-    With CODE_BITS also `PICKS` [rows, TOP + 1]: the keys of the TOP largest logits, in any order, -1 past the last
-    visible, then the rival of the last of them, or -1.
+    With CODE_BITS also `PICKS` [rows, TOP + 1]: the keys that are dropped of the TOP largest logits, else -1; then the
+    rival of the last of them, or -1. Where there is a rival, nothing is decided about the two.
     """
     tiles = tl.cdiv(N, BM)
     head = (tl.program_id(0) // tiles).to(tl.int64)
@@ -211,16 +146,16 @@ def select_kernel(
                 bias_m, factor, sigma, N, M, D, BLOCK_D, BN, HAS_VISIBLE, HAS_BIAS, NOISE, False, False,
             )  # fmt: skip
             if CODE_BITS > 0:
-                s = _coded(s, start, slots, BN, CODE_BITS, WHOLE, False)
-            t0, t1, t2, t3 = _insert(s, t0, t1, t2, t3, DEPTH)
+                s = coded(s, start, slots, BN, CODE_BITS, WHOLE, False)
+            t0, t1, t2, t3 = insert(s, t0, t1, t2, t3, DEPTH)
         for start in tl.range(full, end, BN, num_stages=1):
             s = _tile(
                 q, K, k_m, start, rows, d, line_words, COLUMN_WORDS, VISIBLE, visible_n, visible_m, BIAS, bias_n,
                 bias_m, factor, sigma, N, M, D, BLOCK_D, BN, HAS_VISIBLE, HAS_BIAS, NOISE, CAUSAL, True,
             )  # fmt: skip
             if CODE_BITS > 0:
-                s = _coded(s, start, slots, BN, CODE_BITS, WHOLE, True)
-            t0, t1, t2, t3 = _insert(s, t0, t1, t2, t3, DEPTH)
+                s = coded(s, start, slots, BN, CODE_BITS, WHOLE, True)
+            t0, t1, t2, t3 = insert(s, t0, t1, t2, t3, DEPTH)
         a0 = t0
         a1 = t1
         a2 = t2
@@ -228,19 +163,24 @@ def select_kernel(
         deepest = t3 if DEPTH == 4 else (t2 if DEPTH == 3 else (t1 if DEPTH == 2 else t0))
         if CODE_BITS > 0:
             picks = PICKS + (head * N + rows) * (TOP + 1)
+            words = load_words(WORDS + LINES + M, head * N + rows, inside)
+            KEY_WORDS = WORDS + LINES + M + LINES
+            limit = tl.load(LIMITS + 1).to(tl.uint32, bitcast=True)
             previous = tl.full([BM], float("inf"), tl.float32)
             for rank in tl.static_range(TOP - 1):
-                a0, a1, a2, a3, previous, key = _pop_key(a0, a1, a2, a3, slots, BN, CODE_BITS, WHOLE, DEPTH)
-                tl.store(picks + rank, key, mask=inside)
-            a0, a1, a2, a3, place, last_key = _pop_key(a0, a1, a2, a3, slots, BN, CODE_BITS, WHOLE, DEPTH)
-            a0, a1, a2, a3, below, next_key = _pop_key(a0, a1, a2, a3, slots, BN, CODE_BITS, WHOLE, DEPTH)
+                a0, a1, a2, a3, previous, key = pop_key(a0, a1, a2, a3, slots, BN, CODE_BITS, WHOLE, DEPTH)
+                tl.store(picks + rank, dropped_key(key, words, KEY_WORDS, limit), mask=inside)
+            a0, a1, a2, a3, place, last_key = pop_key(a0, a1, a2, a3, slots, BN, CODE_BITS, WHOLE, DEPTH)
+            a0, a1, a2, a3, below, next_key = pop_key(a0, a1, a2, a3, slots, BN, CODE_BITS, WHOLE, DEPTH)
             third = tl.max(a0, 1)
             # What the code can have changed, of both logits; too near for that are rivals for the last place.
             margin = tl.abs(place) * ((1 << CODE_BITS) / 2097152.0) + 1.0e-37
             visible = below > -2.9e38
             near = visible & (place - below <= margin)
-            tl.store(picks + TOP - 1, last_key, mask=inside)
-            tl.store(picks + TOP, tl.where(near, next_key, -1), mask=inside)
+            last_dropped = dropped_key(last_key, words, KEY_WORDS, limit)
+            rival = near & ((last_dropped >= 0) | (dropped_key(next_key, words, KEY_WORDS, limit) >= 0))
+            tl.store(picks + TOP - 1, tl.where(rival, last_key, last_dropped), mask=inside)
+            tl.store(picks + TOP, tl.where(rival, next_key, -1), mask=inside)
             # More than two rivals are in doubt. And where the deepest logit of a slot is a candidate, what the slot
             # hides may be one, too.
             doubtful = near & ((previous - place <= margin) | (below - third <= margin))
@@ -255,10 +195,10 @@ def select_kernel(
             place = tl.max(a0, 1)
             if TOP > 0:
                 for _ in tl.static_range(TOP - 1):
-                    a0, a1, a2, a3, place = _pop(a0, a1, a2, a3, place, DEPTH)
+                    a0, a1, a2, a3, place = pop(a0, a1, a2, a3, place, DEPTH)
             else:
                 for _ in range(top - 1):
-                    a0, a1, a2, a3, place = _pop(a0, a1, a2, a3, place, DEPTH)
+                    a0, a1, a2, a3, place = pop(a0, a1, a2, a3, place, DEPTH)
             below = tl.max(tl.where(a0 == place[:, None], a1, a0), 1)
             # One reduction for both: how many candidates reach the place, and in how many slots the deepest one does.
             # (A place of -inf, past the last visible logit, is reached by visible ones alone.)
@@ -326,7 +266,10 @@ def select_kernel(
         high = tl.where(tied, between, place)
         cut = tl.where(tied, last, cut)
         if CODE_BITS > 0:
-            tl.store(PICKS + (head * N + rows) * (TOP + 1) + TOP, -1, mask=doubtful)
+            for rank in tl.static_range(TOP + 1):
+                tl.store(PICKS + (head * N + rows) * (TOP + 1) + rank, -1, mask=doubtful)
+            drop_words = load_words(WORDS + LINES + M, head * N + rows, inside)
+            drop_limit = tl.load(LIMITS + 1).to(tl.uint32, bitcast=True)
             filled = tl.zeros([BM], tl.int32)
             for start in tl.range(0, end, BN, num_stages=1):
                 s = _tile(
@@ -337,6 +280,8 @@ def select_kernel(
                 reached = (s > place[:, None]) | (
                     (s == place[:, None]) & (columns <= tl.where(tied, last, 2147483647)[:, None])
                 )
+                column_words = load_words(WORDS + LINES + M + LINES, columns, columns < M)
+                reached = reached & (joined(drop_words[:, None], column_words) <= drop_limit)
                 hit = reached & (s > float("-inf")) & doubtful[:, None]
                 left = tl.max(hit.to(tl.int32))
                 while left > 0:

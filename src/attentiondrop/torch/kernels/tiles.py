@@ -52,3 +52,13 @@ def backward_tiles(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tiles, Tiles]:
     if size <= 128:
         return Tiles(64, 64, 4, 2), Tiles(64, 64, 4, 2)
     return Tiles(64, 32, 4, 1), Tiles(32, 32, 4, 1)
+
+
+def amend_tiles(q: Tensor, v: Tensor) -> Tiles:
+    """Of the kernels that amend: rows, which is also how many lost keys a tile of `columns` keys takes at a time."""
+    return Tiles(32 if max(q.shape[-1], v.shape[-1]) <= 64 else 16, 64, 4, 1)
+
+
+def listed_tiles(q: Tensor) -> Tiles:
+    """Of the forward and both backwards over listed rows: few of them in a head, so a tile takes few."""
+    return Tiles(32, 32 if q.element_size() == 4 else 64, 4, 1 if q.element_size() == 4 or q.shape[-1] > 64 else 2)
