@@ -91,13 +91,28 @@ def test_workers_find_what_one_process_finds(alone, tiny, listener, tmp_path) ->
     assert sum("accuracy" in line for line in listener.lines) >= 6
 
 
-@pytest.mark.parametrize("parallel", ["ddp", pytest.param("fsdp", marks=pytest.mark.slow)])
-def test_two_processes_find_the_losses_of_one(tmp_path, job, parallel: str) -> None:
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+#: It launches several processes for GPUs only; ours then find none and run on the CPU.
+ACCELERATE = [
+    "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes=2", "--num_machines=1", "--mixed_precision=no",
+    "--dynamo_backend=no",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "launcher, parallel",
+    [
+        pytest.param(TORCHRUN, "ddp", id="torchrun-ddp"),
+        pytest.param(TORCHRUN, "fsdp", id="torchrun-fsdp", marks=pytest.mark.slow),
+        pytest.param(ACCELERATE, "ddp", id="accelerate-ddp", marks=pytest.mark.slow),
+    ],
+)
+def test_two_processes_find_the_losses_of_one(tmp_path, job, launcher: list[str], parallel: str) -> None:
     from attentiondrop.experiments.execution import execute
 
     execute(job())
     one = read_run(job().folder)
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m"]
+    launch = [sys.executable, *launcher, "-m"]
     shared = command("train", "digits", out=tmp_path / "two", changes=(f"training.parallel={parallel}",))
     done = subprocess.run([*launch, *shared[2:]], env=ONE_THREAD, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

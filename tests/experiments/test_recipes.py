@@ -57,10 +57,11 @@ def test_extending(tmp_path: Path) -> None:
     assert recipe.model.name == "vit_base_patch16_224"
     for parent, message in (
         ("mine.yaml", r"extends: expected another recipe, received .*mine.yaml -> .*mine.yaml"),
+        ("../{folder}/mine.yaml", r"extends: expected another recipe"),
         ("cifar11", "did you mean 'cifar10'"),
         ("[cifar10]", "extends: expected the name or path of a recipe"),
     ):
-        (tmp_path / "mine.yaml").write_text(f"extends: {parent}\n")
+        (tmp_path / "mine.yaml").write_text(f"extends: {parent.format(folder=tmp_path.name)}\n")
         with pytest.raises(AttentionDropError, match=message):
             read_recipe(str(tmp_path / "mine.yaml"))
 

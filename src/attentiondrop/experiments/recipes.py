@@ -70,7 +70,8 @@ def _content(name: str, extending: tuple[str, ...] = ()) -> dict[str, Any]:
     if not isinstance(parent, str):
         raise bad_argument(EXTENDS, "the name or path of a recipe", parent)
     if Path(parent).suffix in _SUFFIXES:
-        parent = str(path.parent / parent)
+        # One name for one file, however it is spelled, or a circle would not be noticed.
+        parent = str((path.parent / parent).resolve())
     return merged(_content(parent, (*extending, name)), content)
 
 
