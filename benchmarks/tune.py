@@ -21,7 +21,7 @@ from torch import Tensor
 import attentiondrop as ad
 from attentiondrop.torch.draws import active_leaves
 from attentiondrop.torch.kernels import launch
-from attentiondrop.torch.kernels.tiles import Tiles
+from attentiondrop.torch.kernels.tiles import Tiles, pick_tiles
 from attentiondrop.torch.plan import Plan, plan_of
 
 _SELECT = [
@@ -41,7 +41,7 @@ _SELECT = [
 ]
 CANDIDATES = {
     "select": _SELECT,
-    "pick": _SELECT,
+    "pick": [tiles._replace(depth=depth) for tiles in _SELECT for depth in (3, 4)],
     "forward": [
         Tiles(rows, columns, warps, stages)
         for rows, columns, warps in ((128, 64, 4), (128, 64, 8), (128, 128, 8), (64, 64, 4), (64, 128, 4), (128, 32, 4))
@@ -77,7 +77,7 @@ class Problem:
         self.output, self.lse, self.notes = launch.forward(self.q, self.k, self.v, self.call)
         self.tables = launch.make_tables(self.q, self.k.shape[2], self.call)
         self.common = launch.common_arguments(self.q, self.k, self.call)
-        self.picks = torch.empty(*shape[:3], max(self.call.top, 1) + 1, dtype=torch.int32, device="cuda")
+        self.lost = torch.empty(*shape[:3], max(self.call.top, 1), dtype=torch.int32, device="cuda")
         self.delta = torch.empty_like(self.lse)
         self.gradients = [torch.empty_like(self.q) for _ in range(3)]
 
@@ -85,7 +85,8 @@ class Problem:
         """Launch one kernel."""
         shared = (self.call, self.tables, self.notes, self.common, tiles)
         if kernel == "pick":
-            launch.run_select(self.q, self.k, *shared, self.picks)
+            again = pick_tiles(self.q, self.k)[1]
+            launch.run_pick(self.q, self.k, self.call, self.tables, self.notes, self.lost, tiles, again)
         elif kernel == "select":
             launch.run_select(self.q, self.k, *shared)
         elif kernel == "forward":
@@ -145,7 +146,7 @@ def main() -> None:
         if args.part is None:
             print(f"{text} {args.spec}{' causal' * args.causal}", flush=True)
             baselines(problem, args.causal)
-        for number, (kernel, place) in enumerate(product(args.kernel, range(20))):
+        for number, (kernel, place) in enumerate(product(args.kernel, range(40))):
             if place >= len(CANDIDATES[kernel]) or (args.part is not None and number % args.workers != args.part):
                 continue
             tiles = CANDIDATES[kernel][place]

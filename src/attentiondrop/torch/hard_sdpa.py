@@ -24,7 +24,7 @@ _library = torch.library.Library("attentiondrop", "FRAGMENT")
 _PLAN = (
     "Tensor seed, Tensor? gates, float[] rates, int[] streams, str drop, int top, bool is_causal, float scale, str kind"
 )
-_NOTES = "Tensor low, Tensor high, Tensor cut, Tensor keep, Tensor tied"
+_NOTES = "Tensor low, Tensor high, Tensor cut, Tensor keep"
 _library.define(
     f"hard_masked_attention(Tensor q, Tensor k, Tensor v, {_PLAN})"
     f" -> (Tensor output, Tensor lse, Tensor listed_lse, Tensor lost, {_NOTES})"
@@ -62,10 +62,11 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, *plan: Any) -> tuple[Tensor, ...]:
 def _backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
     from .kernels import amended, launch
 
-    output, lse, listed_lse, lost = rest[:4]
-    call, kind = _call(*rest[9:])
+    output, lse, listed_lse, lost, low, high, cut, keep = rest[:8]
+    call, kind = _call(*rest[8:])
+    notes = launch.Notes(low, high, cut, keep, tied=lost)  # listed rows are compared as if they were
     gradients: tuple[Tensor, Tensor, Tensor] = amended.backward(
-        grad, q, k, v, output, lse, listed_lse, lost, launch.Notes(*rest[4:9]), call, kind
+        grad, q, k, v, output, lse, listed_lse, lost, notes, call, kind
     )
     return gradients
 
@@ -76,7 +77,7 @@ def _fake_forward(q: Tensor, k: Tensor, v: Tensor, *plan: Any) -> tuple[Tensor, 
     listed_lse = q.new_empty(q.shape[:-1], dtype=torch.float32)
     lost = q.new_empty((*q.shape[:-1], call.top), dtype=torch.int32)
     # torch's kernels write their output in the memory order of the queries.
-    return torch.empty_like(unit_stride(q)), lse, listed_lse, lost, *empty_notes(q, k, call.drop, call.top)
+    return torch.empty_like(unit_stride(q)), lse, listed_lse, lost, *empty_notes(q, k, call.drop, call.top)[:4]
 
 
 def _fake_backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:

@@ -139,30 +139,34 @@ def test_extreme_inputs_give_no_nan(fill: str, device: str) -> None:
 
 
 @pytest.mark.parametrize("top, columns", [(1, 70), (5, 150), (8, 70), (5, 300)])
-@pytest.mark.parametrize("rate", [1.0, 0.3])
-def test_picks(top: int, columns: int, rate: float, device: str) -> None:
-    """The keys that the selection names are those of the largest logits that a draw drops, but for rivals."""
+@pytest.mark.parametrize("rate, twins", [(1.0, False), (0.3, False), (0.3, True)])
+def test_picks(top: int, columns: int, rate: float, twins: bool, device: str) -> None:
+    """The keys that the selection names are those of the largest logits that a draw drops, and so say its bounds."""
     from attentiondrop.torch.fused_call import Call, empty_notes
     from attentiondrop.torch.kernels import launch
-    from attentiondrop.torch.kernels.tiles import select_tiles
+    from attentiondrop.torch.kernels.tiles import pick_tiles
     from attentiondrop.torch.random import Stream
 
     q, k = (torch.randn(1, 2, n, 16, device=device).half() for n in (20, columns))
+    if twins:
+        k[:, :, columns // 2 :] = k[:, :, : columns // 2]
     seed = torch.tensor(1, device=device)
     call = Call(None, None, seed, None, [rate] * 4, [-1, 1, -1, -1], "zero", top, False, 0.25)
     notes = launch.Notes(*empty_notes(q, k, "zero", top))
-    picks = torch.empty(1, 2, 20, top + 1, dtype=torch.int32, device=device)
-    launch.run_select(
-        q, k, call, launch.make_tables(q, columns, call), notes, launch.common_arguments(q, k, call),
-        select_tiles(q, k, top), picks,
-    )  # fmt: skip
-    largest = (q.double() @ k.double().mT).topk(top, -1).indices
-    dropped = (Stream(seed, 1).uniforms(1, 2, 20, columns) < rate).gather(-1, largest)
-    expected = torch.where(dropped, largest, -1)
-    uncontested = picks[..., -1] < 0
-    assert uncontested.float().mean() > 0.9
-    have, want = (x.sort(-1).values[uncontested] for x in (picks[..., :top].long(), expected))
-    assert torch.equal(have, want)
+    lost = torch.empty(1, 2, 20, top, dtype=torch.int32, device=device)
+    launch.run_pick(q, k, call, launch.make_tables(q, columns, call), notes, lost, *pick_tiles(q, k))
+
+    logits = q.double() @ k.double().mT
+    largest = torch.sort(logits, dim=-1, descending=True, stable=True).indices[..., :top]
+    drawn = Stream(seed, 1).uniforms(1, 2, 20, columns) < rate
+    expected = torch.where(drawn.gather(-1, largest), largest, -1)
+    assert torch.equal(lost.long().sort(-1).values, expected.sort(-1).values)
+    assert (lost.diff(dim=-1)[lost[..., :-1] < 0] == 0).all(), "keys first, then -1"
+
+    first = torch.arange(columns, device=device) <= notes.cut.unsqueeze(-1)
+    bound = torch.where(first, notes.low.unsqueeze(-1), notes.high.unsqueeze(-1))
+    dropped = drawn & (logits * 0.25 * launch.LOG2E >= bound)
+    assert torch.equal(dropped, drawn & torch.zeros_like(drawn).scatter(-1, largest, True))
 
 
 def test_packed_views(device: str, calls: list[str]) -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .logits import SIZES, dropped_key, load_words
+from .logits import SIZES, append_rows
 
 #: Of a row's weight; rounding errors grow by 1 / (1 - LIMIT).
 LIMIT = tl.constexpr(0.25)
@@ -32,36 +32,6 @@ def _gather(base, positions, stride, features, wanted, SIZE: tl.constexpr):
     return tl.load(place, mask=wanted[:, None] & (features[None, :] < SIZE), other=0.0).to(tl.float32)
 
 
-@triton.jit
-def _last_lost(
-    PICKS, Q, K, LOW, HIGH, CUT, WORDS, LIMITS, rows, lines, inside, q_n, k_m, d, scale, LINES, D: tl.constexpr,
-    TOP: tl.constexpr,
-):  # fmt: skip
-    """The key of the last place where the row loses it, else -1.
-
-    Of two rivals the larger has the place, or the first of equal ones; what tells them apart is noted.
-    """
-    key = tl.load(PICKS + lines * (TOP + 1) + TOP - 1, mask=inside, other=-1)
-    rival = tl.load(PICKS + lines * (TOP + 1) + TOP, mask=inside, other=-1)
-    contested = rival >= 0
-    if tl.max(contested.to(tl.int32)) > 0:
-        q = _gather(Q, rows, q_n, d, contested, D)
-        mine = tl.sum(q * _gather(K, key, k_m, d, contested, D), 1) * scale
-        other = tl.sum(q * _gather(K, rival, k_m, d, contested, D), 1) * scale
-        # As near as rounding may bring equal ones.
-        slack = tl.maximum(tl.abs(mine), tl.abs(other)) / 1048576.0 + 1.0e-37
-        tie = tl.abs(mine - other) <= slack
-        larger = tl.maximum(mine, other)
-        tl.store(LOW + lines, tl.where(tie, tl.minimum(mine, other) - slack, 0.5 * mine + 0.5 * other), mask=contested)
-        tl.store(HIGH + lines, tl.where(tie, larger + slack, larger), mask=contested)
-        tl.store(CUT + lines, tl.where(tie, tl.minimum(key, rival), 2147483647), mask=contested)
-        winner = tl.where(tl.where(tie, rival < key, other > mine), rival, key)
-        limit = tl.load(LIMITS + 1).to(tl.uint32, bitcast=True)
-        lost = dropped_key(winner, load_words(WORDS, lines, inside), WORDS + LINES, limit)
-        key = tl.where(contested, lost, key)
-    return key
-
-
 @triton.jit(do_not_specialize=[*SIZES])
 def amend_output_kernel(
     Q,
@@ -72,13 +42,9 @@ def amend_output_kernel(
     LSE,
     LISTED_LSE,
     KEEP,
-    PICKS,
     LOST,
-    WORDS,
-    LIMITS,
-    LOW,
-    HIGH,
-    CUT,
+    ROWS,
+    COUNTS,
     q_b,
     q_h,
     q_n,
@@ -95,8 +61,6 @@ def amend_output_kernel(
     H,
     GROUP,
     N,
-    LINES,
-    SPAN,
     D: tl.constexpr,
     E: tl.constexpr,
     BLOCK_D: tl.constexpr,
@@ -105,9 +69,10 @@ def amend_output_kernel(
     TOP: tl.constexpr,
     ZERO: tl.constexpr,
 ):
-    """Program: some rows of one head. Amends `OUT`, writes `LSE`, and `LOST` [rows, TOP]: the keys to amend, or -1.
+    """Program: some rows of one head. Amends `OUT`, writes `LSE`; `LOST` [rows, TOP] has the keys to amend, then -1.
 
-    `LISTED_LSE` and `KEEP` are for rows that are left to other kernels; here they get a value that means nothing.
+    Rows that are left to other kernels are listed, and lose nothing here: their part of `LOST` becomes -1. `LISTED_LSE`
+    and `KEEP` are for them; the others get a value that means nothing.
     """
     tiles = tl.cdiv(N, BM)
     head = (tl.program_id(0) // tiles).to(tl.int64)
@@ -120,31 +85,29 @@ def amend_output_kernel(
     e = tl.arange(0, BLOCK_E)
     K += b * k_b + (h // GROUP) * k_h
     V += b * v_b + (h // GROUP) * v_h
-    WORDS += SPAN  # slot 1, that of dropped logits
-    Q += b * q_b + h * q_h
-    last = _last_lost(
-        PICKS, Q, K, LOW, HIGH, CUT, WORDS, LIMITS, rows, lines, inside, q_n, k_m, d, scale * 1.4426950408889634, LINES,
-        D, TOP,
-    )  # fmt: skip
-    touched = last >= 0
-    for rank in tl.static_range(TOP - 1):
-        touched = touched | (tl.load(PICKS + lines * (TOP + 1) + rank, mask=inside, other=-1) >= 0)
+    key = tl.load(LOST + lines * TOP, mask=inside, other=-1)
+    touched = key >= 0
     lse = tl.load(PLAIN_LSE + lines, mask=inside, other=0.0)
-    q = _gather(Q, rows, q_n, d, touched, D)
+    q = _gather(Q + b * q_b + h * q_h, rows, q_n, d, touched, D)
     fill = tl.exp(tl.minimum(-lse, 80.0)) if ZERO else tl.zeros([BM], tl.float32)
     gone = tl.zeros([BM], tl.float32)
     change = tl.zeros([BM], tl.float32)
     out_base = OUT + b * out_b + h * out_h
     out = _gather(out_base, rows, out_n, e, touched, E)
-    for rank in tl.static_range(TOP):
-        key = last if rank == TOP - 1 else tl.load(PICKS + lines * (TOP + 1) + rank, mask=inside, other=-1)
+    # As often as any row has keys left: twice, rather than k times, where few are lost.
+    rank = tl.zeros([BM], tl.int32)
+    while tl.max(key) >= 0:
         lost = key >= 0
         k = _gather(K, key, k_m, d, lost, D)
+        v = _gather(V, key, v_m, e, lost, E)
+        rank += 1
+        following = tl.load(LOST + lines * TOP + rank, mask=lost & (rank < TOP), other=-1)
         weight = tl.where(lost, tl.exp(tl.minimum(tl.sum(q * k, 1) * scale - lse, 0.0)), 0.0)
         gain = tl.where(lost, fill - weight, 0.0)
         gone += weight
         change += gain
-        out += gain[:, None] * _gather(V, key, v_m, e, lost, E)
+        out += gain[:, None] * v
+        key = following
     heavy = touched & ~((gone <= LIMIT) & (fill <= HEAVIEST))
     light = touched & ~heavy
     share = tl.where(light, 1.0 + change, 1.0)
@@ -155,23 +118,9 @@ def amend_output_kernel(
     tl.store(LISTED_LSE + lines, 0.0, mask=inside)
     if not ZERO:
         tl.store(KEEP + lines, -1, mask=inside)
+    append_rows(heavy, rows, ROWS + head * N, COUNTS + head)
     for rank in tl.static_range(TOP):
-        key = last if rank == TOP - 1 else tl.load(PICKS + lines * (TOP + 1) + rank, mask=inside, other=-1)
-        tl.store(LOST + lines * TOP + rank, tl.where(light, key, -1), mask=inside)
-
-
-@triton.jit(do_not_specialize=["N"])
-def list_rows_kernel(LSE, ROWS, COUNTS, N, BLOCK: tl.constexpr):
-    """Program: one head. Its rows with a log-sum-exp of +inf, in order, and how many they are."""
-    head = tl.program_id(0).to(tl.int64)
-    count = 0
-    for start in range(0, N, BLOCK):
-        rows = start + tl.arange(0, BLOCK)
-        chosen = tl.load(LSE + head * N + rows, mask=rows < N, other=0.0) == float("inf")
-        number = count + tl.cumsum(chosen.to(tl.int32), 0) - 1
-        tl.store(ROWS + head * N + number, rows, mask=chosen)
-        count += tl.sum(chosen.to(tl.int32), 0)
-    tl.store(COUNTS + head, count)
+        tl.store(LOST + lines * TOP + rank, -1, mask=heavy)
 
 
 @triton.jit(do_not_specialize=[*SIZES, "KEY_TILES"])
@@ -187,6 +136,8 @@ def amend_queries_kernel(
     KEY_SHARES,
     VALUE_SHARES,
     TALLY,
+    ROWS,
+    COUNTS,
     q_b,
     q_h,
     q_n,
@@ -221,6 +172,8 @@ def amend_queries_kernel(
 ):
     """Program: some rows of one head. Amends `DQ`; writes what keys and values owe, and counts it by tiles of keys.
 
+    Lists the rows that are left to other kernels.
+
     `KEY_SHARES` and `VALUE_SHARES` [rows, TOP]: what the lost key's gradient gets of the row's query, and its value's
     of the row's output gradient.
     """
@@ -235,27 +188,31 @@ def amend_queries_kernel(
     e = tl.arange(0, BLOCK_E)
     K += b * k_b + (h // GROUP) * k_h
     V += b * v_b + (h // GROUP) * v_h
-    touched = tl.zeros([BM], tl.int1)
-    for rank in tl.static_range(TOP):
-        touched = touched | (tl.load(LOST + lines * TOP + rank, mask=inside, other=-1) >= 0)
+    key = tl.load(LOST + lines * TOP, mask=inside, other=-1)
+    touched = key >= 0
     q = _gather(Q + b * q_b + h * q_h, rows, q_n, d, touched, D)
     grad = _gather(GRAD + b * grad_b + h * grad_h, rows, grad_n, e, touched, E)
     delta = tl.sum(_gather(OUT + b * out_b + h * out_h, rows, out_n, e, touched, E) * grad, 1)
-    lse = tl.load(LSE + lines, mask=touched, other=0.0)
+    lse = tl.load(LSE + lines, mask=inside, other=0.0)
+    append_rows(lse == float("inf"), rows, ROWS + head * N, COUNTS + head)
     fill = tl.exp(tl.minimum(-lse, 0.0)) if ZERO else tl.zeros([BM], tl.float32)
     dq_base = DQ + b * dq_b + h * dq_h
     dq = _gather(dq_base, rows, dq_n, d, touched, D)
-    for rank in tl.static_range(TOP):
-        key = tl.load(LOST + lines * TOP + rank, mask=inside, other=-1)
+    rank = tl.zeros([BM], tl.int32)
+    while tl.max(key) >= 0:
         lost = key >= 0
         k = _gather(K, key, k_m, d, lost, D)
+        v = _gather(V, key, v_m, e, lost, E)
+        following = tl.load(LOST + lines * TOP + rank + 1, mask=lost & (rank + 1 < TOP), other=-1)
         weight = tl.exp(tl.minimum(tl.sum(q * k, 1) * scale - lse, 0.0))
-        slope = tl.sum(grad * _gather(V, key, v_m, e, lost, E), 1) - delta
+        slope = tl.sum(grad * v, 1) - delta
         share = -weight * slope * scale
         dq += tl.where(lost, share, 0.0)[:, None] * k
         tl.store(KEY_SHARES + lines * TOP + rank, share, mask=lost)
         tl.store(VALUE_SHARES + lines * TOP + rank, fill - weight, mask=lost)
         tl.atomic_add(TALLY + head * KEY_TILES + key // BN, 1, mask=lost, sem="relaxed")
+        key = following
+        rank += 1
     place = dq_base + rows[:, None].to(tl.int64) * dq_n + d[None, :]
     tl.store(place, dq.to(DQ.dtype.element_ty), mask=touched[:, None] & (d[None, :] < D))
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from .. import library_attention
 from ..fused_call import Call, empty_notes
 from ..inputs import laid_out, unit_stride
-from .amend import amend_keys_kernel, amend_output_kernel, amend_queries_kernel, list_rows_kernel, sort_lost_kernel
+from .amend import amend_keys_kernel, amend_output_kernel, amend_queries_kernel, sort_lost_kernel
 from .blur import on_device
 from .launch import (
     OPTIONS,
@@ -18,18 +18,19 @@ from .launch import (
     Notes,
     block,
     common_arguments,
+    empty_list,
     make_tables,
     run_forward,
     run_key,
+    run_pick,
     run_query,
-    run_select,
     strides,
 )
-from .tiles import amend_tiles, listed_tiles, select_tiles
+from .tiles import amend_tiles, listed_tiles, pick_tiles
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor, call: Call, kind: str) -> tuple[Tensor, ...]:
-    """Output, log-sum-exp as torch's kernel has it, that of listed rows, lost keys, and the notes for listed rows.
+    """Output, log-sum-exp as torch's kernel has it, that of listed rows, lost keys, and their notes.
 
     Listed rows have +inf in the first log-sum-exp, and count in the second one, in units of log2. Lost keys
     [B, H, N, k]: of amended rows, -1 for none.
@@ -39,14 +40,13 @@ def forward(q: Tensor, k: Tensor, v: Tensor, call: Call, kind: str) -> tuple[Ten
     output, plain_lse = laid_out(output, torch.empty_like(q, device="meta")), plain_lse.contiguous()
     lse, listed_lse = torch.empty_like(plain_lse), q.new_empty(q.shape[:-1], dtype=torch.float32)
     lost = q.new_empty(*q.shape[:-1], call.top, dtype=torch.int32)
-    picks = q.new_empty(*q.shape[:-1], call.top + 1, dtype=torch.int32)
     notes = Notes(*empty_notes(q, k, call.drop, call.top))
     with on_device(q):
         tables = make_tables(q, k.shape[2], call)
         common = common_arguments(q, k, call)
-        run_select(q, k, call, tables, notes, common, select_tiles(q, k, call.top), picks)
-        tiles = amend_tiles(q, v)
-        lines = q.shape[0] * q.shape[1] * q.shape[2]
+        run_pick(q, k, call, tables, notes, lost, *pick_tiles(q, k))
+        tiles = amend_tiles()
+        listed = empty_list(q)
         amend_output_kernel[(triton.cdiv(q.shape[2], tiles.rows) * q.shape[0] * q.shape[1],)](
             q,
             k,
@@ -56,29 +56,21 @@ def forward(q: Tensor, k: Tensor, v: Tensor, call: Call, kind: str) -> tuple[Ten
             lse,
             listed_lse,
             notes.keep,
-            picks,
             lost,
-            tables.words,
-            tables.limits,
-            notes.low,
-            notes.high,
-            notes.cut,
+            *listed,
             *strides(q, k, v, output),
             call.scale,
             q.shape[1],
             q.shape[1] // k.shape[1],
             q.shape[2],
-            lines,
-            lines + k.shape[2],
             **_sizes(q, v, call),
             BM=tiles.rows,
             ZERO=call.drop == "zero",
             num_warps=tiles.warps,
             **OPTIONS,
         )
-        listed = list_rows(lse, q)
         run_forward(q, k, v, output, listed_lse, call, tables, notes, common, listed_tiles(q), listed)
-    return output, lse, listed_lse, lost, *notes
+    return output, lse, listed_lse, lost, *notes[:4]
 
 
 def backward(
@@ -101,29 +93,24 @@ def backward(
     d_q, d_k, d_v = (unit_stride(x) for x in found)
     delta = torch.empty_like(listed_lse)
     with on_device(q):
-        _amend_gradients(grad, q, k, v, output, lse, lost, (d_q, d_k, d_v), call)
+        listed = _amend_gradients(grad, q, k, v, output, lse, lost, (d_q, d_k, d_v), call)
         tables = make_tables(q, k.shape[2], call)
         common = common_arguments(q, k, call)
-        listed = list_rows(lse, q)
         shared = (call, tables, notes, common, listed_tiles(q), listed)
         run_query(grad, q, k, v, output, listed_lse, delta, d_q, *shared)
         run_key(grad, q, k, v, listed_lse, delta, d_k, d_v, *shared)
     return laid_out(d_q, told[0]), laid_out(d_k, told[1]), laid_out(d_v, told[2])
 
 
-def list_rows(lse: Tensor, q: Tensor) -> Listed:
-    """The rows that the amending kernel left."""
-    batch, heads, rows, _ = q.shape
-    listed = Listed(*(q.new_empty(shape, dtype=torch.int32) for shape in ((batch, heads, rows), (batch, heads))))
-    list_rows_kernel[(batch * heads,)](lse, *listed, rows, BLOCK=min(1024, triton.next_power_of_2(rows)))
-    return listed
+def _amend_gradients(grad, q, k, v, output, lse, lost, gradients, call: Call) -> Listed:
+    """Take back what the plain backward did for lost keys, and list the rows where it was not asked to do anything.
 
-
-def _amend_gradients(grad, q, k, v, output, lse, lost, gradients, call: Call) -> None:
-    """Take back what the plain backward did for lost keys. Sums in the order in which atomics come, as it does."""
+    Sums in the order in which atomics come, as the plain backward does.
+    """
     d_q, d_k, d_v = gradients
     batch, heads, rows, _ = q.shape
-    tiles = amend_tiles(q, v)
+    tiles = amend_tiles()
+    listed = empty_list(q)
     key_tiles = triton.cdiv(k.shape[2], tiles.columns)
     key_shares, value_shares = (torch.empty(lost.shape, dtype=torch.float32, device=q.device) for _ in range(2))
     tally = torch.zeros(batch * heads, key_tiles, dtype=torch.int32, device=q.device)
@@ -141,6 +128,7 @@ def _amend_gradients(grad, q, k, v, output, lse, lost, gradients, call: Call) ->
         key_shares,
         value_shares,
         tally,
+        *listed,
         *strides(q, k, v, output, grad, d_q),
         call.scale,
         heads,
@@ -180,6 +168,7 @@ def _amend_gradients(grad, q, k, v, output, lse, lost, gradients, call: Call) ->
         BLOCK=max(tiles.rows, 16),
         **OPTIONS,
     )
+    return listed
 
 
 def _sizes(q: Tensor, v: Tensor, call: Call) -> dict[str, int]:

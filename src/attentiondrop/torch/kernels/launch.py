@@ -16,6 +16,8 @@ from .backward_keys import key_kernel
 from .backward_queries import query_kernel
 from .blur import on_device
 from .forward import forward_kernel
+from .pick import pick_kernel
+from .recount import recount_kernel
 from .select import select_kernel
 from .tiles import Tiles, backward_tiles, forward_tiles, select_tiles
 from .words import words_kernel
@@ -23,8 +25,6 @@ from .words import words_kernel
 LOG2E = math.log2(math.e)
 #: Said to the compiler in full, so that no environment variable changes results.
 OPTIONS = {"enable_fp_fusion": True}
-#: Up to here a logit's lowest bits hold the number of its key.
-_WHOLE = 256
 #: From here on the k-th largest is found bit by bit.
 BISECT_FROM = 65
 
@@ -48,6 +48,11 @@ class Listed(NamedTuple):
 
     rows: Tensor
     counts: Tensor
+
+
+def empty_list(q: Tensor) -> Listed:
+    """To be filled by kernels."""
+    return Listed(q.new_empty(q.shape[:-1], dtype=torch.int32), q.new_zeros(q.shape[:2], dtype=torch.int32))
 
 
 class Tables(NamedTuple):
@@ -118,21 +123,19 @@ def backward(
     return d_q, d_k, d_v
 
 
-def run_select(
-    q, k, call: Call, tables: Tables, notes: Notes, common: Common, tiles: Tiles, picks: Tensor | None = None
-) -> None:
-    """The sweep of hard masking that fills `notes.low`, `high`, `cut` and `tied`, and `picks` [B, H, N, k + 1]."""
+def run_select(q, k, call: Call, tables: Tables, notes: Notes, common: Common, tiles: Tiles) -> None:
+    """The sweep of hard masking that fills `notes.low`, `high`, `cut` and `tied`."""
     notes.tied.zero_()
     select_kernel[_grid(q, tiles.rows)](
         q,
         k,
         *common.masks,
-        *tables,
+        tables.words,
+        tables.factors,
         notes.low,
         notes.high,
         notes.cut,
         notes.tied,
-        notes.cut if picks is None else picks,
         *strides(q, k),
         *common.mask_strides,
         call.scale * LOG2E,
@@ -147,8 +150,6 @@ def run_select(
         TOP=call.top if call.top <= 8 else 0,
         RAW=call.bias is None and call.streams[0] < 0 and call.scale > 0,
         BISECT=call.top >= BISECT_FROM,
-        CODE_BITS=0 if picks is None else _code_bits(k.shape[2], tiles.columns),
-        WHOLE=k.shape[2] <= _WHOLE,
         CAUSAL=call.is_causal,
         HAS_VISIBLE=call.visible is not None,
         HAS_BIAS=call.bias is not None,
@@ -156,6 +157,46 @@ def run_select(
         STAGES=tiles.stages,
         num_warps=tiles.warps,
         **OPTIONS,
+    )
+
+
+def run_pick(q, k, call: Call, tables: Tables, notes: Notes, lost: Tensor, tiles: Tiles, again: Tiles) -> None:
+    """Fill `notes.low`, `high` and `cut`, and `lost` [B, H, N, k] with the keys that are dropped, then -1.
+
+    For hard masking alone, without masks. `again`: tiles for the rows in doubt.
+    """
+    listed = empty_list(q)
+    arguments = (
+        q,
+        k,
+        tables.words,
+        tables.limits,
+        notes.low,
+        notes.high,
+        notes.cut,
+        lost,
+        *listed,
+        *strides(q, k),
+        call.scale * LOG2E,
+        *_sizes(q, k, q.shape[1]),
+    )
+    constants = {"D": q.shape[-1], "BLOCK_D": block(q), "TOP": call.top, "CAUSAL": call.is_causal, **OPTIONS}
+    pick_kernel[_grid(q, tiles.rows)](
+        *arguments,
+        BM=tiles.rows,
+        BN=tiles.columns,
+        DEPTH=min(tiles.depth, call.top + 1),
+        # In steps, so that few kernels serve all lengths.
+        CODE_BITS=next(bits for bits in (8, 10, 12, 16) if triton.cdiv(k.shape[2], tiles.columns) <= 1 << bits),
+        STAGES=tiles.stages,
+        # The interpreter cannot run assembler.
+        ASM=not triton.knobs.runtime.interpret,
+        WIDTH=triton.next_power_of_2(call.top + 1),
+        num_warps=tiles.warps,
+        **constants,
+    )
+    recount_kernel[_grid(q, again.rows)](
+        *arguments, BM=again.rows, BN=again.columns, num_warps=again.warps, **constants
     )
 
 
@@ -243,11 +284,6 @@ def _run_variants(kernel, grid: tuple[int], arguments: tuple, constants: dict) -
     variants = (constants["RANKED"],) if constants["LISTED"] else (False, True) if constants["RANKED"] else (False,)
     for ties in variants:
         kernel[grid](*arguments, TIES=ties, **constants)
-
-
-def _code_bits(keys: int, tile: int) -> int:
-    """Enough for a key or for the number of its tile, in steps, so that few kernels serve all lengths."""
-    return 8 if keys <= _WHOLE or triton.cdiv(keys, tile) <= 256 else 12
 
 
 def _grid(x: Tensor, tile: int) -> tuple[int]:

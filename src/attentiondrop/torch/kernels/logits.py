@@ -175,6 +175,25 @@ def dropped_key(key, words, KEY_WORDS, limit):
 
 
 @triton.jit
+def append_rows(chosen, rows, listed, count):
+    """Add the chosen rows to a list, in whatever order programs come."""
+    chosen = chosen.to(tl.int32)
+    number = tl.sum(chosen, 0)
+    if number > 0:
+        place = tl.atomic_add(count, number, sem="relaxed") + tl.cumsum(chosen, 0) - 1
+        tl.store(listed + place, rows, mask=chosen > 0)
+
+
+@triton.jit
+def bounds(place, below, high, scale):
+    """`low` and `high` of `is_dropped`, from the k-th and the next logit of each row, before the scale."""
+    between = 0.5 * place + 0.5 * below
+    between = tl.where(between > below, between, place)
+    # With no more visible keys than k all of them are candidates: anything above -inf.
+    return tl.where(below > float("-inf"), between * scale, -3.0e38), high * scale
+
+
+@triton.jit
 def is_dropped(
     s,
     columns,

@@ -4,11 +4,6 @@
 For every row and column slot of a tile the DEPTH largest logits seen there are kept, by an insertion network without
 reductions; the k largest of a row are popped from those candidates at the end. A slot that holds DEPTH of the k largest
 may hide one more, and equal logits are popped together: such rows are counted through again, exactly, at the end.
-
-Where the keys themselves are wanted (CODE_BITS > 0), the lowest bits of a logit make room for its key (WHOLE), or for
-the number of its tile, which together with the slot is the key; those that a draw drops are named. Two logits that
-these bits could have put into the wrong order, on either side of the k-th place, are named as rivals; who reads the
-keys compares them.
 """
 
 from __future__ import annotations
@@ -16,9 +11,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .candidates import coded, insert, pop, pop_key
-from .hashing import joined
-from .logits import SIZES, dropped_key, load_tile, load_words, visible_logits
+from .candidates import insert, pop
+from .logits import SIZES, bounds, load_tile, load_words, visible_logits
 
 
 @triton.jit
@@ -44,13 +38,11 @@ def select_kernel(
     VISIBLE,
     BIAS,
     WORDS,
-    LIMITS,
     FACTORS,
     LOW,
     HIGH,
     CUT,
     TIED,
-    PICKS,
     q_b,
     q_h,
     q_n,
@@ -80,19 +72,13 @@ def select_kernel(
     TOP: tl.constexpr,
     RAW: tl.constexpr,
     BISECT: tl.constexpr,
-    CODE_BITS: tl.constexpr,
-    WHOLE: tl.constexpr,
     CAUSAL: tl.constexpr,
     HAS_VISIBLE: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     NOISE: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """Program: one tile of rows of one head. Writes `LOW`, `HIGH`, `CUT` (see `is_dropped`), `TIED`.
-
-    With CODE_BITS also `PICKS` [rows, TOP + 1]: the keys that are dropped of the TOP largest logits, else -1; then the
-    rival of the last of them, or -1. Where there is a rival, nothing is decided about the two.
-    """
+    """Program: one tile of rows of one head. Writes `LOW`, `HIGH`, `CUT` (see `is_dropped`), `TIED`."""
     tiles = tl.cdiv(N, BM)
     head = (tl.program_id(0) // tiles).to(tl.int64)
     b = head // H
@@ -136,7 +122,6 @@ def select_kernel(
         t1 = t0
         t2 = t0
         t3 = t0
-        slots = tl.arange(0, BN)
         full = M // BN * BN
         if CAUSAL:
             full = tl.minimum(full, ((tl.program_id(0) % tiles) * BM + 1) // BN * BN)
@@ -145,76 +130,41 @@ def select_kernel(
                 q, K, k_m, start, rows, d, line_words, COLUMN_WORDS, VISIBLE, visible_n, visible_m, BIAS, bias_n,
                 bias_m, factor, sigma, N, M, D, BLOCK_D, BN, HAS_VISIBLE, HAS_BIAS, NOISE, False, False,
             )  # fmt: skip
-            if CODE_BITS > 0:
-                s = coded(s, start, slots, BN, CODE_BITS, WHOLE, False)
             t0, t1, t2, t3 = insert(s, t0, t1, t2, t3, DEPTH)
         for start in tl.range(full, end, BN, num_stages=1):
             s = _tile(
                 q, K, k_m, start, rows, d, line_words, COLUMN_WORDS, VISIBLE, visible_n, visible_m, BIAS, bias_n,
                 bias_m, factor, sigma, N, M, D, BLOCK_D, BN, HAS_VISIBLE, HAS_BIAS, NOISE, CAUSAL, True,
             )  # fmt: skip
-            if CODE_BITS > 0:
-                s = coded(s, start, slots, BN, CODE_BITS, WHOLE, True)
             t0, t1, t2, t3 = insert(s, t0, t1, t2, t3, DEPTH)
         a0 = t0
         a1 = t1
         a2 = t2
         a3 = t3
-        deepest = t3 if DEPTH == 4 else (t2 if DEPTH == 3 else (t1 if DEPTH == 2 else t0))
-        if CODE_BITS > 0:
-            picks = PICKS + (head * N + rows) * (TOP + 1)
-            words = load_words(WORDS + LINES + M, head * N + rows, inside)
-            KEY_WORDS = WORDS + LINES + M + LINES
-            limit = tl.load(LIMITS + 1).to(tl.uint32, bitcast=True)
-            previous = tl.full([BM], float("inf"), tl.float32)
-            for rank in tl.static_range(TOP - 1):
-                a0, a1, a2, a3, previous, key = pop_key(a0, a1, a2, a3, slots, BN, CODE_BITS, WHOLE, DEPTH)
-                tl.store(picks + rank, dropped_key(key, words, KEY_WORDS, limit), mask=inside)
-            a0, a1, a2, a3, place, last_key = pop_key(a0, a1, a2, a3, slots, BN, CODE_BITS, WHOLE, DEPTH)
-            a0, a1, a2, a3, below, next_key = pop_key(a0, a1, a2, a3, slots, BN, CODE_BITS, WHOLE, DEPTH)
-            third = tl.max(a0, 1)
-            # What the code can have changed, of both logits; too near for that are rivals for the last place.
-            margin = tl.abs(place) * ((1 << CODE_BITS) / 2097152.0) + 1.0e-37
-            visible = below > -2.9e38
-            near = visible & (place - below <= margin)
-            last_dropped = dropped_key(last_key, words, KEY_WORDS, limit)
-            rival = near & ((last_dropped >= 0) | (dropped_key(next_key, words, KEY_WORDS, limit) >= 0))
-            tl.store(picks + TOP - 1, tl.where(rival, last_key, last_dropped), mask=inside)
-            tl.store(picks + TOP, tl.where(rival, next_key, -1), mask=inside)
-            # More than two rivals are in doubt. And where the deepest logit of a slot is a candidate, what the slot
-            # hides may be one, too.
-            doubtful = near & ((previous - place <= margin) | (below - third <= margin))
-            if tl.cdiv(end, BN) > DEPTH:
-                doubtful = doubtful | (tl.max(deepest, 1) >= place - margin)
-            doubtful = doubtful & visible
-            # To be counted through, a row starts below all that may be the k-th.
-            place = tl.where(doubtful, place - 2.0 * margin, place)
-            place = tl.where(place > -2.9e38, place, float("-inf"))
-            below = tl.where(visible, below, float("-inf"))
+        place = tl.max(a0, 1)
+        if TOP > 0:
+            for _ in tl.static_range(TOP - 1):
+                a0, a1, a2, a3, place = pop(a0, a1, a2, a3, place, DEPTH)
         else:
-            place = tl.max(a0, 1)
-            if TOP > 0:
-                for _ in tl.static_range(TOP - 1):
-                    a0, a1, a2, a3, place = pop(a0, a1, a2, a3, place, DEPTH)
-            else:
-                for _ in range(top - 1):
-                    a0, a1, a2, a3, place = pop(a0, a1, a2, a3, place, DEPTH)
-            below = tl.max(tl.where(a0 == place[:, None], a1, a0), 1)
-            # One reduction for both: how many candidates reach the place, and in how many slots the deepest one does.
-            # (A place of -inf, past the last visible logit, is reached by visible ones alone.)
-            floor = tl.maximum(place, -3.0e38)[:, None]
-            tally = (t0 >= floor).to(tl.int32) + (deepest >= floor).to(tl.int32) * 65536
-            if DEPTH > 1:
-                tally += (t1 >= floor).to(tl.int32)
-            if DEPTH > 2:
-                tally += (t2 >= floor).to(tl.int32)
-            if DEPTH > 3:
-                tally += (t3 >= floor).to(tl.int32)
-            tally = tl.sum(tally, 1)
-            doubtful = tally % 65536 > top
-            if tl.cdiv(end, BN) > DEPTH:
-                # Where the deepest logit of a slot is a candidate, what the slot hides may be one, too.
-                doubtful = doubtful | (tally >= 65536)
+            for _ in range(top - 1):
+                a0, a1, a2, a3, place = pop(a0, a1, a2, a3, place, DEPTH)
+        below = tl.max(tl.where(a0 == place[:, None], a1, a0), 1)
+        # One reduction for both: how many candidates reach the place, and in how many slots the deepest one does.
+        # (A place of -inf, past the last visible logit, is reached by visible ones alone.)
+        floor = tl.maximum(place, -3.0e38)[:, None]
+        deepest = t3 if DEPTH == 4 else (t2 if DEPTH == 3 else (t1 if DEPTH == 2 else t0))
+        tally = (t0 >= floor).to(tl.int32) + (deepest >= floor).to(tl.int32) * 65536
+        if DEPTH > 1:
+            tally += (t1 >= floor).to(tl.int32)
+        if DEPTH > 2:
+            tally += (t2 >= floor).to(tl.int32)
+        if DEPTH > 3:
+            tally += (t3 >= floor).to(tl.int32)
+        tally = tl.sum(tally, 1)
+        doubtful = tally % 65536 > top
+        if tl.cdiv(end, BN) > DEPTH:
+            # Where the deepest logit of a slot is a candidate, what the slot hides may be one, too.
+            doubtful = doubtful | (tally >= 65536)
         # Rows past the end are all ties, and nobody reads them.
         doubtful = doubtful & inside
 
@@ -265,43 +215,11 @@ def select_kernel(
         between = tl.where(between > place, between, next_above)
         high = tl.where(tied, between, place)
         cut = tl.where(tied, last, cut)
-        if CODE_BITS > 0:
-            for rank in tl.static_range(TOP + 1):
-                tl.store(PICKS + (head * N + rows) * (TOP + 1) + rank, -1, mask=doubtful)
-            drop_words = load_words(WORDS + LINES + M, head * N + rows, inside)
-            drop_limit = tl.load(LIMITS + 1).to(tl.uint32, bitcast=True)
-            filled = tl.zeros([BM], tl.int32)
-            for start in tl.range(0, end, BN, num_stages=1):
-                s = _tile(
-                    q, K, k_m, start, rows, d, line_words, COLUMN_WORDS, VISIBLE, visible_n, visible_m, BIAS, bias_n,
-                    bias_m, factor, sigma, N, M, D, BLOCK_D, BN, HAS_VISIBLE, HAS_BIAS, NOISE, CAUSAL, True,
-                )  # fmt: skip
-                columns = (start + tl.arange(0, BN))[None, :]
-                reached = (s > place[:, None]) | (
-                    (s == place[:, None]) & (columns <= tl.where(tied, last, 2147483647)[:, None])
-                )
-                column_words = load_words(WORDS + LINES + M + LINES, columns, columns < M)
-                reached = reached & (joined(drop_words[:, None], column_words) <= drop_limit)
-                hit = reached & (s > float("-inf")) & doubtful[:, None]
-                left = tl.max(hit.to(tl.int32))
-                while left > 0:
-                    first = tl.min(tl.where(hit, columns, 2147483647), 1)
-                    found = first < 2147483647
-                    tl.store(PICKS + (head * N + rows) * (TOP + 1) + filled, first, mask=found & (filled < TOP))
-                    filled += found.to(tl.int32)
-                    hit = hit & (columns != first[:, None])
-                    left = tl.max(hit.to(tl.int32))
         if tl.max(tied.to(tl.int32)) > 0:
             # Every program of the head that gets here writes the same value.
             tl.store(TIED + head, 1)
 
-    between = 0.5 * place + 0.5 * below
-    between = tl.where(between > below, between, place)
-    if RAW:
-        between = between * scale
-        high = high * scale
-    # With no more visible keys than k all of them are candidates: anything above -inf.
-    low = tl.where(below > float("-inf"), between, -3.0e38)
+    low, high = bounds(place, below, high, scale if RAW else 1.0)
     out = head * N + rows
     tl.store(LOW + out, low, mask=inside)
     tl.store(HIGH + out, high, mask=inside)

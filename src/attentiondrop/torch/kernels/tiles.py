@@ -54,9 +54,17 @@ def backward_tiles(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tiles, Tiles]:
     return Tiles(64, 32, 4, 1), Tiles(32, 32, 4, 1)
 
 
-def amend_tiles(q: Tensor, v: Tensor) -> Tiles:
+def pick_tiles(q: Tensor, k: Tensor) -> tuple[Tiles, Tiles]:
+    """Of the sweep that names keys, and of the rows that are gone through again."""
+    if q.element_size() == 4:
+        return Tiles(32, 32, 4, 1, 3), Tiles(32, 32, 4, 1)
+    columns = 64 if q.shape[-1] > 64 and k.shape[2] > _SHORT else 32
+    return Tiles(64, columns, 4, 3 if q.shape[-1] <= 128 else 2, 3), Tiles(16, 256 if q.shape[-1] <= 128 else 128, 4, 1)
+
+
+def amend_tiles() -> Tiles:
     """Of the kernels that amend: rows, which is also how many lost keys a tile of `columns` keys takes at a time."""
-    return Tiles(32 if max(q.shape[-1], v.shape[-1]) <= 64 else 16, 64, 4, 1)
+    return Tiles(16, 64, 4, 1)
 
 
 def listed_tiles(q: Tensor) -> Tiles:
