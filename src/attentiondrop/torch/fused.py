@@ -121,7 +121,7 @@ def _decided_inside(
     visible = visibility.keys if visibility.pairs is None else visibility.pairs
     streams = [slot.stream for slot in slots]
     alone = visible is None and bias is None and all(stream < 0 for stream in (streams[0], *streams[2:]))
-    library = hard_sdpa.kind_for(q, k, v, kind, top, visibility.causal, inputs.scale) if alone else ""
+    library = hard_sdpa.kind_for(q, k, v, kind, top, slots[1].rate, visibility.causal, inputs.scale) if alone else ""
     gates, rates = _gates_and_rates(slots, seed, inputs.compute_dtype)
     numbers = (seed, gates, rates, streams, kind, top, visibility.causal, inputs.scale)
     if library:

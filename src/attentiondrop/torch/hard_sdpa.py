@@ -17,8 +17,10 @@ from .inputs import unit_stride
 
 #: More of the largest logits than this are not picked out one by one.
 MOST = 8
-#: Below this many keys there is nothing to gain.
-FEWEST_KEYS = 64
+#: Below this many keys the kernels of our own are as fast (`benchmarks/results`).
+FEWEST_KEYS = 512
+#: At higher rates many rows lose so much of their weight that they cannot be amended, and are computed twice.
+HIGHEST_RATE = 0.25
 
 _library = torch.library.Library("attentiondrop", "FRAGMENT")
 _PLAN = (
@@ -35,12 +37,14 @@ _library.define(
 )
 
 
-def kind_for(q: Tensor, k: Tensor, v: Tensor, drop: str, top: int, is_causal: bool, scale: float) -> str:
+def kind_for(q: Tensor, k: Tensor, v: Tensor, drop: str, top: int, rate: float, is_causal: bool, scale: float) -> str:
     """Which of torch's kernels hard masking alone, without masks, can build on; "" for none.
 
     Not where results must be the same bit for bit: their backward adds up in whatever order it comes.
     """
-    if not is_ranked(drop, top, k.shape[2]) or top > MOST or scale <= 0 or k.shape[2] < FEWEST_KEYS:
+    if not is_ranked(drop, top, k.shape[2]) or top > MOST or scale <= 0:
+        return ""
+    if rate > HIGHEST_RATE or k.shape[2] < FEWEST_KEYS:
         return ""
     if (is_causal and q.shape[2] != k.shape[2]) or torch.are_deterministic_algorithms_enabled():
         return ""

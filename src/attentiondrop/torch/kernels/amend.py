@@ -17,7 +17,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .logits import SIZES, append_rows
+from .logits import SIZES, append_rows, tile_rows
 
 #: Of a row's weight; rounding errors grow by 1 / (1 - LIMIT).
 LIMIT = tl.constexpr(0.25)
@@ -32,19 +32,31 @@ def _gather(base, positions, stride, features, wanted, SIZE: tl.constexpr):
     return tl.load(place, mask=wanted[:, None] & (features[None, :] < SIZE), other=0.0).to(tl.float32)
 
 
+@triton.jit(do_not_specialize=["N"])
+def list_rows_kernel(LOST, LSE, ROWS, COUNTS, LEFT, LEFT_COUNTS, N, TOP: tl.constexpr, BLOCK: tl.constexpr):
+    """Program: some rows of one head. Lists those that lost keys, and those that are left to other kernels."""
+    tiles = tl.cdiv(N, BLOCK)
+    head = (tl.program_id(0) // tiles).to(tl.int64)
+    rows = (tl.program_id(0) % tiles) * BLOCK + tl.arange(0, BLOCK)
+    lines = head * N + rows
+    touched = tl.load(LOST + lines * TOP, mask=rows < N, other=-1) >= 0
+    append_rows(touched, rows, ROWS + head * N, COUNTS + head)
+    left = tl.load(LSE + lines, mask=rows < N, other=0.0) == float("inf")
+    append_rows(left, rows, LEFT + head * N, LEFT_COUNTS + head)
+
+
 @triton.jit(do_not_specialize=[*SIZES])
 def amend_output_kernel(
     Q,
     K,
     V,
     OUT,
-    PLAIN_LSE,
     LSE,
-    LISTED_LSE,
-    KEEP,
     LOST,
     ROWS,
     COUNTS,
+    LEFT,
+    LEFT_COUNTS,
     q_b,
     q_h,
     q_n,
@@ -69,25 +81,26 @@ def amend_output_kernel(
     TOP: tl.constexpr,
     ZERO: tl.constexpr,
 ):
-    """Program: some rows of one head. Amends `OUT`, writes `LSE`; `LOST` [rows, TOP] has the keys to amend, then -1.
+    """Program: some listed rows of one head. Amends `OUT` and `LSE`; `LOST` [rows, TOP] has the keys, then -1.
 
-    Rows that are left to other kernels are listed, and lose nothing here: their part of `LOST` becomes -1. `LISTED_LSE`
-    and `KEEP` are for them; the others get a value that means nothing.
+    Rows that are left to other kernels are listed in turn, and lose nothing here: their part of `LOST` becomes -1.
     """
     tiles = tl.cdiv(N, BM)
     head = (tl.program_id(0) // tiles).to(tl.int64)
+    first = (tl.program_id(0) % tiles) * BM
+    if first >= tl.load(COUNTS + head):
+        return
     b = head // H
     h = head % H
-    rows = (tl.program_id(0) % tiles) * BM + tl.arange(0, BM)
-    inside = rows < N
+    rows = tile_rows(first, ROWS + head * N, COUNTS + head, N, BM, True)
+    touched = rows < N
     lines = head * N + rows
     d = tl.arange(0, BLOCK_D)
     e = tl.arange(0, BLOCK_E)
     K += b * k_b + (h // GROUP) * k_h
     V += b * v_b + (h // GROUP) * v_h
-    key = tl.load(LOST + lines * TOP, mask=inside, other=-1)
-    touched = key >= 0
-    lse = tl.load(PLAIN_LSE + lines, mask=inside, other=0.0)
+    key = tl.load(LOST + lines * TOP, mask=touched, other=-1)
+    lse = tl.load(LSE + lines, mask=touched, other=0.0)
     q = _gather(Q + b * q_b + h * q_h, rows, q_n, d, touched, D)
     fill = tl.exp(tl.minimum(-lse, 80.0)) if ZERO else tl.zeros([BM], tl.float32)
     gone = tl.zeros([BM], tl.float32)
@@ -114,11 +127,8 @@ def amend_output_kernel(
     place = out_base + rows[:, None].to(tl.int64) * out_n + e[None, :]
     out = tl.where(light[:, None], out / share[:, None], 0.0)
     tl.store(place, out.to(OUT.dtype.element_ty), mask=light[:, None] & (e[None, :] < E))
-    tl.store(LSE + lines, tl.where(heavy, float("inf"), lse + tl.log(share)), mask=inside)
-    tl.store(LISTED_LSE + lines, 0.0, mask=inside)
-    if not ZERO:
-        tl.store(KEEP + lines, -1, mask=inside)
-    append_rows(heavy, rows, ROWS + head * N, COUNTS + head)
+    tl.store(LSE + lines, tl.where(heavy, float("inf"), lse + tl.log(share)), mask=touched)
+    append_rows(heavy, rows, LEFT + head * N, LEFT_COUNTS + head)
     for rank in tl.static_range(TOP):
         tl.store(LOST + lines * TOP + rank, -1, mask=heavy)
 
@@ -170,31 +180,30 @@ def amend_queries_kernel(
     TOP: tl.constexpr,
     ZERO: tl.constexpr,
 ):
-    """Program: some rows of one head. Amends `DQ`; writes what keys and values owe, and counts it by tiles of keys.
-
-    Lists the rows that are left to other kernels.
+    """Program: some listed rows of one head. Amends `DQ`; writes what keys and values owe, counted by tiles of keys.
 
     `KEY_SHARES` and `VALUE_SHARES` [rows, TOP]: what the lost key's gradient gets of the row's query, and its value's
     of the row's output gradient.
     """
     tiles = tl.cdiv(N, BM)
     head = (tl.program_id(0) // tiles).to(tl.int64)
+    first = (tl.program_id(0) % tiles) * BM
+    if first >= tl.load(COUNTS + head):
+        return
     b = head // H
     h = head % H
-    rows = (tl.program_id(0) % tiles) * BM + tl.arange(0, BM)
-    inside = rows < N
+    rows = tile_rows(first, ROWS + head * N, COUNTS + head, N, BM, True)
+    touched = rows < N
     lines = head * N + rows
     d = tl.arange(0, BLOCK_D)
     e = tl.arange(0, BLOCK_E)
     K += b * k_b + (h // GROUP) * k_h
     V += b * v_b + (h // GROUP) * v_h
-    key = tl.load(LOST + lines * TOP, mask=inside, other=-1)
-    touched = key >= 0
+    key = tl.load(LOST + lines * TOP, mask=touched, other=-1)
     q = _gather(Q + b * q_b + h * q_h, rows, q_n, d, touched, D)
     grad = _gather(GRAD + b * grad_b + h * grad_h, rows, grad_n, e, touched, E)
     delta = tl.sum(_gather(OUT + b * out_b + h * out_h, rows, out_n, e, touched, E) * grad, 1)
-    lse = tl.load(LSE + lines, mask=inside, other=0.0)
-    append_rows(lse == float("inf"), rows, ROWS + head * N, COUNTS + head)
+    lse = tl.load(LSE + lines, mask=touched, other=0.0)
     fill = tl.exp(tl.minimum(-lse, 0.0)) if ZERO else tl.zeros([BM], tl.float32)
     dq_base = DQ + b * dq_b + h * dq_h
     dq = _gather(dq_base, rows, dq_n, d, touched, D)

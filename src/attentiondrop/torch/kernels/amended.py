@@ -10,7 +10,7 @@ from torch import Tensor
 from .. import library_attention
 from ..fused_call import Call, empty_notes
 from ..inputs import laid_out, unit_stride
-from .amend import amend_keys_kernel, amend_output_kernel, amend_queries_kernel, sort_lost_kernel
+from .amend import amend_keys_kernel, amend_output_kernel, amend_queries_kernel, list_rows_kernel, sort_lost_kernel
 from .blur import on_device
 from .launch import (
     OPTIONS,
@@ -18,7 +18,7 @@ from .launch import (
     Notes,
     block,
     common_arguments,
-    empty_list,
+    empty_lists,
     make_tables,
     run_forward,
     run_key,
@@ -36,9 +36,9 @@ def forward(q: Tensor, k: Tensor, v: Tensor, call: Call, kind: str) -> tuple[Ten
     [B, H, N, k]: of amended rows, -1 for none.
     """
     q, k, v = (unit_stride(x) for x in (q, k, v))
-    output, plain_lse = library_attention.forward(kind, q, k, v, call.is_causal, call.scale)
-    output, plain_lse = laid_out(output, torch.empty_like(q, device="meta")), plain_lse.contiguous()
-    lse, listed_lse = torch.empty_like(plain_lse), q.new_empty(q.shape[:-1], dtype=torch.float32)
+    output, lse = library_attention.forward(kind, q, k, v, call.is_causal, call.scale)
+    output, lse = laid_out(output, torch.empty_like(q, device="meta")), lse.contiguous()
+    listed_lse = q.new_zeros(q.shape[:-1], dtype=torch.float32)
     lost = q.new_empty(*q.shape[:-1], call.top, dtype=torch.int32)
     notes = Notes(*empty_notes(q, k, call.drop, call.top))
     with on_device(q):
@@ -46,17 +46,16 @@ def forward(q: Tensor, k: Tensor, v: Tensor, call: Call, kind: str) -> tuple[Ten
         common = common_arguments(q, k, call)
         run_pick(q, k, call, tables, notes, lost, *pick_tiles(q, k))
         tiles = amend_tiles()
-        listed = empty_list(q)
+        touched, listed = list_rows(lost, lse, q)
+        notes.keep.fill_(-1)
         amend_output_kernel[(triton.cdiv(q.shape[2], tiles.rows) * q.shape[0] * q.shape[1],)](
             q,
             k,
             v,
             output,
-            plain_lse,
             lse,
-            listed_lse,
-            notes.keep,
             lost,
+            *touched,
             *listed,
             *strides(q, k, v, output),
             call.scale,
@@ -69,7 +68,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor, call: Call, kind: str) -> tuple[Ten
             num_warps=tiles.warps,
             **OPTIONS,
         )
-        run_forward(q, k, v, output, listed_lse, call, tables, notes, common, listed_tiles(q), listed)
+        run_forward(q, k, v, output, listed_lse, call, tables, notes, common, listed_tiles(q)[0], listed)
     return output, lse, listed_lse, lost, *notes[:4]
 
 
@@ -96,10 +95,22 @@ def backward(
         listed = _amend_gradients(grad, q, k, v, output, lse, lost, (d_q, d_k, d_v), call)
         tables = make_tables(q, k.shape[2], call)
         common = common_arguments(q, k, call)
-        shared = (call, tables, notes, common, listed_tiles(q), listed)
-        run_query(grad, q, k, v, output, listed_lse, delta, d_q, *shared)
-        run_key(grad, q, k, v, listed_lse, delta, d_k, d_v, *shared)
+        for_queries, for_keys = listed_tiles(q)
+        shared = (call, tables, notes, common)
+        run_query(grad, q, k, v, output, listed_lse, delta, d_q, *shared, for_queries, listed)
+        run_key(grad, q, k, v, listed_lse, delta, d_k, d_v, *shared, for_keys, listed)
     return laid_out(d_q, told[0]), laid_out(d_k, told[1]), laid_out(d_v, told[2])
+
+
+def list_rows(lost: Tensor, lse: Tensor, q: Tensor) -> tuple[Listed, Listed]:
+    """The rows that lost keys, and those that are left to the kernels that decide at every logit."""
+    touched, left = empty_lists(q, 2)
+    heads, rows = q.shape[0] * q.shape[1], q.shape[2]
+    block = min(1024, triton.next_power_of_2(rows))
+    list_rows_kernel[(triton.cdiv(rows, block) * heads,)](
+        lost, lse, *touched, *left, rows, TOP=lost.shape[-1], BLOCK=block
+    )
+    return touched, left
 
 
 def _amend_gradients(grad, q, k, v, output, lse, lost, gradients, call: Call) -> Listed:
@@ -110,7 +121,7 @@ def _amend_gradients(grad, q, k, v, output, lse, lost, gradients, call: Call) ->
     d_q, d_k, d_v = gradients
     batch, heads, rows, _ = q.shape
     tiles = amend_tiles()
-    listed = empty_list(q)
+    touched, listed = list_rows(lost, lse, q)
     key_tiles = triton.cdiv(k.shape[2], tiles.columns)
     key_shares, value_shares = (torch.empty(lost.shape, dtype=torch.float32, device=q.device) for _ in range(2))
     tally = torch.zeros(batch * heads, key_tiles, dtype=torch.int32, device=q.device)
@@ -128,7 +139,7 @@ def _amend_gradients(grad, q, k, v, output, lse, lost, gradients, call: Call) ->
         key_shares,
         value_shares,
         tally,
-        *listed,
+        *touched,
         *strides(q, k, v, output, grad, d_q),
         call.scale,
         heads,
@@ -165,7 +176,7 @@ def _amend_gradients(grad, q, k, v, output, lse, lost, gradients, call: Call) ->
         key_tiles,
         **sizes,
         BN=tiles.columns,
-        BLOCK=max(tiles.rows, 16),
+        BLOCK=16,
         **OPTIONS,
     )
     return listed

@@ -25,6 +25,8 @@ from .words import words_kernel
 LOG2E = math.log2(math.e)
 #: Said to the compiler in full, so that no environment variable changes results.
 OPTIONS = {"enable_fp_fusion": True}
+#: Enough to keep a large device busy.
+PROGRAMS = 2048
 #: From here on the k-th largest is found bit by bit.
 BISECT_FROM = 65
 
@@ -50,9 +52,10 @@ class Listed(NamedTuple):
     counts: Tensor
 
 
-def empty_list(q: Tensor) -> Listed:
+def empty_lists(q: Tensor, number: int) -> list[Listed]:
     """To be filled by kernels."""
-    return Listed(q.new_empty(q.shape[:-1], dtype=torch.int32), q.new_zeros(q.shape[:2], dtype=torch.int32))
+    counts = q.new_zeros(number, *q.shape[:2], dtype=torch.int32)
+    return [Listed(q.new_empty(q.shape[:-1], dtype=torch.int32), count) for count in counts]
 
 
 class Tables(NamedTuple):
@@ -165,7 +168,7 @@ def run_pick(q, k, call: Call, tables: Tables, notes: Notes, lost: Tensor, tiles
 
     For hard masking alone, without masks. `again`: tiles for the rows in doubt.
     """
-    listed = empty_list(q)
+    (listed,) = empty_lists(q, 1)
     arguments = (
         q,
         k,
@@ -195,8 +198,11 @@ def run_pick(q, k, call: Call, tables: Tables, notes: Notes, lost: Tensor, tiles
         num_warps=tiles.warps,
         **constants,
     )
-    recount_kernel[_grid(q, again.rows)](
-        *arguments, BM=again.rows, BN=again.columns, num_warps=again.warps, **constants
+    heads = q.shape[0] * q.shape[1]
+    # Few rows are in doubt, as a rule: enough programs to fill a device, rather than one for every tile there could be.
+    parts = min(triton.cdiv(q.shape[2], again.rows), triton.cdiv(PROGRAMS, heads))
+    recount_kernel[(parts * heads,)](
+        *arguments, parts, BM=again.rows, BN=again.columns, num_warps=again.warps, **constants
     )
 
 

@@ -66,6 +66,16 @@ def _pop_key(a0, a1, a2, a3, slots, BN: tl.constexpr, CODE_BITS: tl.constexpr, D
     return a0, a1, a2, a3, place, tl.where(place > SEEN, key, -1)
 
 
+@triton.jit
+def store_lost(lost, inside, keys, dropped, TOP: tl.constexpr, WIDTH: tl.constexpr):
+    """Of each row's `keys` [rows, WIDTH] the dropped ones, then -1."""
+    ranks = tl.arange(0, WIDTH)[None, :]
+    dropped = (dropped & inside[:, None]).to(tl.int32)
+    tl.store(lost[:, None] + tl.cumsum(dropped, 1) - 1, keys, mask=dropped > 0)
+    rest = (ranks >= tl.sum(dropped, 1)[:, None]) & (ranks < TOP)
+    tl.store(lost[:, None] + ranks, -1, mask=rest & inside[:, None])
+
+
 @triton.jit(do_not_specialize=[*SIZES])
 def pick_kernel(
     Q,
@@ -155,12 +165,7 @@ def pick_kernel(
         keys = tl.where(ranks == rank, key[:, None], keys)
     after = tl.max(t0, 1)
     dropped = dropped_key(keys, words[:, None], WORDS + LINES, limit) >= 0
-    # Lost keys first, then -1.
-    lost = (dropped & (ranks < TOP)).to(tl.int32)
-    found = tl.sum(lost, 1)[:, None]
-    store = LOST + lines[:, None] * TOP
-    tl.store(store + tl.cumsum(lost, 1) - 1, keys, mask=inside[:, None] & (lost > 0))
-    tl.store(store + ranks, -1, mask=inside[:, None] & (ranks >= found) & (ranks < TOP))
+    store_lost(LOST + lines * TOP, inside, keys, dropped & (ranks < TOP), TOP, WIDTH)
     # What the code can have changed, of both logits.
     margin = tl.abs(place) * ((1 << CODE_BITS) / 2097152.0) + 1.0e-37
     matters = tl.max((dropped & (ranks >= TOP - 1) & (ranks <= TOP)).to(tl.int32), 1) > 0

@@ -59,14 +59,18 @@ def pick_tiles(q: Tensor, k: Tensor) -> tuple[Tiles, Tiles]:
     if q.element_size() == 4:
         return Tiles(32, 32, 4, 1, 3), Tiles(32, 32, 4, 1)
     columns = 64 if q.shape[-1] > 64 and k.shape[2] > _SHORT else 32
-    return Tiles(64, columns, 4, 3 if q.shape[-1] <= 128 else 2, 3), Tiles(16, 256 if q.shape[-1] <= 128 else 128, 4, 1)
+    return Tiles(64, columns, 4, 2, 3), Tiles(16, 256 if q.shape[-1] <= 128 else 128, 4, 1)
 
 
 def amend_tiles() -> Tiles:
-    """Of the kernels that amend: rows, which is also how many lost keys a tile of `columns` keys takes at a time."""
-    return Tiles(16, 64, 4, 1)
+    """Of the kernels that amend rows, and tiles of `columns` keys."""
+    return Tiles(8, 32, 2, 1)
 
 
-def listed_tiles(q: Tensor) -> Tiles:
-    """Of the forward and both backwards over listed rows: few of them in a head, so a tile takes few."""
-    return Tiles(32, 32 if q.element_size() == 4 else 64, 4, 1 if q.element_size() == 4 or q.shape[-1] > 64 else 2)
+def listed_tiles(q: Tensor) -> tuple[Tiles, Tiles]:
+    """Over listed rows: of the forward and the gradient of queries, and of the gradients of keys."""
+    if q.element_size() == 4:
+        return Tiles(32, 32, 4, 1), Tiles(32, 32, 4, 1)
+    if q.shape[-1] <= 64:
+        return Tiles(64, 64, 4, 2), Tiles(64, 64, 4, 2)
+    return Tiles(64, 64, 4, 1), Tiles(32, 64, 4, 1)
