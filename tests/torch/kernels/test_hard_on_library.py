@@ -65,7 +65,7 @@ def test_situations(spec: Spec, device: str, calls: list[str]) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("spec", SPECS, ids=str)
+@pytest.mark.parametrize("spec", SPECS[:2], ids=str)
 @pytest.mark.parametrize("size", [64, 80, 128])
 def test_sizes(size: int, spec: Spec) -> None:
     for rows, columns in ((197, 197), (1000, 1000), (65, 4096), (4096, 4096)):
@@ -221,11 +221,11 @@ def test_what_it_does_not_serve_goes_to_the_kernels_of_our_own(spec: Spec, devic
 def test_only_where_it_was_found_faster(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     monkeypatch.setattr(library_attention, "choose", lambda *tensors: "cpu")
-    q, k = (torch.empty(1, 1, n, 16, device=device, dtype=torch.float16) for n in (8, 512))
+    q, k = (torch.empty(1, 1, n, 16, device=device, dtype=torch.float16) for n in (8, 1024))
     serves = lambda k, rate: hard_sdpa.kind_for(q, k, k, "zero", 5, rate, False, 0.25) != ""  # noqa: E731
     assert serves(k, 0.1)
-    assert not serves(k[:, :, :511], 0.1)
-    assert not serves(k, 0.3)
+    assert not serves(k[:, :, :1023], 0.1)
+    assert not serves(k, 0.2)
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")  # opcheck's own

@@ -296,7 +296,7 @@ def amend_keys_kernel(
         head = key_head * GROUP + member
         end = tl.load(ENDS + head * KEY_TILES + tile)
         begin = end - tl.load(TALLY + head * KEY_TILES + tile)
-        for start in tl.range(begin, end, BLOCK):
+        for start in tl.range(begin, end, BLOCK, num_stages=1):
             number = start + tl.arange(0, BLOCK)
             known = number < end
             entry = tl.load(ENTRIES + head * N * TOP + number, mask=known, other=0)
