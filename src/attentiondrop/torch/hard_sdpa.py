@@ -17,8 +17,8 @@ from .inputs import unit_stride
 
 #: More of the largest logits than this are not picked out one by one.
 MOST = 8
-#: On an H200, compared with the kernels of our own (`benchmarks/results/kernels-h200-torch2.11.txt`): at 1,024 keys this took
-#: 0.72 to 0.94 of their time, less for more keys, at 512 0.94 to 1.19; the more, the more peaked the attention is.
+#: On an H200 this took 0.72 to 0.94 of the time of the kernels of our own at 1,024 keys, less at more, and at 512 keys
+#: 0.94 to 1.19; the more, the more peaked the attention is (`benchmarks/results/kernels-h200-torch2.11.txt`).
 FEWEST_KEYS = 1024
 #: At higher rates many rows lose so much of their weight that they are not amended, but computed a second time.
 HIGHEST_RATE = 0.15

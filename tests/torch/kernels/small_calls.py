@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 import attentiondrop as ad
-from attentiondrop.torch import attention
+from attentiondrop.torch import attention, hard_sdpa
 
 SPECS = [
     "hard(p=0.5,k=3)",
@@ -22,8 +22,18 @@ SPECS = [
 
 
 def main() -> None:
-    """Odd sizes, so that every tile has an edge; blur also under a causal mask, which has kernels of its own."""
-    for text in SPECS:
+    """Odd sizes, so that every tile has an edge; blur also under a causal mask, which has kernels of its own.
+
+    Hard masking once with all of its own kernels, and once on torch's attention, which serves longer rows as a rule.
+    """
+    call(SPECS)
+    hard_sdpa.FEWEST_KEYS, hard_sdpa.HIGHEST_RATE = 64, 1.0
+    call(SPECS[:2])
+
+
+def call(texts: list[str]) -> None:
+    """Forward and backward."""
+    for text in texts:
         spec = ad.parse(text)
         for is_causal in (False, True) if "+" not in text else (False,):
             q, k, v = (torch.randn(1, 2, 70, 24, device="cuda", dtype=torch.bfloat16) for _ in range(3))

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 import torch
+import torch.utils.checkpoint
 from parity import Case
 from torch import Tensor
 from worst import Worst, dtypes, slow
@@ -237,3 +241,55 @@ def test_operator_contract(fill: str, device: str) -> None:
     seed = torch.tensor(7, device=device)
     arguments = (q, k, v, seed, None, [0.0, 0.3, 0.0, 0.0], [-1, 1, -1, -1], fill, 3, True, 0.25, kind)
     torch.library.opcheck(torch.ops.attentiondrop.hard_masked_attention.default, arguments)
+
+
+def step(run: Callable[..., Tensor], inputs: list[Tensor]) -> list[Tensor]:
+    """Output and gradients of one run with the same seed."""
+    leaves = [x.detach().requires_grad_() for x in inputs]
+    torch.manual_seed(1)
+    output = run(*leaves)
+    return [output.detach(), *torch.autograd.grad(output.square().sum(), leaves)]
+
+
+def masked(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return attention(q, k, v, ad.HardMasking(p=0.3), is_causal=True, backend="fused")
+
+
+def test_checkpointing_repeats_the_draws(device: str, calls: list[str]) -> None:
+    inputs = [torch.randn(1, 2, 70, 16, device=device).to(kinds(device)[0]) for _ in range(3)]
+    again = partial(torch.utils.checkpoint.checkpoint, masked, use_reentrant=False)
+    for have, want in zip(step(again, inputs), step(masked, inputs), strict=True):
+        torch.testing.assert_close(have, want, rtol=1e-2, atol=1e-2)
+    assert len(calls) == 3
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+def test_compiled_equals_eager(mode: str, calls: list[str]) -> None:
+    torch._dynamo.reset()
+    inputs = [torch.randn(1, 2, 130, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3)]
+    compiled = torch.compile(masked, fullgraph=True, mode=mode)
+    for _ in range(3):  # warm-up, recording, replay
+        found = [x.clone() for x in step(compiled, inputs)]
+    assert calls
+    for have, want in zip(found, step(masked, inputs), strict=True):
+        torch.testing.assert_close(have, want, rtol=2e-2, atol=2e-2)
+    first, second = (compiled(*inputs).clone() for _ in range(2))
+    assert not torch.equal(first, second)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_cuda_graphs_draw_anew_in_every_replay(calls: list[str]) -> None:
+    q, k, v = torch.randn(3, 1, 2, 130, 64, device="cuda", dtype=torch.bfloat16)
+    masked(q, k, v)  # kernels are compiled before a capture, not in it
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        output = masked(q, k, v)
+    results = []
+    for _ in range(3):
+        graph.replay()
+        results.append(output.clone())
+    assert calls and not torch.equal(results[0], results[1]) and not torch.equal(results[1], results[2])
