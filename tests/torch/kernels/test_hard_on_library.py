@@ -17,14 +17,14 @@ from attentiondrop.specs import Spec
 from attentiondrop.torch import attention, hard_sdpa, library_attention
 
 CASES = [
-    Case("plain", 1, 2, 2, 70, 150, 32, 32),
-    Case("causal", 1, 2, 2, 130, 130, 16, 16, is_causal=True),
-    Case("more keys than a byte counts", 1, 1, 1, 20, 300, 16, 16),
+    Case("plain", 1, 1, 1, 70, 150, 32, 32),
+    Case("causal", 1, 1, 1, 130, 130, 16, 16, is_causal=True),
+    Case("more tiles of keys than a byte counts", 1, 1, 1, 3, 16500, 16, 16),
     Case("grouped", 1, 4, 2, 33, 70, 16, 16),
-    Case("causal grouped", 1, 4, 2, 70, 70, 16, 16, is_causal=True),
+    Case("causal grouped", 1, 2, 1, 70, 70, 16, 16, is_causal=True),
     # Few keys hold most of the weight: many rows lose too much of it to be amended.
-    Case("peaked", 1, 2, 2, 70, 90, 40, 40, options={"scale": 1.0}),
-    Case("causal peaked", 1, 2, 2, 90, 90, 16, 16, is_causal=True, options={"scale": 1.5}),
+    Case("peaked", 1, 1, 1, 70, 90, 40, 40, options={"scale": 1.0}),
+    Case("causal peaked", 1, 1, 1, 90, 90, 16, 16, is_causal=True, options={"scale": 1.5}),
 ]
 SPECS = [
     ad.HardMasking(p=0.3, k=5),
@@ -132,9 +132,9 @@ def test_ties_and_rivals(kind: str, is_causal: bool, spec: Spec, device: str, ca
 
 @pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")  # in columns past the end, never stored
 @pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
-@pytest.mark.parametrize("fill", ["zero", "-inf"])
+@pytest.mark.parametrize("fill", ["zero", slow("-inf")])
 def test_extreme_inputs_give_no_nan(fill: str, device: str) -> None:
-    for dtype in kinds(device):
+    for dtype in kinds(device)[-1:]:
         (q, k, v), grad, _ = Case("plain", 1, 2, 2, 70, 70, 16, 16).make(dtype, device)
         for factor in (0.0, 30.0, -30.0):
             queries = (factor * q.abs()).detach().requires_grad_()
@@ -145,8 +145,8 @@ def test_extreme_inputs_give_no_nan(fill: str, device: str) -> None:
 
 
 @pytest.mark.parametrize("top, columns", [(1, 70), (5, 150), (8, 70), (5, 300)])
-@pytest.mark.parametrize("rate, twins", [(1.0, False), (0.3, False), (0.3, True)])
-def test_picks(top: int, columns: int, rate: float, twins: bool, device: str) -> None:
+@pytest.mark.parametrize("rate, kind", [(1.0, ""), (0.3, ""), (0.3, "twins"), (0.3, "steep")])
+def test_picks(top: int, columns: int, rate: float, kind: str, device: str) -> None:
     """The keys that the selection names are those of the largest logits that a draw drops, and so say its bounds."""
     from attentiondrop.torch.fused_call import Call, empty_notes
     from attentiondrop.torch.kernels import launch
@@ -154,8 +154,12 @@ def test_picks(top: int, columns: int, rate: float, twins: bool, device: str) ->
     from attentiondrop.torch.random import Stream
 
     q, k = (torch.randn(1, 2, n, 16, device=device).half() for n in (20, columns))
-    if twins:
+    if kind == "twins":
         k[:, :, columns // 2 :] = k[:, :, : columns // 2]
+    elif kind == "steep":  # The k largest nearly 0, some of them in one slot; all others far below.
+        k = -5 - k.abs() / 4
+        k[:, :, [0, 32, 64, 5, 9, 11, 13, 21][:top]] = torch.arange(1, top + 1, device=device)[:, None].half() / 4096
+        q = torch.nn.functional.pad(0.5 + torch.rand_like(q[..., :1]), (0, 15))
     seed = torch.tensor(1, device=device)
     call = Call(None, None, seed, None, [rate] * 4, [-1, 1, -1, -1], "zero", top, False, 0.25)
     notes = launch.Notes(*empty_notes(q, k, "zero", top))
@@ -263,13 +267,13 @@ def test_checkpointing_repeats_the_draws(device: str, calls: list[str]) -> None:
     assert len(calls) == 3
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
-def test_compiled_equals_eager(mode: str, calls: list[str]) -> None:
+@pytest.mark.parametrize("mode", [slow("default"), slow("reduce-overhead")])
+def test_compiled_equals_eager(mode: str, device: str, calls: list[str]) -> None:
     torch._dynamo.reset()
-    inputs = [torch.randn(1, 2, 130, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3)]
-    compiled = torch.compile(masked, fullgraph=True, mode=mode)
+    inputs = [torch.randn(1, 2, 130, 16, device=device).to(kinds(device)[0]) for _ in range(3)]
+    # Inductor needs a C++ compiler on a CPU; the mode is its own.
+    options = {"mode": mode} if device == "cuda" else {"backend": "aot_eager"}
+    compiled = torch.compile(masked, fullgraph=True, **options)
     for _ in range(3):  # warm-up, recording, replay
         found = [x.clone() for x in step(compiled, inputs)]
     assert calls

@@ -56,6 +56,12 @@ def _coded(s, code, CODE_BITS: tl.constexpr, ASM: tl.constexpr):
 
 
 @triton.jit
+def _margin(s, CODE_BITS: tl.constexpr):
+    """Twice what a code can have changed in this logit and in another one that is about as large."""
+    return tl.abs(s) * ((1 << CODE_BITS) / 2097152.0) + 1.0e-37
+
+
+@triton.jit
 def _pop_key(a0, a1, a2, a3, slots, BN: tl.constexpr, CODE_BITS: tl.constexpr, DEPTH: tl.constexpr):
     """Each row's largest candidate and its key, -1 if that is hidden, and the candidates without it."""
     place = tl.max(a0, 1)
@@ -166,8 +172,7 @@ def pick_kernel(
     after = tl.max(t0, 1)
     dropped = dropped_key(keys, words[:, None], WORDS + LINES, limit) >= 0
     store_lost(LOST + lines * TOP, inside, keys, dropped & (ranks < TOP), TOP, WIDTH)
-    # What the code can have changed, of both logits.
-    margin = tl.abs(place) * ((1 << CODE_BITS) / 2097152.0) + 1.0e-37
+    margin = _margin(place, CODE_BITS)
     matters = tl.max((dropped & (ranks >= TOP - 1) & (ranks <= TOP)).to(tl.int32), 1) > 0
     # More than two that are too near are in doubt in any case.
     doubtful = (place - below <= margin) & (matters | (before - place <= margin) | (below - after <= margin))
@@ -175,7 +180,7 @@ def pick_kernel(
         doubtful = doubtful | (deepest >= place - margin)
     doubtful = doubtful & (below > SEEN) & inside
     append_rows(doubtful, rows, ROWS + head * N, COUNTS + head)
-    floor = below - margin
+    floor = below - _margin(below, CODE_BITS)
     place = tl.where(place > SEEN, place, float("-inf"))
     low, high = bounds(place, tl.where(below > SEEN, below, float("-inf")), place, scale)
     tl.store(LOW + lines, tl.where(doubtful, floor, low), mask=inside)
