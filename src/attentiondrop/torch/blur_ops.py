@@ -116,7 +116,9 @@ def _causal_backward(
     part: tuple[Tensor, Tensor, Tensor] | None = None
     if blurred is not None:
         whole = Part(output[..., radius:, :], lse[..., radius:])
-        received = grad[..., radius:, :].contiguous()
+        received = grad[..., radius:, :]
+        if received.stride() != whole.output.stride():
+            received = received.contiguous()
         d_q, d_k, d_v = attend_with_lse_backward(received, q[..., radius:, :], blurred, values, whole, keys, scale)
         part = unit_stride(d_q), unit_stride(d_k), unit_stride(d_v)
     grads = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
@@ -139,7 +141,8 @@ def _part_inputs(
     blurred = k.new_empty(shape).transpose(1, 2)
     blur_rows(k, blurred, length, visible_keys, blur, False)
     keys = None if visible_keys is None else visible_keys[..., :columns]
-    return repeat_heads(blurred, heads), repeat_heads(v[..., :columns, :], heads), keys
+    # Heads that share a key head go on sharing it, unless their blurs or what they see differ.
+    return blurred, repeat_heads(v[..., :columns, :], blurred.shape[1]), keys
 
 
 def _blind_rows(keys: Tensor, rows: int) -> Tensor:

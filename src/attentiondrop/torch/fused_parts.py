@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from . import library_attention
-from .inputs import Inputs
+from .inputs import Inputs, repeat_heads
 
 _aten = torch.ops.aten
 _EFFICIENT_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -34,13 +34,13 @@ def why_no_lse(inputs: Inputs) -> str | None:
 
 
 def attend_with_lse(q: Tensor, k: Tensor, v: Tensor, visible_keys: Tensor | None, scale: float) -> Part:
-    """Causal attention. Rows in which `visible_keys` hides everything hold no meaningful values."""
+    """Causal attention; keys may be grouped. Rows in which `visible_keys` hides everything hold nothing meaningful."""
     rows, size = q.shape[-2], v.shape[-1]
     kind = _library_kernel(q, k, v, visible_keys)
     if kind is not None:
         output, lse = library_attention.forward(kind, q, k, v, True, scale)
         return Part(output, lse.view(q.shape[:-1]))
-    q, k, v = _same_size(q, k, v)
+    q, k, v = _same_size(q, *(repeat_heads(x, q.shape[1]) for x in (k, v)))
     bias = _key_bias(q, k, visible_keys)
     if q.device.type == "cpu":
         output, lse = _aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, True, attn_mask=bias, scale=scale)
@@ -52,13 +52,16 @@ def attend_with_lse(q: Tensor, k: Tensor, v: Tensor, visible_keys: Tensor | None
 def attend_with_lse_backward(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, whole: Part, visible_keys: Tensor | None, scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of the part's q, k, v when its keys compete with others: `whole` holds the merged output and lse."""
+    """Gradients of the part's q, k, v when its keys compete with others: `whole` holds the merged output and lse.
+
+    Where keys are grouped, those of k and v are for each key head or for each query head.
+    """
     size, value_size = q.shape[-1], v.shape[-1]
     kind = _library_kernel(q, k, v, visible_keys)
     if kind is not None:
         lse = whole.lse.contiguous().view(library_attention.lse_shape(kind, q))
         return library_attention.backward(kind, grad, q, k, v, whole.output, lse, True, scale)
-    q, k, v = _same_size(q, k, v)
+    q, k, v = _same_size(q, *(repeat_heads(x, q.shape[1]) for x in (k, v)))
     grad, output = (F.pad(x, (0, v.shape[-1] - value_size)) for x in (grad, whole.output))
     bias = _key_bias(q, k, visible_keys)
     lse = whole.lse

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import attentiondrop as ad
 import attentiondrop.torch.blur_ops  # registers the operators
-from attentiondrop.torch import attention, regularisers
+from attentiondrop.torch import attention, library_attention, regularisers
 from attentiondrop.torch.inputs import repeat_heads
 from attentiondrop.torch.random import draw_seed
 
@@ -110,6 +110,18 @@ def test_causal_attention_in_16_bits(dtype: torch.dtype, device: str) -> None:
         sizes = Sizes(key_heads=1, rows=13, columns=13, size=8, value_size=8)
         found = causal_errors(setting, sizes, device, dtype)
         assert max(found.values()) <= 2 * torch.finfo(dtype).eps, found
+
+
+@pytest.mark.parametrize("sampling", ["batch", "head"])
+def test_grouped_keys_on_the_librarys_attention(sampling: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which takes grouped keys as they are, and returns gradients of key heads."""
+    dtype, bound = torch.float16, 2 * torch.finfo(torch.float16).eps
+    if device == "cpu":
+        monkeypatch.setattr(library_attention, "choose", lambda *tensors: "cpu")
+        dtype, bound = torch.float32, 64 * torch.finfo(torch.float32).eps
+    sizes = Sizes(heads=4, key_heads=2, rows=13, columns=13, size=8, value_size=8)
+    found = causal_errors(Setting(renormalize=True, sampling=sampling), sizes, device, dtype)
+    assert max(found.values()) <= bound, found
 
 
 def test_causal_attention_repeats_bit_for_bit(device: str) -> None:
