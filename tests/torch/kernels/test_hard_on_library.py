@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+import cpu_library
 import pytest
 import torch
 import torch.utils.checkpoint
@@ -37,7 +38,7 @@ SPECS = [
 def calls(device: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Which of torch's kernels were asked for."""
     found: list[str] = []
-    original = library_attention.forward
+    original = cpu_library.forward if device == "cpu" else library_attention.forward
 
     def forward(kind: str, *arguments: Tensor) -> tuple[Tensor, Tensor]:
         found.append(kind)
@@ -50,6 +51,7 @@ def calls(device: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         from attentiondrop.torch.kernels import amended, tiles
 
         monkeypatch.setattr(library_attention, "choose", lambda *tensors: "cpu")
+        monkeypatch.setattr(library_attention, "backward", cpu_library.backward)
         # Fewer programs, which the interpreter runs one after the other.
         monkeypatch.setattr(amended, "amend_tiles", lambda: tiles.Tiles(64, 64, 4, 1))
     return found
