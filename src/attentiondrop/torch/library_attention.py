@@ -10,7 +10,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .inputs import repeat_heads
 from .kernel_support import compute_capability
 
 _aten = torch.ops.aten
@@ -44,10 +43,7 @@ _kernel_for._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 def forward(kind: str, q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: float) -> tuple[Tensor, Tensor]:
     """Output [B, H, N, E] and the log-sum-exp in the kernel's own shape. Keys may be grouped."""
-    if kind == "cpu":
-        k, v = (repeat_heads(x, q.shape[1]) for x in (k, v))
-        found = _aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, is_causal, scale=scale)
-    elif kind == "cudnn":
+    if kind == "cudnn":
         found = _aten._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, is_causal, False, scale=scale)
     else:
         found = _aten._scaled_dot_product_flash_attention(q, k, v, 0.0, is_causal, False, scale=scale)
@@ -71,13 +67,6 @@ def backward(
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of q, k and v."""
-    if kind == "cpu":
-        groups = k.shape[1]
-        k, v = (repeat_heads(x, q.shape[1]) for x in (k, v))
-        d_q, d_k, d_v = _aten._scaled_dot_product_flash_attention_for_cpu_backward(
-            grad, q, k, v, output, lse, 0.0, is_causal, scale=scale
-        )
-        return d_q, _sum_groups(d_k, groups), _sum_groups(d_v, groups)
     rows, columns = q.shape[2], k.shape[2]
     unused = torch.zeros((), dtype=torch.int64, device=q.device)
     if kind == "cudnn":
@@ -89,8 +78,3 @@ def backward(
             grad, q, k, v, output, lse, None, None, rows, columns, 0.0, is_causal, unused, unused, scale=scale
         )
     return d_q, d_k, d_v
-
-
-def _sum_groups(grad: Tensor, groups: int) -> Tensor:
-    """The gradient of keys or values that several heads share."""
-    return grad if grad.shape[1] == groups else grad.unflatten(1, (groups, -1)).sum(2)
