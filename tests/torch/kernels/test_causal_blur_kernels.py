@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 
+import cpu_library
 import pytest
 import torch
 from blur_cases import Setting, Sizes, error, normal
@@ -117,7 +118,12 @@ def test_grouped_keys_on_the_librarys_attention(sampling: str, device: str, monk
     """Which takes grouped keys as they are, and returns gradients of key heads."""
     dtype, bound = torch.float16, 2 * torch.finfo(torch.float16).eps
     if device == "cpu":
-        monkeypatch.setattr(library_attention, "choose", lambda *tensors: "cpu")
+        for name, stand_in in (
+            ("choose", lambda *tensors: "cpu"),
+            ("forward", cpu_library.forward),
+            ("backward", cpu_library.backward),
+        ):
+            monkeypatch.setattr(library_attention, name, stand_in)
         dtype, bound = torch.float32, 64 * torch.finfo(torch.float32).eps
     sizes = Sizes(heads=4, key_heads=2, rows=13, columns=13, size=8, value_size=8)
     found = causal_errors(Setting(renormalize=True, sampling=sampling), sizes, device, dtype)
