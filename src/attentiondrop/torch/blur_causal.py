@@ -41,7 +41,7 @@ def causal_blurred_attention(inputs: Inputs, blur: Active, visible_keys: Tensor 
     output: Tensor
     if has_kernels(inputs.q) and suits_operators(blur):
         gate, rest = blur_arguments(blur)
-        output, _ = torch.ops.attentiondrop.causal_blurred_attention(
+        output, _, _ = torch.ops.attentiondrop.causal_blurred_attention(
             inputs.q, inputs.k, inputs.v, visible_keys, blur.seed, gate, *rest, inputs.scale
         )
         return output

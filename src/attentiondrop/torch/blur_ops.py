@@ -20,10 +20,10 @@ _CAUSAL = f"Tensor? visible_keys, Tensor seed, Tensor? gate, {SIGMA}, float scal
 # By hand and not by `torch.library.custom_op`, which loads the compiler, and with it Triton, even on a CPU.
 _library = torch.library.Library("attentiondrop", "FRAGMENT")
 _library.define(f"blur(Tensor x, Tensor seed, Tensor? gate, Tensor? visible, {SIGMA}, bool transposed) -> Tensor")
-_library.define(f"causal_blurred_attention(Tensor q, Tensor k, Tensor v, {_CAUSAL}) -> (Tensor, Tensor)")
+_library.define(f"causal_blurred_attention(Tensor q, Tensor k, Tensor v, {_CAUSAL}) -> (Tensor, Tensor, Tensor)")
 _library.define(
     "causal_blurred_attention_backward(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor output, Tensor lse,"
-    f" {_CAUSAL}) -> (Tensor, Tensor, Tensor)"
+    f" Tensor weights, {_CAUSAL}) -> (Tensor, Tensor, Tensor)"
 )
 
 
@@ -66,8 +66,10 @@ def _blur_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 
 def _causal(
     q: Tensor, k: Tensor, v: Tensor, visible_keys: Tensor | None, seed: Tensor, gate: Tensor | None, *rest: Any
-) -> tuple[Tensor, Tensor]:
-    """Output [B, H, N, E] and log-sum-exp [B, H, N] of causal attention over blurred logits; 0 for a blind row.
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Output [B, H, N, E] of causal attention over blurred logits, 0 for a blind row; and what its backward needs.
+
+    That is the log-sum-exp [B, H, N] and the weights [B, H, r, N] of the diagonals on which the kernel is cut off.
 
     q [B, H, N, D]; k [B, Hk, M, D] and v [B, Hk, M, E] are the raw ones; visible_keys is None or boolean
     [B or 1, H or 1, 1, M].
@@ -86,9 +88,9 @@ def _causal(
         if keys is not None:
             lse = lse.masked_fill(_blind_rows(keys, lse.shape[-1]), -torch.inf)
         part = unit_stride(output), lse
-    merged, merged_lse = _empty_causal(q, k, v)
-    merge(q, k, v, part, merged, merged_lse, visible_keys, blur, scale)
-    return merged, merged_lse
+    results = _empty_causal(q, k, v, visible_keys, seed, gate, *rest)
+    merge(q, k, v, part, *results, visible_keys, blur, scale)
+    return results
 
 
 def _causal_backward(
@@ -98,6 +100,7 @@ def _causal_backward(
     v: Tensor,
     output: Tensor,
     lse: Tensor,
+    weights: Tensor,
     visible_keys: Tensor | None,
     seed: Tensor,
     gate: Tensor | None,
@@ -110,7 +113,7 @@ def _causal_backward(
     *sigma, scale = rest
     blur = Blur(seed, gate, *sigma)
     grad, q, k, v, output = (unit_stride(x) for x in (grad, q, k, v, output))
-    lse = lse.contiguous()
+    lse, weights = lse.contiguous(), weights.contiguous()
     radius = blur.width // 2
     blurred, values, keys = _part_inputs(q, k, v, visible_keys, blur)
     part: tuple[Tensor, Tensor, Tensor] | None = None
@@ -122,7 +125,7 @@ def _causal_backward(
         d_q, d_k, d_v = attend_with_lse_backward(received, q[..., radius:, :], blurred, values, whole, keys, scale)
         part = unit_stride(d_q), unit_stride(d_k), unit_stride(d_v)
     grads = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-    merge_backward(grad, q, k, v, output, lse, part, grads, visible_keys, blur, scale)
+    merge_backward(grad, q, k, v, output, weights, part, grads, visible_keys, blur, scale)
     return grads
 
 
@@ -151,24 +154,30 @@ def _blind_rows(keys: Tensor, rows: int) -> Tensor:
     return torch.arange(rows, device=keys.device) < first
 
 
-def _empty_causal(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-    """Output and log-sum-exp without values: what the forward fills, and what the compiler is told about it."""
+def _empty_causal(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """The results without values: what the forward fills, and what the compiler is told about it."""
+    *_, width, _, _ = rest
     batch, heads, rows, _ = q.shape
-    # In memory as SDPA's fused kernels write it: a model that joins the heads again needs no copy.
-    output = q.new_empty(batch, rows, heads, v.shape[-1]).transpose(1, 2)
-    return output, q.new_empty(batch, heads, rows, dtype=torch.float32)
+    # In memory as the queries are, and as SDPA writes it: a model that joins the heads again needs no copy, nor does
+    # cuDNN's backward, as the gradient comes in the layout of the output.
+    if q.stride(1) < q.stride(2):
+        output = q.new_empty(batch, rows, heads, v.shape[-1]).transpose(1, 2)
+    else:
+        output = q.new_empty(batch, heads, rows, v.shape[-1])
+    lse = q.new_empty(batch, heads, rows, dtype=torch.float32)
+    return output, lse, q.new_empty(batch, heads, width // 2, rows, dtype=torch.float32)
 
 
 def _fake_causal_backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
     return torch.empty_like(unit_stride(q)), torch.empty_like(unit_stride(k)), torch.empty_like(unit_stride(v))
 
 
-def _keep_causal(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+def _keep_causal(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     q, k, v, visible_keys, seed, gate, *ctx.rest = inputs
     ctx.save_for_backward(q, k, v, *output, visible_keys, seed, gate)
 
 
-def _causal_autograd(ctx: Any, grad: Tensor, unused: Tensor) -> tuple[Tensor | None, ...]:
+def _causal_autograd(ctx: Any, grad: Tensor, *unused: Tensor) -> tuple[Tensor | None, ...]:
     grads = torch.ops.attentiondrop.causal_blurred_attention_backward(grad, *ctx.saved_tensors, *ctx.rest)
     return (*grads, *[None] * 10)
 

@@ -125,8 +125,17 @@ def test_nothing_to_blur(device: str) -> None:
         assert torch.ops.attentiondrop.blur(x, seed, None, None, *Setting().sigma_arguments(), False).shape == shape
     for sizes in (Sizes(columns=0), Sizes(rows=0), Sizes(batch=0)):
         (q, k, v), grad = sizes.make(device, torch.float32)
-        out, _ = torch.ops.attentiondrop.causal_blurred_attention(
+        out, _, _ = torch.ops.attentiondrop.causal_blurred_attention(
             q, k, v, None, seed, None, *Setting().sigma_arguments(), 1.0
         )
         assert out.shape == grad.shape and not out.any()
         assert not any(x.any() for x in torch.autograd.grad(out, (q, k, v), grad))
+
+
+def test_a_column_of_a_huge_mask_is_copied() -> None:
+    """The kernels count its places in 32 bits."""
+    from attentiondrop.torch.kernels.blur import visible_argument
+
+    huge = torch.empty_strided((1, 1, 1, 70_000), (1, 1, 1, 70_000), dtype=torch.bool, device="meta")
+    assert visible_argument(huge)[1:] == (0, 0, 1)
+    assert visible_argument(huge[..., :3])[1:] == (0, 0, 70_000)

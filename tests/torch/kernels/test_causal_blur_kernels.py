@@ -44,7 +44,7 @@ def causal_errors(setting: Setting, sizes: Sizes, device: str, dtype: torch.dtyp
     inputs, grad = sizes.make(device, dtype)
     seed, gate, visible = setting.tensors(device, sizes.batch, sizes.heads, sizes.columns)
     scale = sizes.size**-0.5
-    out, lse = torch.ops.attentiondrop.causal_blurred_attention(
+    out, lse, _ = torch.ops.attentiondrop.causal_blurred_attention(
         *inputs, visible, seed, gate, *setting.sigma_arguments(), scale
     )
     out.backward(grad)
@@ -77,7 +77,7 @@ CAUSAL = [
     (Setting(width=15, renormalize=True, visible="keys"), Sizes(heads=1, key_heads=1, rows=18, columns=18)),
     (Setting(width=17), Sizes(heads=1, key_heads=1, rows=12, columns=12)),
     (Setting(sigma=(0.0, 0.0)), Sizes(heads=1, key_heads=1)),
-    # Several tiles: 2 K elements are 8 rows here.
+    # Several tiles: 1 K elements are 4 rows here.
     (Setting(visible="keys"), Sizes(heads=1, key_heads=1, rows=21, columns=21, size=130, value_size=256)),
 ]
 
@@ -98,7 +98,7 @@ def test_causal_attention_is_that_of_the_library(device: str) -> None:
     want = attention(q.double(), k.double(), v.double(), spec, is_causal=True, enable_gqa=True, backend="eager")
     torch.manual_seed(7)
     seed = draw_seed(q)
-    out, _ = torch.ops.attentiondrop.causal_blurred_attention(
+    out, _, _ = torch.ops.attentiondrop.causal_blurred_attention(
         q, k, v, None, seed, None, 0, spec.sampling, spec.sigma_min, spec.sigma_max, spec.width, True, 5**-0.5
     )
     assert error(out, want) < 64 * torch.finfo(torch.float32).eps
@@ -130,13 +130,26 @@ def test_grouped_keys_on_the_librarys_attention(sampling: str, device: str, monk
     assert max(found.values()) <= bound, found
 
 
+def test_the_output_lies_in_memory_as_the_queries_do(device: str) -> None:
+    """As SDPA's does: no copy where a model joins its heads, nor in cuDNN's backward."""
+    setting, sizes = Setting(), Sizes(heads=4)
+    (q, k, v), _ = sizes.make(device, torch.float32)
+    seed, gate, visible = setting.tensors(device, sizes.batch, sizes.heads, sizes.columns)
+    for queries in (q, q.contiguous()):
+        out, _, _ = torch.ops.attentiondrop.causal_blurred_attention(
+            queries, k, v, visible, seed, gate, *setting.sigma_arguments(), 1.0
+        )
+        assert out.is_contiguous() == queries.is_contiguous()
+        assert out.transpose(1, 2).is_contiguous() == queries.transpose(1, 2).is_contiguous()
+
+
 def test_causal_attention_repeats_bit_for_bit(device: str) -> None:
     setting, sizes = Setting(), Sizes(key_heads=1)
     inputs, grad = sizes.make(device, torch.float32)
     seed, gate, visible = setting.tensors(device, sizes.batch, sizes.heads, sizes.columns)
     runs = []
     for _ in range(2):
-        out, _ = torch.ops.attentiondrop.causal_blurred_attention(
+        out, _, _ = torch.ops.attentiondrop.causal_blurred_attention(
             *inputs, visible, seed, gate, *setting.sigma_arguments(), 1.0
         )
         runs.append([out, *torch.autograd.grad(out, inputs, grad)])
@@ -153,7 +166,7 @@ def test_a_part_with_the_gradients_of_groups(device: str) -> None:
     q, k, v = q.detach(), k.detach(), v.detach()
     seed, gate, visible = setting.tensors(device, 1, 4, 9)
     blur = Blur(seed, gate, *setting.sigma_arguments())
-    out, lse = torch.ops.attentiondrop.causal_blurred_attention(
+    out, _, weights = torch.ops.attentiondrop.causal_blurred_attention(
         q, k, v, visible, seed, gate, *setting.sigma_arguments(), 1.0
     )
     part = normal(1, 4, 7, 5, device=device), normal(1, 4, 7, 5, device=device), normal(1, 4, 7, 3, device=device)
@@ -161,7 +174,7 @@ def test_a_part_with_the_gradients_of_groups(device: str) -> None:
     results = []
     for given in (part, summed):
         grads = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-        merge_backward(grad, q, k, v, out, lse, given, grads, visible, blur, 1.0)
+        merge_backward(grad, q, k, v, out, weights, given, grads, visible, blur, 1.0)
         results.append(grads)
     for have, want in zip(*results, strict=True):
         assert error(have, want.double()) < 1e-6
@@ -178,13 +191,13 @@ def test_the_operators_keep_their_promises(visible: str, device: str) -> None:
     torch.library.opcheck(ops.blur, (k, seed, gate, shown, *sigma, False))
     causal = (shown, seed, gate, *sigma, 0.5)
     torch.library.opcheck(ops.causal_blurred_attention, (q, k, v, *causal))
-    out, lse = ops.causal_blurred_attention(q, k, v, *causal)
-    detached = [x.detach() for x in (grad, q, k, v, out, lse)]
+    results = ops.causal_blurred_attention(q, k, v, *causal)
+    detached = [x.detach() for x in (grad, q, k, v, *results)]
     torch.library.opcheck(ops.causal_blurred_attention_backward, (*detached, *causal))
 
 
 def test_what_the_backward_keeps(device: str) -> None:
-    """Nothing of the size of x for the blur; for attention the inputs, the output and the log-sum-exp."""
+    """Nothing of the size of x for the blur; for attention the inputs and its three results."""
     kept: list[Tensor] = []
 
     def keep(x: Tensor) -> Tensor:
@@ -198,10 +211,10 @@ def test_what_the_backward_keeps(device: str) -> None:
         torch.ops.attentiondrop.blur(k, seed, gate, visible, *setting.sigma_arguments(), False)
         assert max(x.numel() for x in kept) <= 9
         kept.clear()
-        out, lse = torch.ops.attentiondrop.causal_blurred_attention(
+        results = torch.ops.attentiondrop.causal_blurred_attention(
             q, k, v, visible, seed, gate, *setting.sigma_arguments(), 1.0
         )
-    known = {x.data_ptr() for x in (q, k, v, out, lse, seed, gate, visible) if x is not None}
+    known = {x.data_ptr() for x in (q, k, v, *results, seed, gate, visible) if x is not None}
     assert {x.data_ptr() for x in kept} == known
 
 

@@ -59,6 +59,13 @@ def seen(visible, visible_stride, places, length, HAS_VISIBLE: tl.constexpr):
 
 
 @triton.jit
+def first_row(BLOCK: tl.constexpr, LONG: tl.constexpr):
+    """Of the tile of a program. LONG: offsets within a head do not fit 32 bits."""
+    start = tl.program_id(1)
+    return start.to(tl.int64) * BLOCK if LONG else start * BLOCK
+
+
+@triton.jit
 def load_raw(x, stride, rows, inside, columns, SIZE: tl.constexpr, UNIT: tl.constexpr):
     """Rows [rows, columns] of a head, zeros where not `inside`. `stride` counts units of UNIT elements."""
     mask = inside[:, None] & (columns < SIZE)[None, :]
@@ -208,10 +215,7 @@ def blur_kernel(
     index = tl.program_id(0)
     batch = (index // heads).to(tl.int64)
     head = (index % heads).to(tl.int64)
-    start = tl.program_id(1) * BLOCK_M
-    if LONG:
-        # Offsets within a head do not fit 32 bits.
-        start = start.to(tl.int64)
+    start = first_row(BLOCK_M, LONG)
     columns = tl.arange(0, BLOCK_D)
     near_edge = (start < WIDTH) | (start + BLOCK_M + WIDTH > length)
     x += (batch * x_batch + (head // group) * x_head) * UNIT
@@ -323,5 +327,8 @@ def visible_argument(visible: Tensor | None) -> tuple[Tensor | None, int, int, i
     """Visibility as bytes, with its strides over batch, heads and places; 0 along what is shared."""
     if visible is None:
         return None, 0, 0, 0
+    if visible.shape[3] * visible.stride(3) >= 2**31:
+        # A column of a large mask: the kernels count places in 32 bits.
+        visible = visible.contiguous()
     strides = [0 if visible.shape[d] == 1 else visible.stride(d) for d in (0, 1, 3)]
     return visible.view(torch.uint8), strides[0], strides[1], strides[2]
