@@ -68,7 +68,8 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of q, k and v."""
     rows, columns = q.shape[2], k.shape[2]
-    unused = torch.zeros((), dtype=torch.int64, device=q.device)
+    # The seed and offset of dropout, which there is none of: nothing reads them, so nothing fills them.
+    unused = torch.empty((), dtype=torch.int64, device=q.device)
     if kind == "cudnn":
         d_q, d_k, d_v = _aten._scaled_dot_product_cudnn_attention_backward(
             grad, q, k, v, output, lse, unused, unused, None, None, None, rows, columns, 0.0, is_causal, scale=scale
