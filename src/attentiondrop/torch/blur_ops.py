@@ -157,6 +157,7 @@ def _blind_rows(keys: Tensor, rows: int) -> Tensor:
 def _empty_causal(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
     """The results without values: what the forward fills, and what the compiler is told about it."""
     *_, width, _, _ = rest
+    q = unit_stride(q)
     batch, heads, rows, _ = q.shape
     # In memory as the queries are, and as SDPA writes it: a model that joins the heads again needs no copy, nor does
     # cuDNN's backward, as the gradient comes in the layout of the output.

@@ -191,6 +191,8 @@ def test_the_operators_keep_their_promises(visible: str, device: str) -> None:
     torch.library.opcheck(ops.blur, (k, seed, gate, shown, *sigma, False))
     causal = (shown, seed, gate, *sigma, 0.5)
     torch.library.opcheck(ops.causal_blurred_attention, (q, k, v, *causal))
+    spread = q.detach().transpose(1, 2).repeat_interleave(2, -1).transpose(1, 2)[..., ::2]
+    torch.library.opcheck(ops.causal_blurred_attention, (spread, k, v, *causal))
     results = ops.causal_blurred_attention(q, k, v, *causal)
     detached = [x.detach() for x in (grad, q, k, v, *results)]
     torch.library.opcheck(ops.causal_blurred_attention_backward, (*detached, *causal))
