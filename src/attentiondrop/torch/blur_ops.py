@@ -120,6 +120,7 @@ def _causal_backward(
     if blurred is not None:
         whole = Part(output[..., radius:, :], lse[..., radius:])
         received = grad[..., radius:, :]
+        # As it is where it comes in the layout of the output, which is the rule; an expanded or odd one is copied.
         if received.stride() != whole.output.stride():
             received = received.contiguous()
         d_q, d_k, d_v = attend_with_lse_backward(received, q[..., radius:, :], blurred, values, whole, keys, scale)

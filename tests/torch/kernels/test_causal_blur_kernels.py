@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
+from typing import Any
 
 import cpu_library
 import pytest
@@ -141,6 +142,37 @@ def test_the_output_lies_in_memory_as_the_queries_do(device: str) -> None:
         )
         assert out.is_contiguous() == queries.is_contiguous()
         assert out.transpose(1, 2).is_contiguous() == queries.transpose(1, 2).is_contiguous()
+
+
+def test_offsets_in_64_bits_are_those_in_32(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which tensors too long for 32 bits need; here they are forced upon short ones."""
+    from attentiondrop.torch.kernels import blur_band
+
+    asked: list[bool] = []
+    tiles = blur_band._tiles
+
+    def long_tiles(*arguments: Any) -> tuple[int, dict[str, object]]:
+        rows, constants = tiles(*arguments)
+        asked.append(bool(constants["LONG"]))
+        return rows, {**constants, "LONG": True}
+
+    setting, sizes = Setting(visible="keys"), Sizes(heads=4, rows=21, columns=21, size=130, value_size=256)
+    torch.manual_seed(2)
+    short = causal_errors(setting, sizes, device)
+    monkeypatch.setattr(blur_band, "_tiles", long_tiles)
+    torch.manual_seed(2)
+    assert causal_errors(setting, sizes, device) == short
+    assert asked == [False] * 3  # forward, rows and keys
+
+
+def test_tensors_too_long_for_32_bits_are_known() -> None:
+    from attentiondrop.torch.kernels.blur import Blur
+    from attentiondrop.torch.kernels.blur_band import _tiles
+
+    x = torch.empty(1, 1, 1 << 20, 64, device="meta")
+    blur = Blur(x, None, *Setting().sigma_arguments())
+    for row, is_long in ((2047, False), (2048, True)):
+        assert _tiles(x, x, None, None, blur, 1, [0, 0, 64, 0, 0, row])[1]["LONG"] == is_long
 
 
 def test_causal_attention_repeats_bit_for_bit(device: str) -> None:

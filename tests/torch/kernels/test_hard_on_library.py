@@ -139,7 +139,7 @@ def test_ties_and_rivals(kind: str, is_causal: bool, spec: Spec, device: str, ca
 @pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
 @pytest.mark.parametrize("fill", ["zero", slow("-inf")])
 def test_extreme_inputs_give_no_nan(fill: str, device: str) -> None:
-    for dtype in kinds(device)[-1:]:
+    for dtype in kinds(device) if device == "cuda" else kinds(device)[-1:]:
         (q, k, v), grad, _ = Case("plain", 1, 2, 2, 70, 70, 16, 16).make(dtype, device)
         for factor in (0.0, 30.0, -30.0):
             queries = (factor * q.abs()).detach().requires_grad_()
