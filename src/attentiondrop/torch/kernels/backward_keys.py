@@ -226,7 +226,7 @@ def _along_rows(
         cut = tl.load(CUT + lines, mask=known, other=0) if TIES else rows
         keep = tl.load(KEEP + lines, mask=known, other=-1) if DROP == "hide" else rows
         row_words = load_all_words(WORDS, lines, known, LINES + M, NOISE, DROP, DROPOUT_A, DROPOUT_B)
-        met, ds = weights_and_gradient(
+        met, ds, _ = weights_and_gradient(
             tl.dot(q, tl.trans(k), input_precision="ieee"), tl.dot(grad, tl.trans(v), input_precision="ieee"),
             rows[:, None], columns[None, :], along_rows(row_words), along_columns(key_words), lse[:, None],
             delta[:, None], low[:, None], high[:, None], cut[:, None], keep[:, None], VISIBLE, visible_n, visible_m,

@@ -159,20 +159,25 @@ def _exact_delta(
     HAS_VISIBLE: tl.constexpr, HAS_BIAS: tl.constexpr, NOISE: tl.constexpr, DROP: tl.constexpr, RANKED: tl.constexpr,
     TIES: tl.constexpr, DROPOUT_A: tl.constexpr, DROPOUT_B: tl.constexpr,
 ):  # fmt: skip
-    """`dO.O` as the sum of `weight * dO.v` over the first BN keys."""
+    """`dO.O` as the sum of `weight * dO.v` over the first BN keys.
+
+    Over their sum, which is 1 but for the rounding of the log-sum-exp: where one weight is nearly all, `dO.v - delta`
+    is no larger than that.
+    """
     columns = tl.arange(0, BN)
     row_words = load_all_words(WORDS, lines, rows < N, LINES + M, NOISE, DROP, DROPOUT_A, DROPOUT_B)
     key_words = load_all_words(WORDS + LINES, columns, columns < M, LINES + M, NOISE, DROP, DROPOUT_A, DROPOUT_B)
     k = load_tile(K, columns[None, :], k_m, d[:, None], M, D, BLOCK_D, True)
     v = load_tile(V, columns[None, :], v_m, e[:, None], M, E, BLOCK_E, True)
     met_values = tl.dot(grad, v, input_precision="ieee")
-    met, _ = weights_and_gradient(
+    met, _, weights = weights_and_gradient(
         tl.dot(q, k, input_precision="ieee"), met_values, rows[:, None], columns[None, :], along_rows(row_words),
         along_columns(key_words), lse[:, None], 0.0, low[:, None], high[:, None], cut[:, None], keep[:, None], VISIBLE,
         visible_n, visible_m, BIAS, bias_n, bias_m, rates, scale, N, M, CAUSAL, True, HAS_VISIBLE, HAS_BIAS,
         NOISE, DROP, RANKED, TIES, DROPOUT_A, DROPOUT_B,
     )  # fmt: skip
-    return tl.sum(met * met_values, 1)
+    total = tl.sum(weights, 1)
+    return tl.sum(met * met_values, 1) / tl.where(total > 0.0, total, 1.0)
 
 
 @triton.jit
@@ -232,7 +237,7 @@ def _along_keys(
         key_words = load_all_words(WORDS + LINES, columns, columns < M, LINES + M, NOISE, DROP, DROPOUT_A, DROPOUT_B)
         k = load_tile(K, columns[None, :], k_m, d[:, None], M, D, BLOCK_D, EDGE)
         v = load_tile(V, columns[None, :], v_m, e[:, None], M, E, BLOCK_E, EDGE)
-        _, ds = weights_and_gradient(
+        _, ds, _ = weights_and_gradient(
             tl.dot(q, k, input_precision="ieee"), tl.dot(grad, v, input_precision="ieee"), rows[:, None],
             columns[None, :], along_rows(row_words), along_columns(key_words), lse[:, None], delta[:, None],
             low[:, None], high[:, None], cut[:, None], keep[:, None], VISIBLE, visible_n, visible_m, BIAS, bias_n,

@@ -44,7 +44,7 @@ def weights_and_gradient(
     DROPOUT_A: tl.constexpr,
     DROPOUT_B: tl.constexpr,
 ):
-    """The weights that met the values, and the gradient of the logits, of one tile."""
+    """The weights that met the values, the gradient of the logits, and the softmax, of one tile."""
     s = visible_logits(
         products, rows, columns, line_words[0], column_words[0], VISIBLE, visible_n, visible_m, BIAS, bias_n, bias_m,
         scale, rates[0], N, M, HAS_VISIBLE, HAS_BIAS, NOISE, DIAGONAL, EDGE,
@@ -60,4 +60,4 @@ def weights_and_gradient(
     ds = p * (value_products * factor - delta)
     if DROP == "zero":
         ds = tl.where(dropped, 0.0, ds)
-    return p * factor, ds
+    return p * factor, ds, p
