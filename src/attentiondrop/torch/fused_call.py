@@ -47,6 +47,16 @@ def empty_notes(q: Tensor, k: Tensor, drop: str, top: int) -> tuple[Tensor, ...]
     return (*floats, *(q.new_empty(shape, dtype=torch.int32) for shape in (ranked, hidden, tied)))
 
 
+def empty_lse(q: Tensor) -> Tensor:
+    """What the kernels leave of each row's sum: its log2-sum-exp2 [B, H, N].
+
+    In float32 [2, B, H, N]: the largest logit, and one over the sum relative to it. A log-sum-exp of 8 is rounded by up
+    to half a millionth, and all weights made from it are wrong by about that; 16 bits round them far more.
+    """
+    parts = (2,) if q.dtype == torch.float32 else ()
+    return q.new_empty(*parts, *q.shape[:-1], dtype=torch.float32)
+
+
 def output_like(q: Tensor, v: Tensor) -> Tensor:
     """[B, N, H, E] in memory, as SDPA returns it, so that joining the heads afterwards is free."""
     return q.new_empty(q.shape[0], q.shape[2], q.shape[1], v.shape[-1]).transpose(1, 2)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from . import kernel_support
-from .fused_call import Call, empty_notes, output_like
+from .fused_call import Call, empty_lse, empty_notes, output_like
 
 _library = torch.library.Library("attentiondrop", "FRAGMENT")
 _PLAN = (
@@ -59,9 +59,10 @@ def _backward(
 
 def _fake_forward(q: Tensor, k: Tensor, v: Tensor, *plan: Any) -> tuple[Tensor, ...]:
     drop, top = plan[6], plan[7]
+    if q.device.type in kernel_support.KERNEL_DEVICES:
+        return (output_like(q, v), empty_lse(q), *empty_notes(q, k, drop, top))
     wide = torch.float64 if q.dtype == torch.float64 else torch.float32
-    notes = empty_notes(q, k, drop, top) if q.device.type in kernel_support.KERNEL_DEVICES else empty_notes(q, k, "", 0)
-    return (output_like(q, v), q.new_empty(q.shape[:-1], dtype=wide), *notes)
+    return (output_like(q, v), q.new_empty(q.shape[:-1], dtype=wide), *empty_notes(q, k, "", 0))
 
 
 def _fake_backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from . import library_attention
-from .fused_call import Call, empty_notes, is_ranked
+from .fused_call import Call, empty_lse, empty_notes, is_ranked
 from .inputs import unit_stride
 
 #: More of the largest logits than this are not picked out one by one.
@@ -79,10 +79,9 @@ def _backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tupl
 def _fake_forward(q: Tensor, k: Tensor, v: Tensor, *plan: Any) -> tuple[Tensor, ...]:
     call, kind = _call(*plan)
     lse = q.new_empty(library_attention.lse_shape(kind, q), dtype=torch.float32)
-    listed_lse = q.new_empty(q.shape[:-1], dtype=torch.float32)
     lost = q.new_empty((*q.shape[:-1], call.top), dtype=torch.int32)
     # torch's kernels write their output in the memory order of the queries.
-    return torch.empty_like(unit_stride(q)), lse, listed_lse, lost, *empty_notes(q, k, call.drop, call.top)[:4]
+    return torch.empty_like(unit_stride(q)), lse, empty_lse(q), lost, *empty_notes(q, k, call.drop, call.top)[:4]
 
 
 def _fake_backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:

@@ -11,7 +11,7 @@ import warnings
 
 import pytest
 import torch
-from parity import CASES, Case
+from parity import CASES, Case, errors
 from worst import Worst, dtypes, slow
 
 import attentiondrop as ad
@@ -67,6 +67,23 @@ def test_situations(spec: Spec, dtype: torch.dtype, device: str) -> None:
             continue
         worst.add(spec, case, dtype, device, dropout_p=0.2 if case.name == "cross" else 0.0)
     worst.check()
+
+
+@pytest.mark.parametrize("spec", SPECS[:2], ids=str)
+def test_few_keys_over_many_draws(spec: Spec, device: str) -> None:
+    """With few keys one of them often has nearly all the weight, and its gradient is what cancellation leaves."""
+    known: dict[str, list[float]] = {}
+    fused: dict[str, list[float]] = {}
+    for case in CASES:
+        if case.name in ("one query", "causal, shorter than a kernel"):
+            for seed in range(3 if device == "cpu" else 60):
+                for backend, found in (("eager", known), ("fused", fused)):
+                    for name, error in errors(spec, case, torch.float32, backend, device, seed=seed).items():
+                        found.setdefault(name, []).append(error)
+    for name in known:
+        # Not the worst: a draw that leaves hardly a gradient leaves an error of any size, in either of the two.
+        eager, ours = (torch.tensor(found[name]).quantile(0.9).item() for found in (known, fused))
+        assert ours <= 2 * max(eager, torch.finfo(torch.float32).eps / 4), (name, ours, eager)
 
 
 def sizes(device: str) -> list[tuple[int, int]]:

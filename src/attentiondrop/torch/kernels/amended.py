@@ -8,7 +8,7 @@ import triton
 from torch import Tensor
 
 from .. import library_attention
-from ..fused_call import Call, empty_notes
+from ..fused_call import Call, empty_lse, empty_notes
 from ..inputs import laid_out, unit_stride
 from .amend import amend_keys_kernel, amend_output_kernel, amend_queries_kernel, list_rows_kernel, sort_lost_kernel
 from .blur import on_device
@@ -32,13 +32,13 @@ from .tiles import amend_tiles, listed_tiles, pick_tiles
 def forward(q: Tensor, k: Tensor, v: Tensor, call: Call, kind: str) -> tuple[Tensor, ...]:
     """Output, log-sum-exp as torch's kernel has it, that of listed rows, lost keys, and their notes.
 
-    Listed rows have +inf in the first log-sum-exp, and count in the second one, in units of log2. Lost keys
+    Listed rows have +inf in the first log-sum-exp, and count in the second one, see `empty_lse`. Lost keys
     [B, H, N, k]: of amended rows, -1 for none.
     """
     q, k, v = (unit_stride(x) for x in (q, k, v))
     output, lse = library_attention.forward(kind, q, k, v, call.is_causal, call.scale)
     output, lse = laid_out(output, torch.empty_like(q, device="meta")), lse.contiguous()
-    listed_lse = q.new_zeros(q.shape[:-1], dtype=torch.float32)
+    listed_lse = empty_lse(q).zero_()
     lost = q.new_empty(*q.shape[:-1], call.top, dtype=torch.int32)
     notes = Notes(*empty_notes(q, k, call.drop, call.top))
     with on_device(q):
@@ -90,7 +90,7 @@ def backward(
     grad, q, k, v, output = (unit_stride(x) for x in (grad, q, k, v, output))
     found = library_attention.backward(kind, grad, q, k, v, output, lse, call.is_causal, call.scale)
     d_q, d_k, d_v = (unit_stride(x) for x in found)
-    delta = torch.empty_like(listed_lse)
+    delta = q.new_empty(q.shape[:-1], dtype=torch.float32)
     with on_device(q):
         listed = _amend_gradients(grad, q, k, v, output, lse, lost, (d_q, d_k, d_v), call)
         tables = make_tables(q, k.shape[2], call)

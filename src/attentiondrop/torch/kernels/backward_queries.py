@@ -16,6 +16,7 @@ from .logits import (
     is_others,
     load_all_words,
     load_rates,
+    load_shares,
     load_tile,
     tile_rows,
 )
@@ -114,6 +115,7 @@ def query_kernel(
     out = load_tile(OUT + b * out_b + h * out_h, rows[:, None], out_n, e[None, :], N, E, BLOCK_E, True)
     delta = tl.sum(out.to(tl.float32) * grad.to(tl.float32), 1)
     lse = tl.load(LSE + lines, mask=inside, other=0.0)
+    share = load_shares(LSE + LINES, lines, inside, Q.dtype.element_ty == tl.float32)
     K += b * k_b + (h // GROUP) * k_h
     V += b * v_b + (h // GROUP) * v_h
     VISIBLE += b * visible_b + h * visible_h
@@ -131,19 +133,19 @@ def query_kernel(
         # The output was rounded. Where a row sees few keys, little but that rounding may be left of `dO.v - delta`; all
         # of them are in one tile then, and the sum over its weights is exact.
         delta = _exact_delta(
-            q, grad, K, V, k_m, v_m, rows, lines, d, e, lse, low, high, cut, keep, VISIBLE, visible_n, visible_m, BIAS,
-            bias_n, bias_m, WORDS, rates, scale, N, M, LINES, D, E, BLOCK_D, BLOCK_E, BN, CAUSAL,
+            q, grad, K, V, k_m, v_m, rows, lines, d, e, lse, share, low, high, cut, keep, VISIBLE, visible_n,
+            visible_m, BIAS, bias_n, bias_m, WORDS, rates, scale, N, M, LINES, D, E, BLOCK_D, BLOCK_E, BN, CAUSAL,
             HAS_VISIBLE, HAS_BIAS, NOISE, DROP, RANKED, TIES, DROPOUT_A, DROPOUT_B,
         )  # fmt: skip
     tl.store(DELTA + lines, delta, mask=inside)
     dq = tl.zeros([BM, BLOCK_D], tl.float32)
     dq = _along_keys(
-        0, full, dq, q, grad, K, V, k_m, v_m, rows, lines, d, e, lse, delta, low, high, cut, keep, VISIBLE, visible_n,
-        visible_m, BIAS, bias_n, bias_m, WORDS, rates, scale, N, M, LINES, D, E, BLOCK_D, BLOCK_E, BN,
+        0, full, dq, q, grad, K, V, k_m, v_m, rows, lines, d, e, lse, share, delta, low, high, cut, keep, VISIBLE,
+        visible_n, visible_m, BIAS, bias_n, bias_m, WORDS, rates, scale, N, M, LINES, D, E, BLOCK_D, BLOCK_E, BN,
         False, False, HAS_VISIBLE, HAS_BIAS, NOISE, DROP, RANKED, TIES, DROPOUT_A, DROPOUT_B, STAGES,
     )  # fmt: skip
     dq = _along_keys(
-        full, end, dq, q, grad, K, V, k_m, v_m, rows, lines, d, e, lse, delta, low, high, cut, keep, VISIBLE,
+        full, end, dq, q, grad, K, V, k_m, v_m, rows, lines, d, e, lse, share, delta, low, high, cut, keep, VISIBLE,
         visible_n, visible_m, BIAS, bias_n, bias_m, WORDS, rates, scale, N, M, LINES, D, E, BLOCK_D, BLOCK_E,
         BN, CAUSAL, True, HAS_VISIBLE, HAS_BIAS, NOISE, DROP, RANKED, TIES, DROPOUT_A, DROPOUT_B, 1,
     )  # fmt: skip
@@ -153,31 +155,32 @@ def query_kernel(
 
 @triton.jit
 def _exact_delta(
-    q, grad, K, V, k_m, v_m, rows, lines, d, e, lse, low, high, cut, keep, VISIBLE, visible_n, visible_m, BIAS,
-    bias_n, bias_m, WORDS, rates, scale, N, M, LINES, D: tl.constexpr, E: tl.constexpr,
+    q, grad, K, V, k_m, v_m, rows, lines, d, e, lse, share, low, high, cut, keep, VISIBLE, visible_n, visible_m,
+    BIAS, bias_n, bias_m, WORDS, rates, scale, N, M, LINES, D: tl.constexpr, E: tl.constexpr,
     BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr, BN: tl.constexpr, CAUSAL: tl.constexpr,
     HAS_VISIBLE: tl.constexpr, HAS_BIAS: tl.constexpr, NOISE: tl.constexpr, DROP: tl.constexpr, RANKED: tl.constexpr,
     TIES: tl.constexpr, DROPOUT_A: tl.constexpr, DROPOUT_B: tl.constexpr,
 ):  # fmt: skip
-    """`dO.O` as the sum of `weight * dO.v` over the first BN keys.
+    """`dO.O` as the sum of `weight * dO.v` over the first BN keys, and what that lacks of a sum of 0 of all gradients.
 
-    Over their sum, which is 1 but for the rounding of the log-sum-exp: where one weight is nearly all, `dO.v - delta`
-    is no larger than that.
+    The second sum takes back the rounding of the first and of the weights. Where one weight is nearly all, its
+    `dO.v - delta` is hardly larger than that.
     """
     columns = tl.arange(0, BN)
     row_words = load_all_words(WORDS, lines, rows < N, LINES + M, NOISE, DROP, DROPOUT_A, DROPOUT_B)
     key_words = load_all_words(WORDS + LINES, columns, columns < M, LINES + M, NOISE, DROP, DROPOUT_A, DROPOUT_B)
     k = load_tile(K, columns[None, :], k_m, d[:, None], M, D, BLOCK_D, True)
     v = load_tile(V, columns[None, :], v_m, e[:, None], M, E, BLOCK_E, True)
-    met_values = tl.dot(grad, v, input_precision="ieee")
-    met, _, weights = weights_and_gradient(
-        tl.dot(q, k, input_precision="ieee"), met_values, rows[:, None], columns[None, :], along_rows(row_words),
-        along_columns(key_words), lse[:, None], 0.0, low[:, None], high[:, None], cut[:, None], keep[:, None], VISIBLE,
-        visible_n, visible_m, BIAS, bias_n, bias_m, rates, scale, N, M, CAUSAL, True, HAS_VISIBLE, HAS_BIAS,
+    met = tl.dot(grad, v, input_precision="ieee")
+    p, factor, _ = weights_and_gradient(
+        tl.dot(q, k, input_precision="ieee"), met, rows[:, None], columns[None, :], along_rows(row_words),
+        along_columns(key_words), lse[:, None], share, 0.0, low[:, None], high[:, None], cut[:, None], keep[:, None],
+        VISIBLE, visible_n, visible_m, BIAS, bias_n, bias_m, rates, scale, N, M, CAUSAL, True, HAS_VISIBLE, HAS_BIAS,
         NOISE, DROP, RANKED, TIES, DROPOUT_A, DROPOUT_B,
     )  # fmt: skip
-    total = tl.sum(weights, 1)
-    return tl.sum(met * met_values, 1) / tl.where(total > 0.0, total, 1.0)
+    met = met * factor
+    delta = tl.sum(p * met, 1)
+    return delta + tl.sum(p * (met - delta[:, None]), 1)
 
 
 @triton.jit
@@ -196,6 +199,7 @@ def _along_keys(
     d,
     e,
     lse,
+    share,
     delta,
     low,
     high,
@@ -237,9 +241,9 @@ def _along_keys(
         key_words = load_all_words(WORDS + LINES, columns, columns < M, LINES + M, NOISE, DROP, DROPOUT_A, DROPOUT_B)
         k = load_tile(K, columns[None, :], k_m, d[:, None], M, D, BLOCK_D, EDGE)
         v = load_tile(V, columns[None, :], v_m, e[:, None], M, E, BLOCK_E, EDGE)
-        _, ds, _ = weights_and_gradient(
+        _, _, ds = weights_and_gradient(
             tl.dot(q, k, input_precision="ieee"), tl.dot(grad, v, input_precision="ieee"), rows[:, None],
-            columns[None, :], along_rows(row_words), along_columns(key_words), lse[:, None], delta[:, None],
+            columns[None, :], along_rows(row_words), along_columns(key_words), lse[:, None], share, delta[:, None],
             low[:, None], high[:, None], cut[:, None], keep[:, None], VISIBLE, visible_n, visible_m, BIAS, bias_n,
             bias_m, rates, scale, N, M, DIAGONAL, EDGE, HAS_VISIBLE, HAS_BIAS, NOISE, DROP, RANKED, TIES, DROPOUT_A,
             DROPOUT_B,

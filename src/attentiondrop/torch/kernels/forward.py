@@ -179,8 +179,11 @@ def forward_kernel(
     # A row that sees nothing: zeros, and a finite log-sum-exp.
     blind = total == 0.0
     total = tl.where(blind, 1.0, total)
-    lse = tl.where(blind, 0.0, largest + tl.log2(total))
-    tl.store(LSE + lines, lse, mask=inside)
+    if Q.dtype.element_ty == tl.float32:  # see `fused_call.empty_lse`
+        tl.store(LSE + LINES + lines, 1.0 / total, mask=inside)
+    else:
+        largest += tl.log2(total)
+    tl.store(LSE + lines, tl.where(blind, 0.0, largest), mask=inside)
     out_place = OUT + b * out_b + h * out_h + rows[:, None].to(tl.int64) * out_n + e[None, :]
     out = acc / total[:, None]
     tl.store(out_place, out.to(OUT.dtype.element_ty), mask=inside[:, None] & (e[None, :] < E))

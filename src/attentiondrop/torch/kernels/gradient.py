@@ -18,6 +18,7 @@ def weights_and_gradient(
     line_words,
     column_words,
     lse,
+    share,
     delta,
     low,
     high,
@@ -44,7 +45,7 @@ def weights_and_gradient(
     DROPOUT_A: tl.constexpr,
     DROPOUT_B: tl.constexpr,
 ):
-    """The weights that met the values, the gradient of the logits, and the softmax, of one tile."""
+    """Of one tile: the softmax, what dropout multiplies it by, and the gradient of the logits."""
     s = visible_logits(
         products, rows, columns, line_words[0], column_words[0], VISIBLE, visible_n, visible_m, BIAS, bias_n, bias_m,
         scale, rates[0], N, M, HAS_VISIBLE, HAS_BIAS, NOISE, DIAGONAL, EDGE,
@@ -55,9 +56,9 @@ def weights_and_gradient(
             s = tl.where(dropped, 0.0, s)
         else:
             s = tl.where(dropped & (columns != keep), float("-inf"), s)
-    p = tl.exp2(s - lse)
+    p = tl.exp2(s - lse) * share
     factor = weight_factor(line_words, column_words, rates, DROPOUT_A, DROPOUT_B)
     ds = p * (value_products * factor - delta)
     if DROP == "zero":
         ds = tl.where(dropped, 0.0, ds)
-    return p * factor, ds, p
+    return p, factor, ds

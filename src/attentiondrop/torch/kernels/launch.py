@@ -10,7 +10,7 @@ import torch
 import triton
 from torch import Tensor
 
-from ..fused_call import Call, empty_notes, is_ranked, output_like
+from ..fused_call import Call, empty_lse, empty_notes, is_ranked, output_like
 from ..inputs import unit_stride
 from .backward_keys import key_kernel
 from .backward_queries import query_kernel
@@ -89,10 +89,10 @@ def make_tables(q: Tensor, columns: int, call: Call) -> Tables:
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor, call: Call) -> tuple[Tensor, Tensor, Notes]:
-    """Output [B, H, N, E], log2-sum-exp2 [B, H, N] in float32, and the notes."""
+    """Output [B, H, N, E], its log-sum-exp (see `empty_lse`), and the notes."""
     q, k, v = (unit_stride(x) for x in (q, k, v))
     output = output_like(q, v)
-    lse = q.new_empty(q.shape[:-1], dtype=torch.float32)
+    lse = empty_lse(q)
     notes = Notes(*empty_notes(q, k, call.drop, call.top))
     if output.numel() == 0:
         return output, lse, notes
@@ -115,7 +115,7 @@ def backward(
     grad, q, k, v, output = (unit_stride(x) for x in (grad, q, k, v, output))
     if output.numel() == 0 or k.shape[2] == 0:
         return d_q.zero_(), d_k.zero_(), d_v.zero_()
-    delta = torch.empty_like(lse)
+    delta = q.new_empty(q.shape[:-1], dtype=torch.float32)
     with on_device(q):
         # The words again: cheaper to make than to keep.
         tables = make_tables(q, k.shape[2], call)
