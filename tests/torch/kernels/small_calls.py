@@ -31,23 +31,24 @@ def main() -> None:
     Hard masking once with all of its own kernels, and once on torch's attention, which serves longer rows as a rule.
     """
     wanted = sys.argv[1] if len(sys.argv) > 1 else ""
-    call([text for text in SPECS if wanted in text])
+    for dtype in (torch.bfloat16, torch.float32):
+        call([text for text in SPECS if wanted in text], dtype)
     hard_sdpa.FEWEST_KEYS, hard_sdpa.HIGHEST_RATE = 64, 1.0
-    call([text for text in SPECS[:2] if wanted in text])
+    call([text for text in SPECS[:2] if wanted in text], torch.bfloat16)
 
 
-def call(texts: list[str]) -> None:
+def call(texts: list[str], dtype: torch.dtype) -> None:
     """Forward and backward."""
     for text in texts:
         spec = ad.parse(text)
         for is_causal in (False, True) if "+" not in text else (False,):
-            q, k, v = (torch.randn(1, 2, 70, 24, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+            q, k, v = (torch.randn(1, 2, 70, 24, device="cuda", dtype=dtype) for _ in range(3))
             k[:, :, 40:60] = k[:, :, 10:30]  # ties
             inputs = [x.requires_grad_() for x in (q, k, v)]
             output = attention(*inputs, spec, is_causal=is_causal, backend="fused")
             output.sum().backward()
             assert all(x.isfinite().all() for x in (output, *(x.grad for x in inputs)))
-            print(text, "causal" * is_causal, "ran")
+            print(text, dtype, "causal" * is_causal, "ran")
 
 
 if __name__ == "__main__":

@@ -245,7 +245,7 @@ def _along_rows(
                 rows[:, None], columns[None, :], along_rows(row_words), along_columns(key_words), lse[:, None], share,
                 delta[:, None], low[:, None], high[:, None], cut[:, None], keep[:, None], VISIBLE, visible_n, visible_m,
                 BIAS, bias_n, bias_m, rates, scale, N, M, DIAGONAL, False, HAS_VISIBLE, HAS_BIAS, NOISE, DROP,
-                RANKED, TIES, DROPOUT_A, DROPOUT_B,
+                RANKED, TIES, DROPOUT_A, DROPOUT_B, Q.dtype.element_ty == tl.float32,
             )  # fmt: skip
             dv = accumulate(tl.trans((p * factor).to(grad.dtype)), grad, dv)
             dk = accumulate(tl.trans(ds.to(q.dtype)), q, dk)

@@ -176,7 +176,7 @@ def _exact_delta(
         tl.dot(q, k, input_precision="ieee"), met, rows[:, None], columns[None, :], along_rows(row_words),
         along_columns(key_words), lse[:, None], share, 0.0, low[:, None], high[:, None], cut[:, None], keep[:, None],
         VISIBLE, visible_n, visible_m, BIAS, bias_n, bias_m, rates, scale, N, M, CAUSAL, True, HAS_VISIBLE, HAS_BIAS,
-        NOISE, DROP, RANKED, TIES, DROPOUT_A, DROPOUT_B,
+        NOISE, DROP, RANKED, TIES, DROPOUT_A, DROPOUT_B, K.dtype.element_ty == tl.float32,
     )  # fmt: skip
     met = met * factor
     delta = tl.sum(p * met, 1)
@@ -246,7 +246,7 @@ def _along_keys(
             columns[None, :], along_rows(row_words), along_columns(key_words), lse[:, None], share, delta[:, None],
             low[:, None], high[:, None], cut[:, None], keep[:, None], VISIBLE, visible_n, visible_m, BIAS, bias_n,
             bias_m, rates, scale, N, M, DIAGONAL, EDGE, HAS_VISIBLE, HAS_BIAS, NOISE, DROP, RANKED, TIES, DROPOUT_A,
-            DROPOUT_B,
+            DROPOUT_B, K.dtype.element_ty == tl.float32,
         )  # fmt: skip
         dq = accumulate(ds.to(k.dtype), tl.trans(k), dq)
     return dq

@@ -22,6 +22,7 @@ from .logits import (
     visible_logits,
     weight_factor,
 )
+from .powers import power_of_two
 
 
 @triton.jit(do_not_specialize=[*SIZES])
@@ -180,7 +181,7 @@ def forward_kernel(
     blind = total == 0.0
     total = tl.where(blind, 1.0, total)
     if Q.dtype.element_ty == tl.float32:  # see `fused_call.empty_lse`
-        tl.store(LSE + LINES + lines, 1.0 / total, mask=inside)
+        tl.store(LSE + LINES + lines, tl.div_rn(1.0, total), mask=inside)
     else:
         largest += tl.log2(total)
     tl.store(LSE + lines, tl.where(blind, 0.0, largest), mask=inside)
@@ -260,8 +261,8 @@ def _sweep(
         higher = tl.maximum(largest, tl.max(s, 1))
         # -inf - -inf is not a number: a row that has seen nothing yet compares with 0.
         base = tl.where(higher == float("-inf"), 0.0, higher)
-        p = tl.exp2(s - base[:, None])
-        shrink = tl.exp2(largest - base)
+        p = power_of_two(s - base[:, None], K.dtype.element_ty == tl.float32)
+        shrink = power_of_two(largest - base, K.dtype.element_ty == tl.float32)
         total = total * shrink + tl.sum(p, 1)
         p = p * weight_factor(along_rows(row_words), along_columns(key_words), rates, DROPOUT_A, DROPOUT_B)
         v = load_tile(V, columns[:, None], v_m, e[None, :], M, E, BLOCK_E, EDGE)

@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 
 from .logits import is_dropped, visible_logits, weight_factor
+from .powers import power_of_two
 
 
 @triton.jit
@@ -44,6 +45,7 @@ def weights_and_gradient(
     TIES: tl.constexpr,
     DROPOUT_A: tl.constexpr,
     DROPOUT_B: tl.constexpr,
+    WIDE: tl.constexpr,
 ):
     """Of one tile: the softmax, what dropout multiplies it by, and the gradient of the logits."""
     s = visible_logits(
@@ -56,7 +58,7 @@ def weights_and_gradient(
             s = tl.where(dropped, 0.0, s)
         else:
             s = tl.where(dropped & (columns != keep), float("-inf"), s)
-    p = tl.exp2(s - lse) * share
+    p = power_of_two(s - lse, WIDE) * share
     factor = weight_factor(line_words, column_words, rates, DROPOUT_A, DROPOUT_B)
     ds = p * (value_products * factor - delta)
     if DROP == "zero":
