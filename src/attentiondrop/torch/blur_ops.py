@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .fused_call import output_like
 from .fused_parts import Part, attend_with_lse, attend_with_lse_backward
 from .inputs import repeat_heads, unit_stride
 
@@ -162,10 +163,7 @@ def _empty_causal(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, 
     batch, heads, rows, _ = q.shape
     # In memory as the queries are, and as SDPA writes it: a model that joins the heads again needs no copy, nor does
     # cuDNN's backward, as the gradient comes in the layout of the output.
-    if q.stride(1) < q.stride(2):
-        output = q.new_empty(batch, rows, heads, v.shape[-1]).transpose(1, 2)
-    else:
-        output = q.new_empty(batch, heads, rows, v.shape[-1])
+    output = output_like(q, v) if q.stride(1) < q.stride(2) else q.new_empty(batch, heads, rows, v.shape[-1])
     lse = q.new_empty(batch, heads, rows, dtype=torch.float32)
     return output, lse, q.new_empty(batch, heads, width // 2, rows, dtype=torch.float32)
 

@@ -225,28 +225,25 @@ def _along_rows(
     key_words = load_all_words(WORDS + LINES, columns, columns < M, LINES + M, NOISE, DROP, DROPOUT_A, DROPOUT_B)
     for start in tl.range(begin, end, BM, num_stages=STAGES):
         rows = tile_rows(start, ROWS + head * N, COUNTS + head, N, BM, LISTED)
-        # A tile of listed rows may lie before all of these keys, and see none of them; most do.
-        sees = tl.max(tl.where(rows < N, rows, -1)) >= tl.min(columns) if LISTED and DIAGONAL else True
-        if sees:
-            known = rows < N
-            lines = head * N + rows
-            q = load_tile(Q, rows[:, None], q_n, d[None, :], N, D, BLOCK_D, True)
-            grad = load_tile(GRAD, rows[:, None], grad_n, e[None, :], N, E, BLOCK_E, True)
-            lse = tl.load(LSE + lines, mask=known, other=0.0)
-            share = load_shares(LSE + LINES, lines, known, Q.dtype.element_ty == tl.float32)
-            delta = tl.load(DELTA + lines, mask=known, other=0.0)
-            low = tl.load(LOW + lines, mask=known, other=0.0) if RANKED else lse
-            high = tl.load(HIGH + lines, mask=known, other=0.0) if TIES else lse
-            cut = tl.load(CUT + lines, mask=known, other=0) if TIES else rows
-            keep = tl.load(KEEP + lines, mask=known, other=-1) if DROP == "hide" else rows
-            row_words = load_all_words(WORDS, lines, known, LINES + M, NOISE, DROP, DROPOUT_A, DROPOUT_B)
-            p, factor, ds = weights_and_gradient(
-                tl.dot(q, tl.trans(k), input_precision="ieee"), tl.dot(grad, tl.trans(v), input_precision="ieee"),
-                rows[:, None], columns[None, :], along_rows(row_words), along_columns(key_words), lse[:, None], share,
-                delta[:, None], low[:, None], high[:, None], cut[:, None], keep[:, None], VISIBLE, visible_n, visible_m,
-                BIAS, bias_n, bias_m, rates, scale, N, M, DIAGONAL, False, HAS_VISIBLE, HAS_BIAS, NOISE, DROP,
-                RANKED, TIES, DROPOUT_A, DROPOUT_B, Q.dtype.element_ty == tl.float32,
-            )  # fmt: skip
-            dv = accumulate(tl.trans((p * factor).to(grad.dtype)), grad, dv)
-            dk = accumulate(tl.trans(ds.to(q.dtype)), q, dk)
+        known = rows < N
+        lines = head * N + rows
+        q = load_tile(Q, rows[:, None], q_n, d[None, :], N, D, BLOCK_D, True)
+        grad = load_tile(GRAD, rows[:, None], grad_n, e[None, :], N, E, BLOCK_E, True)
+        lse = tl.load(LSE + lines, mask=known, other=0.0)
+        share = load_shares(LSE + LINES, lines, known, Q.dtype.element_ty == tl.float32)
+        delta = tl.load(DELTA + lines, mask=known, other=0.0)
+        low = tl.load(LOW + lines, mask=known, other=0.0) if RANKED else lse
+        high = tl.load(HIGH + lines, mask=known, other=0.0) if TIES else lse
+        cut = tl.load(CUT + lines, mask=known, other=0) if TIES else rows
+        keep = tl.load(KEEP + lines, mask=known, other=-1) if DROP == "hide" else rows
+        row_words = load_all_words(WORDS, lines, known, LINES + M, NOISE, DROP, DROPOUT_A, DROPOUT_B)
+        p, factor, ds = weights_and_gradient(
+            tl.dot(q, tl.trans(k), input_precision="ieee"), tl.dot(grad, tl.trans(v), input_precision="ieee"),
+            rows[:, None], columns[None, :], along_rows(row_words), along_columns(key_words), lse[:, None], share,
+            delta[:, None], low[:, None], high[:, None], cut[:, None], keep[:, None], VISIBLE, visible_n, visible_m,
+            BIAS, bias_n, bias_m, rates, scale, N, M, DIAGONAL, False, HAS_VISIBLE, HAS_BIAS, NOISE, DROP,
+            RANKED, TIES, DROPOUT_A, DROPOUT_B, Q.dtype.element_ty == tl.float32,
+        )  # fmt: skip
+        dv = accumulate(tl.trans((p * factor).to(grad.dtype)), grad, dv)
+        dk = accumulate(tl.trans(ds.to(q.dtype)), q, dk)
     return dk, dv

@@ -11,9 +11,9 @@ import triton.language as tl
 def power_of_two(x, WIDE: tl.constexpr):
     """`2**x`, 0 for -inf.
 
-    The device's instruction is off by up to two units in the last place of a float32, and every weight would be, where
-    torch's exponential is off by one. WIDE, for float32 inputs: by less than one. The polynomial is the best of its
-    degree from -0.5 to 0.5 (largest relative error 2e-9); the instruction is exact for whole numbers.
+    The device's instruction is an approximation, whose error every weight would have. WIDE, for float32 inputs: within
+    one eps. The polynomial is the best of its degree from -0.5 to 0.5 (largest relative error 2e-9); for whole numbers
+    the instruction is exact.
     """
     if WIDE:
         x = tl.where(x < -200.0, -200.0, x)  # far below the smallest float; -inf - -inf is not a number
