@@ -57,3 +57,34 @@ def test_a_missing_package_is_named_and_a_broken_import_fails(tmp_path: Path) ->
     assert "No module named 'attentiondrop.nothing'" in done.stdout
     assert "No module named 'hypothesiss'" in done.stdout
     assert "1 skipped, 2 errors" in done.stdout
+
+
+FAKE_PYTHON = """#!/bin/sh
+echo "$PYTHONPATH | $*" >> {log}
+case "$*" in *{without}*) exit 1;; *"import os, xdist"*) echo "-n 4";; esac
+"""
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+@pytest.mark.parametrize("target, marks", [("test-gpu", "gpu and not slow"), ("test-gpu-all", "gpu")])
+def test_the_gpu_tests_take_a_python_that_has_torch_with_cuda(tmp_path: Path, target: str, marks: str) -> None:
+    python, log, venv = tmp_path / "fake_python", tmp_path / "log", tmp_path / "venv"
+    python.write_text(FAKE_PYTHON.format(log=log, without="nothing"))
+    python.chmod(0o755)
+    subprocess.run(["make", target, f"PYTHON={python}", f"VENV={venv}"], cwd=ROOT, capture_output=True, check=True)
+    calls = log.read_text().splitlines()
+    assert calls[-1].startswith(f"{ROOT / 'src'} | -m pytest tests -m {marks} ") and calls[-1].endswith(" -n 4")
+    assert not venv.exists() and not any("pip" in call or "venv" in call for call in calls)
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+def test_the_gpu_tests_set_up_an_environment_otherwise(tmp_path: Path) -> None:
+    python, log, venv = tmp_path / "fake_python", tmp_path / "log", tmp_path / "venv"
+    python.write_text(FAKE_PYTHON.format(log=log, without="cuda.is_available"))
+    python.chmod(0o755)
+    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    shutil.copy(python, tmp_path / "python")
+    command = ["make", "test-gpu", f"PYTHON={python}", f"VENV={venv}"]
+    assert subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=False).returncode
+    assert any(f"-m venv {venv}" in call for call in log.read_text().splitlines())
+    assert "-m pytest" not in log.read_text()
