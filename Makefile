@@ -25,7 +25,7 @@ KERAS_PYTEST = KERAS_BACKEND=$$backend OMP_NUM_THREADS=1 $(BIN)/pytest tests/ker
 JAX_QUICK := $(foreach part,stock_suites documentation attach examples schedules training,--ignore tests/keras/test_$(part).py) --ignore src
 
 test-all: test test-keras  ## and what is more of the same
-	OMP_NUM_THREADS=1 $(BIN)/pytest -m slow -n $(WORKERS)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m "slow and not gpu" -n $(WORKERS)
 	TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(BIN)/pytest tests/torch/kernels -m "slow and not gpu" -n $(WORKERS)
 
 test-keras: $(SETUP)  ## the Keras tests alone, on each backend
@@ -39,10 +39,11 @@ test-gpu-all: GPU_MARKS = gpu
 test-gpu-all:  ## and all of their grids: far more kernels to compile
 	$(GPU_TESTS)
 
-# Compiling kernels takes nearly all of the time, and takes CPU cores: one process for each of them, all on one GPU.
+# Compiling kernels takes nearly all of the time, and takes CPU cores: one process for each of them, all on one GPU. Tests that
+# compile the most come first; handed out one at a time, none of them waits behind another for long.
 GPU_WORKERS ?= 16
 HAS_CUDA := import sys, torch; sys.exit(not torch.cuda.is_available())
-SPREAD := import os, xdist; print("-n", min($(GPU_WORKERS), len(os.sched_getaffinity(0))), "--dist", "worksteal")
+SPREAD := import os, xdist; print("-n", min($(GPU_WORKERS), len(os.sched_getaffinity(0))), "--dist load --maxschedchunk 1")
 define GPU_TESTS
 	@for python in $(PYTHON) python; do \
 		if $$python -c '$(HAS_CUDA)' 2> /dev/null; then exec $(MAKE) gpu-tests GPU_PYTHON=$$python GPU_MARKS='$(GPU_MARKS)'; fi; \
