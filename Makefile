@@ -1,11 +1,12 @@
 # Every target sets up what it needs in .venv; a fresh machine needs only Python 3.11+ and make.
+# (test-gpu and test-gpu-all leave .venv alone where the Python at hand has torch with a CUDA device.)
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SETUP := $(VENV)/.installed
 WORKERS ?= 2
 
-.PHONY: demo test test-all test-keras test-gpu lint typecheck bench build clean
+.PHONY: demo test test-all test-keras test-gpu test-gpu-all gpu-tests lint typecheck bench build clean
 
 demo: $(SETUP)  ## train a small ViT on digits with seven methods and three seeds, and compare
 	$(BIN)/attentiondrop compare digits --size demo --workers $(WORKERS) --out runs/digits
@@ -24,14 +25,35 @@ KERAS_PYTEST = KERAS_BACKEND=$$backend OMP_NUM_THREADS=1 $(BIN)/pytest tests/ker
 JAX_QUICK := $(foreach part,stock_suites documentation attach examples schedules training,--ignore tests/keras/test_$(part).py) --ignore src
 
 test-all: test test-keras  ## and what is more of the same
-	OMP_NUM_THREADS=1 $(BIN)/pytest -m slow -n $(WORKERS)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m "slow and not gpu" -n $(WORKERS)
 	TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(BIN)/pytest tests/torch/kernels -m "slow and not gpu" -n $(WORKERS)
 
 test-keras: $(SETUP)  ## the Keras tests alone, on each backend
 	for backend in $(KERAS_BACKENDS); do $(KERAS_PYTEST) || exit 1; done
 
-test-gpu: $(SETUP)  ## the tests that need a CUDA device
-	$(BIN)/pytest -m gpu
+test-gpu: GPU_MARKS = gpu and not slow
+test-gpu:  ## the tests that need a CUDA device: one of each kind, in minutes
+	$(GPU_TESTS)
+
+test-gpu-all: GPU_MARKS = gpu
+test-gpu-all:  ## and all of their grids: far more kernels to compile
+	$(GPU_TESTS)
+
+# Compiling kernels takes nearly all of the time, and takes CPU cores: one process for each of them, all on one GPU. Tests that
+# compile the most come first; handed out one at a time, none of them waits behind another for long.
+GPU_WORKERS ?= 16
+HAS_CUDA := import sys, torch; sys.exit(not torch.cuda.is_available())
+SPREAD := import os, xdist; print("-n", min($(GPU_WORKERS), len(os.sched_getaffinity(0))), "--dist load --maxschedchunk 1")
+define GPU_TESTS
+	@for python in $(PYTHON) python; do \
+		if $$python -c '$(HAS_CUDA)' 2> /dev/null; then exec $(MAKE) gpu-tests GPU_PYTHON=$$python GPU_MARKS='$(GPU_MARKS)'; fi; \
+	done; \
+	$(MAKE) $(SETUP) && $(MAKE) gpu-tests GPU_PYTHON=$(BIN)/python GPU_MARKS='$(GPU_MARKS)'
+endef
+
+gpu-tests:
+	PYTHONPATH=$(CURDIR)/src OMP_NUM_THREADS=1 TORCHINDUCTOR_COMPILE_THREADS=1 $(GPU_PYTHON) -m pytest tests -m '$(GPU_MARKS)' \
+		--durations=15 $$($(GPU_PYTHON) -c '$(SPREAD)' 2> /dev/null)
 
 lint: $(SETUP)
 	$(BIN)/ruff check .

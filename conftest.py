@@ -1,5 +1,54 @@
-"""A process has one Keras backend, so its tests and doctests run apart: `KERAS_BACKEND=jax pytest tests/keras`."""
+"""What is collected, which packages it may do without, and which of our warnings are errors."""
 
+from __future__ import annotations
+
+import importlib.util
 import os
 
+import pytest
+
+# A process has one Keras backend, so its tests and doctests run apart: `KERAS_BACKEND=jax pytest tests/keras`.
 collect_ignore = [] if os.environ.get("KERAS_BACKEND") else ["tests/keras", "src/attentiondrop/keras"]
+
+#: Of the extras in pyproject.toml, by the names under which they are imported.
+OPTIONAL = {
+    "PIL", "accelerate", "filelock", "hypothesis", "jax", "keras", "keras_hub", "lightning", "matplotlib", "ml_dtypes",
+    "mpmath", "playwright", "ray", "rich", "safetensors", "scipy", "sklearn", "tensorboard", "tensorflow", "timm",
+    "torchmetrics", "torchvision", "transformers", "triton", "wandb", "yaml",
+}  # fmt: skip
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Our own warnings are errors, wherever they point, unless a test expects them."""
+    # Here rather than in pyproject.toml: from there, pytest would import the package before coverage looks on.
+    config.addinivalue_line("filterwarnings", "error::attentiondrop.errors.AttentionDropWarning")
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """On a GPU, `slow_on_gpu` means `slow`."""
+    for item in items:
+        if item.get_closest_marker("slow_on_gpu") and item.get_closest_marker("gpu"):
+            item.add_marker("slow")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector):  # type: ignore[no-untyped-def]
+    """A module that needs an optional package that is not installed is skipped, and the reason names it."""
+    report = yield
+    call = getattr(report, "call", None)
+    if report.failed and call is not None and (package := missing_package(call.excinfo.value)):
+        report.outcome = "skipped"
+        report.longrepr = str(collector.path), None, f"Skipped: needs {package}, which is not installed"
+    return report
+
+
+def missing_package(error: BaseException | None) -> str | None:
+    """The optional package whose absence led to `error`, if that is the reason."""
+    while error is not None:
+        if isinstance(error, ModuleNotFoundError):
+            package = (error.name or "").partition(".")[0]
+            # A package that is there, but lacks the module, is no package that is missing.
+            return package if package in OPTIONAL and importlib.util.find_spec(package) is None else None
+        error = error.__cause__ or error.__context__
+    return None

@@ -194,7 +194,7 @@ def test_the_gpu_clock_leaves_out_its_pause(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize("graph", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_on_a_gpu(graph: bool, make_report: Callable[[], Report], listener: Any) -> None:
     settings = Settings("cuda", "bfloat16", repeats=3, seconds=0.1, graph=graph)
     shapes = [Shape(2, 4, 256, 64), Shape(1, 4, 256, 64, causal=True, key_heads=2)]

@@ -198,6 +198,7 @@ def test_bad_input_is_named(batches, changes: dict[str, object], message: str) -
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_generator_of_the_cpu_serves_an_accelerator() -> None:
     images, labels = pictures()
     here = robust_accuracy(Linear(), (images, labels), epsilons=[0.03], generator=seeded())

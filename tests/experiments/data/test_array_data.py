@@ -202,6 +202,7 @@ def test_moving_keeps_what_is_known() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("augment", ["none", "flip-crop"])
 def test_an_accelerator_gives_the_same_batches(augment: str) -> None:
     data = load(name="fake", limit=200, augment=augment)

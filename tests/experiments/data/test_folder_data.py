@@ -160,9 +160,63 @@ def test_wrong_folders_are_named(root: Path, tmp_path: Path) -> None:
         load(tmp_path)
 
 
-def test_a_damaged_image_is_not_passed_over(root: Path, tmp_path: Path) -> None:
-    copy = tmp_path / "copy"
-    shutil.copytree(root, copy)
-    (copy / "val" / "n01" / "00.png").write_bytes(io.BytesIO(b"no image").getvalue())
-    with pytest.raises(OSError, match="cannot identify image file"):
-        list(load(copy).batches("test", 4))
+def with_image(root: Path, folder: Path, content: bytes) -> Path:
+    """A copy of the images in which one has other content."""
+    shutil.copytree(root, folder)
+    path = folder / "val" / "n01" / "00.png"
+    path.write_bytes(content)
+    return path
+
+
+def picture(side: int = 64) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(np.random.default_rng(1).integers(256, size=(side, side, 3), dtype=np.uint8)).save(file, "png")
+    return file.getvalue()
+
+
+# Coverage says this in worker processes.
+@pytest.mark.filterwarnings("ignore:Module attentiondrop was previously imported")
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_damaged_image_is_named_in_one_line(root: Path, tmp_path: Path, workers: int) -> None:
+    """Also from a worker, whose errors a `DataLoader` would wrap in pages."""
+    path = with_image(root, tmp_path / "copy", picture()[:5000])
+    with pytest.raises(AttentionDropError) as caught:
+        list(load(tmp_path / "copy", workers=workers).batches("test", 4))
+    assert str(caught.value).startswith(f"data.root: expected images that can be read, {str(path)!r} is none: ")
+    assert "truncated" in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"no image", b"\x89PNG\r\n\x1a\n and no more"])
+def test_what_is_no_image_is_named(root: Path, tmp_path: Path, content: bytes) -> None:
+    path = with_image(root, tmp_path / "copy", content)
+    with pytest.raises(AttentionDropError, match=f"{path.name}' is none: cannot identify image file"):
+        list(load(tmp_path / "copy").batches("test", 4))
+
+
+@pytest.mark.parametrize("factor", [1.5, 3])  # Pillow would only warn of the first.
+def test_an_image_of_too_many_pixels_is_not_decoded(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, factor: float
+) -> None:
+    path = with_image(root, tmp_path / "copy", picture())
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", int(64 * 64 / factor))
+    with pytest.raises(AttentionDropError, match=r"exceeds limit .* decompression bomb") as caught:
+        list(load(tmp_path / "copy").batches("test", 4))
+    assert str(path) in str(caught.value)
+
+
+def test_an_image_that_is_gone_is_named(root: Path, tmp_path: Path) -> None:
+    path = with_image(root, tmp_path / "copy", b"")
+    path.unlink()
+    path.symlink_to("nowhere")
+    with pytest.raises(AttentionDropError, match=r"data\.root: expected images that can be read: .*00\.png"):
+        load(tmp_path / "copy")
+
+
+def test_one_class_is_refused(root: Path, tmp_path: Path) -> None:
+    for part in ("train", "val"):
+        shutil.copytree(root / part / "n01", tmp_path / part / "n01")
+    with pytest.raises(AttentionDropError) as caught:
+        load(tmp_path)
+    assert str(caught.value) == (
+        f"data.root: expected folders of at least 2 classes in train/ and val/ of {str(tmp_path)!r}, received 'n01' alone"
+    )

@@ -114,6 +114,29 @@ def test_reads_fashion_mnist(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("file", "content", "reason"),
+    [
+        ("train-labels-idx1-ubyte", struct.pack(">II", 0x0801, 30) + bytes([10] * 30), "labels from 10 to 10"),
+        ("t10k-labels-idx1-ubyte", struct.pack(">II", 0x0801, 3) + bytes(3), "20 images, 3 labels from 0 to 0"),
+        ("train-images-idx3-ubyte", struct.pack(">IIII", 0x0803, 10**9, 28, 28) + bytes(100), ""),
+        ("train-images-idx3-ubyte", b"no images here", ""),
+        ("t10k-images-idx3-ubyte", b"", ""),
+    ],
+)
+def test_damaged_files_of_fashion_mnist_are_one_clear_line(
+    tmp_path: Path, file: str, content: bytes, reason: str
+) -> None:
+    """torchvision itself does not look at the checksums of files that are there, and trips over them in many ways."""
+    fashion(tmp_path)
+    (tmp_path / "FashionMNIST" / "raw" / file).write_bytes(content)
+    with pytest.raises(
+        AttentionDropError, match="expected complete and unchanged files of fashion-mnist in "
+    ) as caught:
+        load("fashion-mnist", tmp_path)
+    assert reason in str(caught.value) and str(tmp_path) in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
     ("name", "folder"),
     [("cifar10", "cifar-10-batches-py"), ("cifar100", "cifar-100-python"), ("fashion-mnist", "FashionMNIST/raw")],
 )

@@ -1,27 +1,16 @@
-"""Where the kernels run: on a CUDA device (`pytest -m gpu`), or in Triton's interpreter (`TRITON_INTERPRET=1 pytest`)."""
+"""The device of a kernel test, memory that shows what no kernel wrote, and what is slow on a GPU."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from blur_cases import INTERPRETED
+from devices import CPU, CUDA
 from torch import Tensor
 
 from attentiondrop.torch import kernel_support
 
 
-@pytest.fixture(
-    params=[
-        pytest.param("cpu", marks=pytest.mark.skipif(not INTERPRETED, reason="needs TRITON_INTERPRET=1")),
-        pytest.param(
-            "cuda",
-            marks=[
-                pytest.mark.gpu,
-                pytest.mark.skipif(INTERPRETED or not torch.cuda.is_available(), reason="needs a CUDA device"),
-            ],
-        ),
-    ]
-)
+@pytest.fixture(params=[CPU, CUDA])
 def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(kernel_support, "KERNEL_DEVICES", {request.param})
     torch.backends.cuda.matmul.allow_tf32 = False

@@ -8,11 +8,13 @@ of one rounding.
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import pytest
 import torch
+from devices import IN_INTERPRETER, ON_GPU, only_on_gpu, slow, slow_on_gpu
 from parity import CASES, Case, errors
-from worst import Worst, dtypes, slow
+from worst import Worst, dtypes
 
 import attentiondrop as ad
 from attentiondrop.specs import Spec
@@ -43,21 +45,40 @@ with warnings.catch_warnings():
 REFUSED = {"soft cap", "sinks"}
 #: Rounding grows with the length, and with it what is allowed: one situation of several tiles belongs to every grid.
 LONGER = Case("longer", 1, 2, 2, 40, 150, 32, 32)
-#: The interpreter takes its time.
+#: The interpreter takes its time, and so does compiling. These have one of each mask.
 QUICK = {
     "plain", "cross", "one key", "grouped", "causal", "causal, more queries", "key padding, blind sample", "longer",
     "additive with the lowest value", "causal and key padding as a mask", "bias and causal",
 }  # fmt: skip
+#: The specs that `make test` and `make test-gpu` run in all situations that are quick, each with its dtype on a GPU.
+#: (Hard masking meets the other dtypes below.)
+QUICK_DTYPES = {
+    SPECS[0]: torch.bfloat16,
+    SPECS[1]: torch.float32,
+    SPECS[4]: torch.float16,
+    SPECS[5]: torch.bfloat16,
+    SPECS[6]: torch.float32,
+    SPECS[7]: torch.float16,
+    SPECS[8]: torch.bfloat16,
+}
 
 
-@pytest.mark.parametrize("spec", [slow(spec) if spec in SPECS[2:4] else spec for spec in SPECS], ids=str)
-@pytest.mark.parametrize(
-    "dtype",
-    # One dtype of them all is enough for the interpreter.
-    [torch.float32, *(pytest.param(x, marks=pytest.mark.gpu) for x in (torch.float16, torch.bfloat16))],
-    ids=str,
-)
-def test_situations(spec: Spec, dtype: torch.dtype, device: str) -> None:
+def situations() -> list[Any]:
+    """Spec, dtype, device, and whether only the quick situations are run."""
+    found = []
+    for spec in SPECS:
+        is_slow = [] if spec in QUICK_DTYPES else [pytest.mark.slow]
+        # One dtype of them all is enough for the interpreter.
+        found.append(pytest.param(spec, torch.float32, "cpu", True, marks=[IN_INTERPRETER, *is_slow]))
+        if not is_slow:
+            found.append(pytest.param(spec, QUICK_DTYPES[spec], "cuda", True, marks=ON_GPU))
+        for dtype in dtypes("cuda"):
+            found.append(pytest.param(spec, dtype, "cuda", False, marks=[*ON_GPU, pytest.mark.slow]))
+    return found
+
+
+@pytest.mark.parametrize("spec, dtype, device, quick", situations(), ids=str, indirect=["device"])
+def test_situations(spec: Spec, dtype: torch.dtype, device: str, quick: bool) -> None:
     blurs = any(isinstance(leaf, ad.BlurSmoothing) for leaf in spec.leaves())
     worst = Worst()
     for case in [*CASES, LONGER]:
@@ -65,7 +86,9 @@ def test_situations(spec: Spec, dtype: torch.dtype, device: str) -> None:
         refused = refused or (blurs and "arbitrary" in case.name)
         if refused or (device == "cpu" and case.name not in QUICK):
             continue
-        worst.add(spec, case, dtype, device, dropout_p=0.2 if case.name == "cross" else 0.0)
+        # What is allowed comes from all situations, also where the kernels are compiled for the quick ones alone.
+        add = worst.add if case.name in QUICK or not quick else worst.add_known
+        add(spec, case, dtype, device, dropout_p=0.2 if case.name == "cross" else 0.0)
     worst.check()
 
 
@@ -92,8 +115,18 @@ def sizes(device: str) -> list[tuple[int, int]]:
     return [(1, 1), (2, 2), (63, 64), (64, 63), (65, 65), (197, 197), (197, 65), (2, 1000), (1000, 1000)]
 
 
-@pytest.mark.parametrize("k", [slow(1), 3, slow(5), slow(10), 32, 70, slow(5000)])
-@pytest.mark.parametrize("fill", ["zero", "-inf"])
+@pytest.mark.parametrize(
+    "k, fill",
+    [
+        (3, "zero"),
+        (3, "-inf"),
+        (32, "zero"),
+        slow_on_gpu(32, "-inf"),
+        slow_on_gpu(70, "zero"),
+        (70, "-inf"),
+        *(pytest.param(k, fill, marks=pytest.mark.slow) for k in (1, 5, 10, 5000) for fill in ("zero", "-inf")),
+    ],
+)
 @pytest.mark.filterwarnings("ignore::attentiondrop.AttentionDropWarning")
 def test_sizes(k: int, fill: str, device: str) -> None:
     worst = Worst()
@@ -108,13 +141,22 @@ def test_sizes(k: int, fill: str, device: str) -> None:
     worst.check()
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("spec", [ad.HardMasking(), ad.HardMasking(p=0.5, k=32), ad.AttentionDropout()], ids=str)
-def test_long_rows(spec: Spec, dtype: torch.dtype) -> None:
+@only_on_gpu
+@pytest.mark.parametrize(
+    "spec, dtype",
+    [
+        (ad.HardMasking(), torch.bfloat16),
+        (ad.HardMasking(p=0.5, k=32), torch.float32),
+        (ad.AttentionDropout(), torch.bfloat16),
+        pytest.param(ad.HardMasking(), torch.float32, marks=pytest.mark.slow),
+        pytest.param(ad.HardMasking(p=0.5, k=32), torch.bfloat16, marks=pytest.mark.slow),
+        pytest.param(ad.AttentionDropout(), torch.float32, marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_long_rows(spec: Spec, dtype: torch.dtype, device: str) -> None:
     worst = Worst()
-    worst.add(spec, Case("4096", 1, 1, 1, 4096, 4096, 64, 64, is_causal=spec == ad.HardMasking()), dtype, "cuda")
+    worst.add(spec, Case("4096", 1, 1, 1, 4096, 4096, 64, 64, is_causal=spec == ad.HardMasking()), dtype, device)
     worst.check()
 
 
@@ -149,7 +191,7 @@ def test_ties_go_to_the_lower_key(k: int, fill: str, device: str) -> None:
         torch.testing.assert_close(have, want, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("spec", SPECS[:7], ids=str)
+@pytest.mark.parametrize("spec", [slow_on_gpu(x) if x in SPECS[1:4] else x for x in SPECS[:7]], ids=str)
 def test_extreme_inputs_give_no_nan(spec: Spec, device: str) -> None:
     """Logits of some ten thousands, rows that see nothing. (Fresh memory holds NaN: see `poison`.)"""
     for dtype in dtypes(device):

@@ -11,6 +11,7 @@ import cpu_library
 import pytest
 import torch
 from blur_cases import Setting, Sizes, error, normal
+from devices import slow_on_gpu
 from torch import Tensor
 
 import attentiondrop as ad
@@ -64,20 +65,20 @@ def causal_errors(setting: Setting, sizes: Sizes, device: str, dtype: torch.dtyp
 CAUSAL = [
     (Setting(), Sizes()),
     (Setting(renormalize=True), Sizes(batch=2, heads=1, key_heads=1)),
-    (Setting(width=1, visible="keys"), Sizes(rows=5, columns=5)),
+    slow_on_gpu(Setting(width=1, visible="keys"), Sizes(rows=5, columns=5)),
     (Setting(width=3, sampling="sample", gate=0.7), Sizes(batch=2, heads=1, key_heads=1, size=4, value_size=8)),
     (Setting(width=7, sampling="head"), Sizes(heads=4, value_size=12)),
     (Setting(renormalize=True, visible="keys"), Sizes(heads=4, size=8, value_size=8)),
-    (Setting(visible="heads"), Sizes(heads=4)),
+    slow_on_gpu(Setting(visible="heads"), Sizes(heads=4)),
     (Setting(renormalize=True, visible="nothing"), Sizes(batch=2, heads=1, key_heads=1)),
     (Setting(renormalize=True, visible="strided"), Sizes(rows=5, columns=11)),
-    (Setting(visible="keys"), Sizes(rows=11, columns=4)),
-    (Setting(renormalize=True), Sizes(rows=12, columns=1)),
-    (Setting(renormalize=True), Sizes(rows=2, columns=2)),
-    (Setting(), Sizes(rows=1, columns=6)),
+    slow_on_gpu(Setting(visible="keys"), Sizes(rows=11, columns=4)),
+    slow_on_gpu(Setting(renormalize=True), Sizes(rows=12, columns=1)),
+    slow_on_gpu(Setting(renormalize=True), Sizes(rows=2, columns=2)),
+    slow_on_gpu(Setting(), Sizes(rows=1, columns=6)),
     (Setting(width=15, renormalize=True, visible="keys"), Sizes(heads=1, key_heads=1, rows=18, columns=18)),
-    (Setting(width=17), Sizes(heads=1, key_heads=1, rows=12, columns=12)),
-    (Setting(sigma=(0.0, 0.0)), Sizes(heads=1, key_heads=1)),
+    slow_on_gpu(Setting(width=17), Sizes(heads=1, key_heads=1, rows=12, columns=12)),
+    slow_on_gpu(Setting(sigma=(0.0, 0.0)), Sizes(heads=1, key_heads=1)),
     # Several tiles: 1 K elements are 4 rows here.
     (Setting(visible="keys"), Sizes(heads=1, key_heads=1, rows=21, columns=21, size=130, value_size=256)),
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ from ...errors import ArgumentError
 from .dataset import PARTS, Batches, Data, unit_range
 from .seeding import key
 from .settings import DataSettings
-from .source import missing
+from .source import missing, one_line
 from .splitting import split
 from .torchvision import import_torchvision
 
@@ -77,18 +78,35 @@ class FolderData(Data):
             # Else it would draw from the global generator.
             generator=torch.Generator(),
         )
-        for pixels, labels in loader:
+        for batch in loader:
+            if isinstance(batch, Unreadable):
+                raise ArgumentError(
+                    f"data.root: expected images that can be read, {batch.path!r} is none: {batch.reason}"
+                )
+            pixels, labels = batch
             moved = pixels.to(self.device, non_blocking=True), labels.to(self.device, non_blocking=True)
             yield unit_range(moved[0]), moved[1]
 
-    def _collate(self, samples: Sequence[tuple[Tensor, int]]) -> tuple[Tensor, Tensor]:
+    def _collate(self, found: Sequence[tuple[Tensor, int] | Unreadable]) -> tuple[Tensor, Tensor] | Unreadable:
+        samples: list[tuple[Tensor, int]] = []
+        for entry in found:
+            if isinstance(entry, Unreadable):
+                return entry
+            samples.append(entry)
         labels = torch.tensor([label for _, label in samples], dtype=torch.int64)
         if not samples:
             return torch.empty(0, self.channels, self.size, self.size, dtype=torch.uint8), labels
         return torch.stack([image for image, _ in samples]), labels
 
 
-class Decoded(Dataset[tuple[Tensor, int]]):
+class Unreadable(NamedTuple):
+    """In the place of an image that cannot be read. (A `DataLoader` makes pages of an error raised in its workers.)"""
+
+    path: str
+    reason: str
+
+
+class Decoded(Dataset[tuple[Tensor, int] | Unreadable]):
     """Images as uint8 [3, S, S], with the randomness of (seed, epoch) or without any."""
 
     def __init__(self, files: Files, transform: Any, seeds: tuple[int, int] | None = None) -> None:
@@ -99,8 +117,18 @@ class Decoded(Dataset[tuple[Tensor, int]]):
     def __len__(self) -> int:
         return len(self.files.paths)
 
-    def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        image = self.load(self.files.paths[index])
+    def __getitem__(self, index: int) -> tuple[Tensor, int] | Unreadable:
+        from PIL.Image import DecompressionBombWarning
+
+        path = self.files.paths[index]
+        try:
+            with warnings.catch_warnings():
+                # From the size that a file declares: Pillow warns of 90 million pixels, and raises at twice as many.
+                warnings.simplefilter("error", DecompressionBombWarning)
+                image = self.load(path)
+        # Pillow's decoders raise nearly anything, SyntaxError for a broken PNG among it.
+        except Exception as error:
+            return Unreadable(path, one_line(error))
         # torchvision draws from the global generator of the CPU: lent to it, and given back as it was.
         with torch.random.fork_rng(devices=()):
             if self.seeds is not None:
@@ -117,6 +145,11 @@ def load_folder(settings: DataSettings) -> FolderData:
         raise ArgumentError(
             f"data.root: expected the same classes in train/ and val/, received {len(train.classes)} and "
             f"{len(test.classes)}, such as {odd[0]!r} in only one of them"
+        )
+    if len(train.classes) < 2:
+        raise ArgumentError(
+            f"data.root: expected folders of at least 2 classes in train/ and val/ of {settings.root!r}, received "
+            f"{train.classes[0]!r} alone"
         )
     train_labels, test_labels = (np.asarray(x.targets, dtype=np.int64) for x in (train, test))
     found = split(train_labels, test_labels, len(train.classes), settings)
@@ -167,9 +200,10 @@ def _list(torchvision: Any, root: str | None, name: str) -> Any:
         raise missing(expected, root, "set it with --set data.root=FOLDER")
     try:
         return torchvision.datasets.ImageFolder(str(Path(root) / name))
-    except FileNotFoundError as error:
-        reason = " ".join(str(error).split())
-        raise ArgumentError(f"data.root: expected a folder of images for each class in {name}/: {reason}") from error
+    except OSError as error:
+        raise ArgumentError(
+            f"data.root: expected a folder of images for each class in {name}/: {one_line(error)}"
+        ) from error
 
 
 def _files(samples: Sequence[tuple[str, int]], chosen: Any, labels: Any) -> Files:
@@ -181,5 +215,9 @@ def _checksum(files: Files, root: str) -> str:
     digest = hashlib.sha256()
     for path, label in zip(files.paths, files.labels, strict=True):
         name = Path(path).relative_to(root).as_posix()
-        digest.update(f"{name}\t{os.stat(path).st_size}\t{label}\n".encode())
+        try:
+            size = os.stat(path).st_size
+        except OSError as error:
+            raise ArgumentError(f"data.root: expected images that can be read: {one_line(error)}") from error
+        digest.update(f"{name}\t{size}\t{label}\n".encode())
     return digest.hexdigest()

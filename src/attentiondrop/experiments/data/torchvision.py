@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import ArgumentError
-from .source import Source, missing
+from .source import Source, missing, one_line
 
 
 def load(name: str, root: str | None, download: bool) -> Source:
@@ -26,13 +26,14 @@ def load(name: str, root: str | None, download: bool) -> Source:
         advice = "set it with --set data.root=FOLDER, and data.download=true to have the files fetched there"
         raise missing(f"the folder that holds {folder}", root, advice)
     train, test = (_read(cls, root, train, download, name, folder) for train in (True, False))
-    return Source(
-        _channels_first(train.data),
-        np.asarray(train.targets, dtype=np.int64),
-        _channels_first(test.data),
-        np.asarray(test.targets, dtype=np.int64),
-        classes=len(train.classes),
-    )
+    classes = len(train.classes)
+    train_labels, test_labels = (np.asarray(part.targets, dtype=np.int64) for part in (train, test))
+    for part, labels in ((train, train_labels), (test, test_labels)):
+        # Of Fashion-MNIST, torchvision checks what it fetches, but not what it then finds on the disk.
+        if len(labels) != len(part.data) or not (labels.min() >= 0 and labels.max() < classes):
+            reason = f"{len(part.data)} images, {len(labels)} labels from {labels.min()} to {labels.max()}"
+            raise _changed(name, root, folder, reason)
+    return Source(_channels_first(train.data), train_labels, _channels_first(test.data), test_labels, classes)
 
 
 def import_torchvision(name: str) -> Any:
@@ -52,15 +53,19 @@ def _read(cls: Any, root: str, train: bool, download: bool, name: str, folder: s
             # NumPy 2.4.0 to 2.4.4 warn of pickles as old as these, which say 0 and 1 for False and True.
             warnings.filterwarnings("ignore", message=r"dtype\(\): align should be passed as Python or NumPy boolean")
             return cls(root, train=train, download=download)
-    # What torchvision raises for missing, damaged and unreachable files; URLError is an OSError.
-    except (RuntimeError, OSError, ValueError, EOFError) as error:
-        reason = " ".join(str(error).split())
+    # For missing, damaged and unreachable files torchvision raises nearly anything, AssertionError and KeyError too.
+    except Exception as error:
+        reason = one_line(error)
         if download:
             raise ArgumentError(f"data.download: {name} could not be fetched into {root!r}: {reason}") from error
-        raise ArgumentError(
-            f"data.root: expected complete and unchanged files of {name} in {str(Path(root) / folder)!r}; remove them "
-            f"and set data.download=true ({reason})"
-        ) from error
+        raise _changed(name, root, folder, reason) from error
+
+
+def _changed(name: str, root: str, folder: str, reason: str) -> ArgumentError:
+    return ArgumentError(
+        f"data.root: expected complete and unchanged files of {name} in {str(Path(root) / folder)!r}; remove them "
+        f"and set data.download=true ({reason})"
+    )
 
 
 def _channels_first(images: Any) -> Any:
