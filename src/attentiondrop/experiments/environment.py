@@ -33,11 +33,13 @@ def environment(device: str, at_once: int = 1) -> dict[str, str]:
 
 def versions() -> dict[str, str]:
     """Of torch and of this package, as `environment` has them."""
-    return {
-        "torch": torch.__version__,
-        "attentiondrop": __version__,
-        "commit": source_commit(Path(__file__).parents[1]),
-    }
+    return {"torch": torch.__version__, "attentiondrop": __version__, "commit": _commit()}
+
+
+@cache
+def _commit() -> str:
+    """Of the code that runs: asking git takes longer than scoring a small model."""
+    return source_commit(Path(__file__).parents[1])
 
 
 def continued(then: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
