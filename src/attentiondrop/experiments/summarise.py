@@ -10,7 +10,7 @@ from typing import Any
 from ..validation import one_of
 from .files import DamagedRecordError
 from .kinds import TUNING
-from .leftovers import leftovers
+from .left_out import left_out
 from .outcomes import Outcome, by_seed, outcome
 from .record import Result
 from .statistics import KINDS, Difference, Spread, corrected, paired_difference
@@ -35,7 +35,7 @@ def summarise(study: Study, interval: str = "t") -> Summary:
         baseline = _cell(study, study.ablation, study.ablation.baseline, (), None, interval)
         grids = _corrected([_grid(study, study.ablation, grid, baseline, interval) for grid in study.ablation.grids])
     found = Summary(study, interval, rows, tuning, grids, baseline)
-    return dataclasses.replace(found, left_out=leftovers(found))
+    return dataclasses.replace(found, left_out=left_out(found))
 
 
 def _rows(study: Study, comparison: Comparison, interval: str) -> tuple[Row, ...]:

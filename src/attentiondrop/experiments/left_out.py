@@ -10,7 +10,7 @@ from .study import run_folder, run_folders
 from .summary import LeftOut, Summary
 
 
-def leftovers(summary: Summary) -> tuple[LeftOut, ...]:
+def left_out(summary: Summary) -> tuple[LeftOut, ...]:
     """All of them, in the order of their folders."""
     study = summary.study
     shown = {
