@@ -102,7 +102,7 @@ def _outcome(summary: Summary) -> str:
     only = {label: each for label, each in apart.items() if not each.marked}
     found = [f"In points, {after}, {_listed(told)}." if told else f"No difference remains {after}."]
     if only:
-        found.append(f"Only without it, with a 95 % interval that excludes zero, in points, {_listed(only)}.")
+        found.append(f"Only without that correction does a 95 % interval exclude zero: in points, {_listed(only)}.")
     rest = summary.comparisons - len(apart)
     if rest:
         found.append(f"For the other {'one' if rest == 1 else rest}, the interval includes zero.")
@@ -113,7 +113,7 @@ def _listed(told: dict[str, Difference]) -> str:
     found = []
     for word, sign in (("above", 1), ("below", -1)):
         if these := [_told(label, each) for label, each in told.items() if each.mean * sign > 0]:
-            found.append(f"{word} it: {listed(these)}")
+            found.append(f"{word} the baseline {listed(these)}")
     return "; ".join(found)
 
 
