@@ -179,7 +179,7 @@ def test_compare_ablate_report_and_evaluate(
     assert "hard(p=0.1,k=3)" in first.out
     assert "One seed is too few" in first.out
     assert f"report: {Path('runs') / 'digits-demo' / 'report.html'}" in first.out
-    assert "none, seed 0: accuracy" in first.err
+    assert "none, seed 0: test accuracy" in first.err
     assert "2/2 epochs" in first.err
     assert "\x1b" not in first.err + first.out
     assert "hard(p=0.1,k=3)" in Path("runs/digits-demo/report.html").read_text()

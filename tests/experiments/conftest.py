@@ -9,6 +9,8 @@ import pytest
 from attentiondrop.experiments.jobs import Job
 from attentiondrop.experiments.recipe import Recipe
 from attentiondrop.experiments.recipes import read_recipe
+from attentiondrop.experiments.record import Result
+from attentiondrop.scores import Scores
 
 TINY = [
     "data.limit=48",
@@ -57,3 +59,29 @@ def job(tiny: Recipe, tmp_path: Path):
         return Job(recipe.to_dict(), method, seed, str(tmp_path), **fields)
 
     return make
+
+
+def scores_of(method: str, part: str) -> Scores:
+    rate = float(method.partition("p=")[2][:3].strip(",)") or 0)
+    return Scores(accuracy=0.5 + (rate if part == "validation" else -rate) / 10, nll=1.0, ece=0.1, brier=0.2)
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """Replaces training by something instant, and lists which runs it was asked for.
+
+    Validation accuracy grows with p and test accuracy falls with it: who chooses on the wrong part chooses another one.
+    """
+    from attentiondrop.experiments import execution
+
+    runs: list[tuple[str, int]] = []
+
+    def train(job, data, on_epoch, say) -> Result:
+        runs.append((job.method, job.seed))
+        assert ("test" in data.counts) == job.final
+        on_epoch(job.settings().training.epochs)
+        scores = {part: scores_of(job.method, part) for part in ("validation", "test") if part in data.counts}
+        return Result("finished", 1.0, 2, best_epoch=2, scored=job.scored(data.checksums), **scores)
+
+    monkeypatch.setattr(execution, "_train_and_test", train)
+    return runs

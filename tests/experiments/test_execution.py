@@ -19,6 +19,7 @@ from attentiondrop.experiments import execution
 from attentiondrop.experiments.execution import BusyError, execute
 from attentiondrop.experiments.files import append_line, read_lines, write_json
 from attentiondrop.experiments.jobs import LOCK, Job
+from attentiondrop.experiments.kinds import TUNING
 from attentiondrop.experiments.loading import load_run
 from attentiondrop.experiments.recipe import ModelSettings
 from attentiondrop.experiments.recipes import read_recipe
@@ -84,8 +85,8 @@ def test_a_damaged_record_is_run_again(job, trained, name: str, content: str) ->
 
 def test_changed_settings_and_data_are_run_again(job, trained) -> None:
     execute(job())
-    execute(job("none", 0, "training.learning_rate=0.01"))
-    execute(job("none", 0, "data.label_noise=0.5"))
+    execute(job("none", 0, "training.learning_rate=0.01", overwrite=True))
+    execute(job("none", 0, "data.label_noise=0.5", overwrite=True))
     assert len(trained) == 3
     execute(job("none", 0, "data.label_noise=0.5", "data.workers=9"))
     assert len(trained) == 3
@@ -102,7 +103,7 @@ def test_a_truncated_state_is_said_and_started_again(job) -> None:
 
 
 def test_weights_of_trials_are_not_kept(job) -> None:
-    one = job(keep_weights=False)
+    one = job(part=TUNING, keep_weights=False)
     execute(one)
     assert {path.name for path in one.folder.iterdir()} == {REQUEST, EPOCHS, RESULT, LOCK}
 

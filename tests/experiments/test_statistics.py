@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import scipy.stats
@@ -11,6 +13,7 @@ from attentiondrop.experiments.statistics import (
     ENOUGH_SEEDS,
     Interval,
     Spread,
+    corrected,
     few_seeds_note,
     holm,
     many_comparisons_note,
@@ -62,7 +65,8 @@ def test_interval_and_p_value_are_those_of_the_paired_t_test(count: int) -> None
     assert (found.interval.low, found.interval.high) == pytest.approx((interval.low, interval.high), rel=1e-9)
     assert found.mean == pytest.approx(np.mean(ours - theirs))
     assert found.std == pytest.approx(np.std(ours - theirs, ddof=1))
-    assert found.marked == (expected.pvalue < 0.05)
+    assert found.interval.excludes_zero == (expected.pvalue < 0.05)
+    assert not found.marked, "nothing is marked before it was corrected for all comparisons"
 
 
 def test_a_difference_by_hand() -> None:
@@ -156,8 +160,21 @@ def test_few_seeds_and_many_comparisons_come_with_a_note() -> None:
     assert few_seeds_note(ENOUGH_SEEDS - 1).startswith("Four seeds are too few")
     assert few_seeds_note(ENOUGH_SEEDS) is None
     assert few_seeds_note(0) is None
-    assert many_comparisons_note(1) is None
-    assert many_comparisons_note(6).startswith("6 comparisons were made: of 95 % intervals, 1 in 20 excludes zero")
+    assert many_comparisons_note(1, 1, 1) is None
+    note = many_comparisons_note(6, 2, 1)
+    assert note.startswith("6 comparisons were made: of 95 % intervals, 1 in 20 excludes zero by chance alone.")
+    assert "Here 2 do, and 1 remains after Holm's correction for that" in note
+
+
+def test_a_mark_needs_what_remains_after_holms_correction_and_an_interval_without_zero() -> None:
+    clear = paired_difference({0: 0.91, 1: 0.92, 2: 0.93, 3: 0.94}, dict.fromkeys(range(4), 0.9))
+    noise = paired_difference({0: 0.91, 1: 0.89, 2: 0.92, 3: 0.88}, dict.fromkeys(range(4), 0.9))
+    assert 0.025 < clear.p_value < 0.05 and clear.interval.excludes_zero
+    assert [each.marked for each in corrected([clear])] == [True]
+    found = corrected([clear, None, noise])
+    assert found[1] is None and not found[0].marked and found[0].holm_p == pytest.approx(2 * clear.p_value)
+    assert found[0].times(100).holm_p == found[0].holm_p
+    assert not dataclasses.replace(clear, holm_p=0.01, interval=Interval(-1.0, 1.0)).marked
 
 
 def test_signs() -> None:

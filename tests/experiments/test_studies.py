@@ -12,31 +12,16 @@ from attentiondrop.experiments import execution
 from attentiondrop.experiments.ablate import ablate
 from attentiondrop.experiments.compare import _best, compare
 from attentiondrop.experiments.files import DamagedRecordError
+from attentiondrop.experiments.kinds import FINAL, TUNING, VARIED
 from attentiondrop.experiments.recipes import read_recipe
 from attentiondrop.experiments.record import RESULT, Result
-from attentiondrop.experiments.study import COMPARISON, FINAL, TUNING, read_study, run_folder
+from attentiondrop.experiments.study import COMPARISON, read_study, run_folder
 from attentiondrop.scores import Scores
 
 from .conftest import TINY
 
 METHODS = ["none", "dropout"]
 ALL = [("none", 0), ("dropout(p=0.1)", 0), ("none", 1), ("dropout(p=0.1)", 1)]
-
-
-@pytest.fixture
-def trained(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
-    """Replaces training by something instant, whose accuracy grows with p, and lists which runs it was asked for."""
-    runs: list[tuple[str, int]] = []
-
-    def train(job, data, on_epoch, say) -> Result:
-        runs.append((job.method, job.seed))
-        on_epoch(job.settings().training.epochs)
-        rate = float(job.method.partition("p=")[2][:3].strip(",)") or 0)
-        scores = Scores(accuracy=0.5 + rate / 10, nll=1.0, ece=0.1, brier=0.2)
-        return Result("finished", 1.0, 2, best_epoch=2, validation=scores, test=scores)
-
-    monkeypatch.setattr(execution, "_train_and_test", train)
-    return runs
 
 
 def test_seeds_are_the_outer_loop_and_finished_runs_are_kept(tiny, listener, tmp_path, trained) -> None:
@@ -52,11 +37,12 @@ def test_seeds_are_the_outer_loop_and_finished_runs_are_kept(tiny, listener, tmp
     assert trained[4:] == [("hard(p=0.1,k=5)", 0), ("hard(p=0.1,k=5)", 1)]
 
 
-def test_changed_settings_are_run_again_and_said(tiny, listener, tmp_path, trained) -> None:
+def test_changed_settings_are_run_again_on_request_and_said(tiny, listener, tmp_path, trained) -> None:
     compare(tiny, METHODS, 1, tmp_path, listener)
-    compare(read_recipe("digits", "demo", [*TINY, "training.epochs=3"]), METHODS, 1, tmp_path, listener)
+    longer = read_recipe("digits", "demo", [*TINY, "training.epochs=3"])
+    compare(longer, METHODS, 1, tmp_path, listener, overwrite=True)
     assert len(trained) == 4
-    assert "none, seed 0: run again, since settings changed (recipe.training.epochs 2 -> 3)" in listener.lines
+    assert "none, seed 0: run again, since settings changed (training.epochs 2 -> 3)" in listener.lines
 
 
 def test_an_interruption_loses_nothing_finished(tiny, listener, tmp_path, trained, monkeypatch) -> None:
@@ -97,8 +83,9 @@ def test_every_method_gets_the_same_number_of_trials_and_the_best_setting_is_run
 
 def test_equal_trials_are_told_apart_by_likelihood_and_failed_ones_do_not_win() -> None:
     def result(accuracy: float, nll: float) -> Result:
-        scores = Scores(accuracy, nll, 0.0, 0.0)
-        return Result("finished", 1.0, 1, validation=scores, test=scores)
+        # As older versions stored it: a test part that says the opposite.
+        test = Scores(1 - accuracy, 2 - nll, 0.0, 0.0)
+        return Result("finished", 1.0, 1, validation=Scores(accuracy, nll, 0.0, 0.0), test=test)
 
     failed = Result("failed", 1.0, 0, error="x")
     assert _best({"a": failed, "b": result(0.5, 1.0), "c": result(0.5, 0.9), "d": result(0.4, 0.1)}) == "c"
@@ -113,8 +100,10 @@ def test_an_ablation_runs_its_grid_and_the_baseline(tiny, listener, tmp_path, tr
     assert [method for method, _ in trained] == ["none", *found.grids[0].methods, *found.grids[1].methods]
     assert read_study(tmp_path).ablation == found
     assert not list(tmp_path.rglob("*.safetensors"))
+    assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {VARIED}
+    # An ablation chooses, so its runs were not tested: those of a comparison are runs of their own.
     compare(tiny, ["none", "hard(p=0.2,k=3)"], 1, tmp_path, listener)
-    assert len(trained) == 6
+    assert trained[6:] == [("none", 0), ("hard(p=0.2,k=3)", 0)]
     study = read_study(tmp_path)
     assert study.comparison is not None and study.ablation is not None
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from attentiondrop.experiments.kinds import FINAL, VARIED
 from attentiondrop.experiments.record import Request, Result, write_request, write_result
 from attentiondrop.experiments.study import Ablation, Comparison, Entry, Grid, read_study, run_folder, write_study
 from attentiondrop.experiments.summarise import summarise
@@ -18,16 +19,18 @@ from attentiondrop.scores import Scores
 RECIPE = {"name": "digits", "size": "demo", "model": {"name": "vit_digits"}, "training": {"epochs": 1}}
 
 
-def run(out: Path, method: str, seed: int, accuracy: float | str | None) -> None:
-    folder = run_folder(out, method, seed)
+def run(out: Path, method: str, seed: int, accuracy: float | str | None, part: str = FINAL) -> None:
+    """The accuracy is that of the part of the data that counts for such a run; the other one differs."""
+    folder = run_folder(out, method, seed, part)
     if accuracy is None:
         return
     write_request(folder, Request(method, seed, RECIPE, {}), {})
     if isinstance(accuracy, str):
         write_result(folder, Result(accuracy, 1.0, 0, error="boom"))
         return
-    scores = Scores(accuracy, nll=0.5, ece=0.02 + seed / 100, brier=0.1)
-    write_result(folder, Result("finished", 10.0, 1, validation=scores, test=scores, throughput=1234.5))
+    validation = Scores(accuracy if part != FINAL else 1 - accuracy, nll=0.7, ece=0.3, brier=0.3)
+    test = Scores(accuracy, nll=0.5, ece=0.02 + seed / 100, brier=0.1) if part == FINAL else None
+    write_result(folder, Result("finished", 10.0, 1, validation=validation, test=test, throughput=1234.5))
 
 
 def summary(out: Path, accuracies: dict[str, list[float | str | None]]) -> Summary:
@@ -60,7 +63,7 @@ def test_numbers_of_the_table(tmp_path: Path) -> None:
     assert "samples/s" not in shown(summary(tmp_path, {"none": [0.9]}), width=80)
 
 
-def test_only_an_interval_without_zero_is_marked(tmp_path: Path) -> None:
+def test_only_what_remains_after_correction_is_marked(tmp_path: Path) -> None:
     found = summary(
         tmp_path,
         {
@@ -74,8 +77,21 @@ def test_only_an_interval_without_zero_is_marked(tmp_path: Path) -> None:
     assert marked == ["hard(p=0.1,k=5)"]
     assert "2 comparisons were made" in text
     assert "too few" not in text
-    assert "* marks an interval that excludes zero" in text
+    assert "* marks what remains after Holm's correction for 2 comparisons" in text
     assert "\x1b" not in text
+
+
+def test_an_interval_without_zero_is_no_mark_where_correction_takes_it_back(tmp_path: Path) -> None:
+    endings = {
+        "none": [0.90, 0.90, 0.90, 0.90],
+        "dropkey(p=0.1)": [0.91, 0.92, 0.93, 0.94],
+        "dropkey(p=0.2)": [0.91, 0.89, 0.92, 0.88],
+        "dropkey(p=0.3)": [0.88, 0.92, 0.89, 0.91],
+    }
+    text = shown(summary(tmp_path, endings))
+    assert "+2.5 [+0.4, +4.6]" in text and "] *" not in text
+    assert "3 comparisons were made: of 95 % intervals, 1 in 20 excludes zero by chance alone. Here 1 does, and" in text
+    assert "none remains after Holm's correction for that" in text
 
 
 def test_one_seed_has_neither_deviation_nor_interval(tmp_path: Path) -> None:
@@ -108,13 +124,15 @@ def test_equal_differences_are_said_not_marked(tmp_path: Path) -> None:
     assert "+5.0" in shown(found) and "*" not in shown(found)
 
 
-def test_runs_of_other_settings_are_pointed_out(tmp_path: Path) -> None:
-    found = summary(tmp_path, {"none": [0.9, 0.8]})
-    write_study(tmp_path, Comparison("c", RECIPE | {"size": "full"}, [0, 1], 0, [Entry("none", "none", [])]))
+def test_runs_of_another_recipe_are_left_out_and_said(tmp_path: Path) -> None:
+    summary(tmp_path, {"none": [0.9, 0.8]})
+    settings = RECIPE | {"training": {"epochs": 8}}
+    write_study(tmp_path, Comparison("c", settings, [0, 1], 0, [Entry("none", "none", [])]))
     found = summarise(read_study(tmp_path))
+    assert found.rows[0].accuracy is None
     assert notes(found) == [
-        "2 runs (none, seed 0 and others) were made with other settings than the study now names "
-        "(recorded -> now: recipe.size demo -> full)"
+        "none: 2 of another recipe of 2 runs; means are over the others.",
+        "Left out: 2 runs of another recipe (recorded -> here: training.epochs 1 -> 8), in runs/none/seed0 and 1 more.",
     ]
 
 
@@ -146,13 +164,13 @@ def test_a_method_that_is_being_tuned_has_no_numbers(tmp_path: Path) -> None:
 
 def test_ablations_are_tables_too(tmp_path: Path) -> None:
     grid = Grid("dropkey", {"p": [0.1, 0.2]}, ["dropkey(p=0.1)", "dropkey(p=0.2)"])
-    write_study(tmp_path, Ablation("attentiondrop ablate", RECIPE, [0, 1, 2], [grid], "none"))
+    write_study(tmp_path, Ablation("attentiondrop ablate", RECIPE, [0, 1, 2], [grid], "none", part=VARIED))
     for seed in range(3):
-        run(tmp_path, "none", seed, 0.90 + 0.01 * seed)
-        run(tmp_path, "dropkey(p=0.1)", seed, 0.91 + 0.02 * seed)
+        run(tmp_path, "none", seed, 0.90 + 0.01 * seed, VARIED)
+        run(tmp_path, "dropkey(p=0.1)", seed, 0.91 + 0.02 * seed, VARIED)
     text = shown(summarise(read_study(tmp_path)))
     assert "dropkey, validation part" in text
     assert "+2.0 [-0.5, +4.5]" in text
     assert "3 of 3" in text
-    assert "(1 were looked at)" in text
+    assert "* marks what remains after Holm's correction for 1 comparison, of which 0 exclude zero without it" in text
     assert render(summarise(read_study(tmp_path))).row_count == 0

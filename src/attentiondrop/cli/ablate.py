@@ -47,6 +47,7 @@ def run(args: argparse.Namespace) -> int:
             bar,
             command=recipes.command_line(),
             where=recipes.where(args),
+            overwrite=args.overwrite,
         )
     return show(out)
 

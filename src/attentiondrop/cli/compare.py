@@ -19,7 +19,8 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         help="train with several methods and compare them",
         description="Train one model with several methods and compare accuracy, calibration, robustness and time. "
         "Every seed starts all methods from the same weights and shows them the same batches. "
-        "Finished runs are kept: the same command continues where it stopped.",
+        "Finished runs are kept: the same command continues where it stopped. Only the methods that are left at the "
+        "end are tested; tuning sees the validation part alone.",
     )
     recipes.add_recipe_arguments(parser)
     parser.add_argument(
@@ -61,6 +62,7 @@ def run(args: argparse.Namespace) -> int:
             command=recipes.command_line(),
             where=recipes.where(args),
             trackers=tuple(args.track),
+            overwrite=args.overwrite,
         )
         bar.say("writing the report")
     return show(out)
@@ -70,7 +72,7 @@ def show(out: Path) -> int:
     """Print the tables of a study, write its report, and say where that is; 2 if runs failed."""
     from rich.console import Console
 
-    from ..experiments.report import write_report
+    from ..experiments.report import write_summary
     from ..experiments.study import read_study
     from ..experiments.summarise import summarise
     from ..experiments.table import show as show_tables
@@ -78,6 +80,6 @@ def show(out: Path) -> int:
     console = Console(highlight=False)
     summary = summarise(read_study(out))
     show_tables(summary, console)
-    paths = write_report(out)
+    paths = write_summary(summary)
     console.print(f"report: {paths.html}", markup=False, soft_wrap=True)
     return 2 if any(row.count("failed") for row in summary.rows) else 0

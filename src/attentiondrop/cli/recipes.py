@@ -36,6 +36,9 @@ def add_recipe_arguments(parser: argparse.ArgumentParser) -> None:
         help="change settings of the recipe, such as training.epochs=5 data.root=~/data training.device=cuda",
     )
     parser.add_argument("--out", type=Path, help="folder for the results (default: runs/RECIPE-SIZE)")
+    parser.add_argument(
+        "--overwrite", action="store_true", help="train again what --out holds finished with another recipe"
+    )
 
 
 def add_study_arguments(parser: argparse.ArgumentParser) -> None:

@@ -30,9 +30,15 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 
 def run(args: argparse.Namespace) -> int:
     """Write the files, and say where they are."""
-    from ..experiments.report import write_report
+    from ..experiments.remarks import origin_remarks
+    from ..experiments.report import write_summary
+    from ..experiments.study import read_study
+    from ..experiments.summarise import summarise
 
-    paths = write_report(args.folder, args.interval)
+    summary = summarise(read_study(args.folder), args.interval)
+    paths = write_summary(summary)
+    for line in origin_remarks(summary):
+        print(line)
     print(f"report: {paths.html}")
     print(f"tables: {paths.markdown}")
     print(f"runs:   {paths.csv}")

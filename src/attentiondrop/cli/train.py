@@ -43,7 +43,8 @@ def run(args: argparse.Namespace) -> int:
         from ..experiments.launching import on_this_machine
         from ..experiments.running import describe
 
-        job = Job(on_this_machine(recipe).to_dict(), method.text, seed, str(out), trackers=tuple(args.track))
+        content, trackers = on_this_machine(recipe).to_dict(), tuple(args.track)
+        job = Job(content, method.text, seed, str(out), trackers=trackers, overwrite=args.overwrite)
         if listener is None:
             result = execute(job)
         else:

@@ -7,14 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ArgumentError
+from .claiming import claim
 from .compare import check_alone
 from .execution import data_for
+from .identity import recipe_of
 from .jobs import Job
+from .kinds import VARIED
 from .launching import on_this_machine
 from .methods import NONE, terms
 from .recipe import Recipe
 from .running import Listener, Where, run_jobs
-from .study import Ablation, Grid, write_study
+from .study import Ablation, Grid
 from .tuning import check_grids, grid_methods
 
 #: What is varied when neither the recipe nor the user says: the paper's ablation.
@@ -30,23 +33,29 @@ def ablate(
     *,
     command: str = "",
     where: Where | None = None,
+    overwrite: bool = False,
 ) -> Ablation:
-    """Train every point of every grid, and the baseline without any method, with the seeds 0 to `seeds - 1`."""
+    """Train every point of every grid, and the baseline without any method, with the seeds 0 to `seeds - 1`.
+
+    `overwrite` is that of `compare`.
+    """
     check_alone("ablate")
     chosen: Mapping[str, Any] = grids or recipe.ablations or PAPER
     check_grids(chosen, "ablations")
     recipe = on_this_machine(recipe)
     found = [_grid(name, axes) for name, axes in chosen.items()]
-    study = Ablation(command, recipe.to_dict(), list(range(seeds)), found, NONE)
-    write_study(out, study)
+    checksums = data_for(recipe.data).checksums
+    study = Ablation(command, recipe.to_dict(), list(range(seeds)), found, NONE, checksums, VARIED)
     methods = [NONE, *(method for grid in found for method in grid.methods)]
     where = where or Where()
+    content = recipe_of(VARIED, recipe.to_dict())
     jobs = [
-        Job(recipe.to_dict(), method, seed, str(out), keep_weights=False, at_once=where.workers)
+        Job(content, method, seed, str(out), VARIED, keep_weights=False, at_once=where.workers, overwrite=overwrite)
         for seed in range(seeds)
         for method in methods
     ]
-    run_jobs(jobs, data_for(recipe.data).checksums, listener, where)
+    claim(out, study, jobs, overwrite)
+    run_jobs(jobs, checksums, listener, where)
     return study
 
 

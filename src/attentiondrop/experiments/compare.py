@@ -6,14 +6,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import ArgumentError
+from .claiming import claim, renew
 from .execution import data_for
+from .identity import recipe_of
 from .jobs import Job
+from .kinds import FINAL, TUNING
 from .launching import on_this_machine, processes
 from .methods import read_methods
 from .recipe import Recipe
 from .record import Result
 from .running import Listener, Where, run_jobs
-from .study import FINAL, TUNING, Comparison, Entry, write_study
+from .study import Comparison, Entry
 from .tuning import candidates
 
 
@@ -27,9 +30,11 @@ def compare(
     command: str = "",
     where: Where | None = None,
     trackers: tuple[str, ...] = (),
+    overwrite: bool = False,
 ) -> Comparison:
-    """Tune and train every method with the seeds 0 to `seeds - 1`; keep what `out` already holds.
+    """Tune and train every method with the seeds 0 to `seeds - 1`; keep what `out` already holds of this recipe.
 
+    Where it holds finished runs of another one, it is refused unless `overwrite` lets them go.
     The seeds are the outer loop: after an interruption, what is there is a comparison of all methods on fewer seeds.
     """
     check_alone("compare")
@@ -44,33 +49,32 @@ def compare(
     final_epochs = recipe.training.epochs * seeds * len(methods)
 
     def study() -> Comparison:
-        found = Comparison(command, recipe.to_dict(), list(range(seeds)), tuning.seed, list(entries.values()))
-        write_study(out, found)
-        return found
+        methods = list(entries.values())
+        return Comparison(command, recipe.to_dict(), list(range(seeds)), tuning.seed, methods, checksums)
 
-    study()
+    def job(kind: str, method: str, seed: int) -> Job:
+        content, final = recipe_of(kind, recipe.to_dict()), kind == FINAL
+        watched = trackers if final else ()
+        return Job(content, method, seed, str(out), kind, final, watched, at_once=where.workers, overwrite=overwrite)
+
+    def finals() -> list[Job]:
+        chosen = [entry.method for entry in entries.values() if entry.method is not None]
+        return [job(FINAL, method, seed) for seed in range(seeds) for method in chosen]
+
+    jobs = {(text, trial): job(TUNING, trial, tuning.seed) for text in tuned for trial in trials[text]}
+    claim(out, study(), [*jobs.values(), *finals()], overwrite)
     if tuned:
-        content = recipe.for_tuning().to_dict()
-        jobs = {
-            (text, trial): Job(content, trial, tuning.seed, str(out), TUNING, keep_weights=False, at_once=where.workers)
-            for text in tuned
-            for trial in trials[text]
-        }
         listener.say(f"tuning: {len(set(jobs.values()))} trials on the validation part")
         results = run_jobs(list(jobs.values()), checksums, listener, where, final_epochs)
         for text in tuned:
             best = _best({trial: results[jobs[text, trial]] for trial in trials[text]})
             listener.say(f"{text}: {best} did best of {len(trials[text])}")
             entries[text] = Entry(text, best, trials[text])
-        study()
-    chosen = [entry.method for entry in entries.values() if entry.method is not None]
-    finals = [
-        Job(recipe.to_dict(), method, seed, str(out), FINAL, trackers=trackers, at_once=where.workers)
-        for seed in range(seeds)
-        for method in chosen
-    ]
-    run_jobs(finals, checksums, listener, where)
-    return study()
+        renew(out, study())
+    run_jobs(finals(), checksums, listener, where)
+    found = study()
+    renew(out, found)
+    return found
 
 
 def check_alone(command: str) -> None:

@@ -1,4 +1,4 @@
-"""One run from beginning to end: lock, resume, train, test, record."""
+"""One run from beginning to end: lock, resume, train, score, record."""
 
 from __future__ import annotations
 
@@ -14,18 +14,17 @@ import torch
 from filelock import FileLock, Timeout
 
 from ..errors import AttentionDropError
-from . import checkpoint
 from .data import load_data
 from .data.dataset import Data
 from .data.settings import DataSettings
-from .environment import environment
+from .environment import continued, environment
 from .files import DamagedRecordError, write_text
-from .jobs import LOCK, Job, clear_stale, kept_result
+from .jobs import LOCK, Job, Standing, check_erasing, clear, standing
+from .judging import score_again, scores_of
 from .launching import device_of, is_main_process
-from .loop import Training, initial_model
+from .loop import Training
 from .methods import read_method
-from .record import BEST, LAST, RESULT, STATE, TRACEBACK, Epoch, Result, read_run, write_request, write_result
-from .scoring import judge
+from .record import RESULT, STATE, TRACEBACK, Epoch, Result, read_run, write_request, write_result
 from .seeding import own_generators
 from .tracking import Trackers
 
@@ -51,6 +50,8 @@ def data_for(settings: DataSettings) -> Data:
 def execute(job: Job, on_epoch: OnEpoch = lambda done: None, say: Say = lambda line: None, wait: bool = True) -> Result:
     """Do what is missing of a run and return its result; one that is there already is returned at once.
 
+    A finished run whose evaluation alone has changed is scored again from its weights. One of another recipe is erased
+    only if the job says so; else `WouldEraseError`. The test part is given to final jobs only.
     A method that cannot be trained, or lack of memory, makes a `failed` result; lack of disk space is raised.
 
     Args:
@@ -73,17 +74,20 @@ def execute(job: Job, on_epoch: OnEpoch = lambda done: None, say: Say = lambda l
 def _execute(job: Job, on_epoch: OnEpoch, say: Say) -> Result:
     recipe = job.settings()
     data = data_for(recipe.data)
-    result, _ = kept_result(job, data.checksums)
-    if result is not None:
-        return result
-    if is_main_process():
-        clear_stale(job, data.checksums)
-        for leftover in (RESULT, TRACEBACK):
-            (job.folder / leftover).unlink(missing_ok=True)
-        write_request(job.folder, job.request(data.checksums), environment(device_of(recipe.training), job.at_once))
+    found = standing(job, data.checksums)
+    if found.result is not None:
+        return found.result
+    check_erasing([job], {job: found})
+    if not job.final:
+        data = data.having("train", "validation")
+    if is_main_process() and found.todo == "train":
+        _begin(job, found, data)
     start = time.perf_counter()
     try:
-        result = _train_and_test(job, data, on_epoch, say)
+        if found.todo == "score" and found.run is not None:
+            result = score_again(job, found.run, data)
+        else:
+            result = _train_and_test(job, data, on_epoch, say)
     except (torch.OutOfMemoryError, MemoryError):
         result = _failed(job, _OUT_OF_MEMORY, start)
     except DamagedRecordError:
@@ -91,9 +95,22 @@ def _execute(job: Job, on_epoch: OnEpoch, say: Say) -> Result:
     except (AttentionDropError, RuntimeError) as error:
         text = " ".join(str(error).split())
         result = _failed(job, _OUT_OF_MEMORY if "allocate memory" in text else text, start)
-    if is_main_process():
+    # Scores that could not be made again leave those that are there, and the run finished.
+    if is_main_process() and not (found.todo == "score" and result.status == "failed"):
         _finish(job, result)
     return result
+
+
+def _begin(job: Job, found: Standing, data: Data) -> None:
+    """Clear the folder of what does not belong to the run, and record what is asked for."""
+    if found.stale:
+        clear(job.folder)
+    for leftover in (RESULT, TRACEBACK):
+        (job.folder / leftover).unlink(missing_ok=True)
+    here = environment(device_of(job.settings().training), job.at_once)
+    if found.run is not None and found.run.epochs and not found.stale:
+        here = continued(found.run.environment, here)
+    write_request(job.folder, job.request(data.checksums), here)
 
 
 def _finish(job: Job, result: Result) -> None:
@@ -135,17 +152,8 @@ def _train_and_test(job: Job, data: Data, on_epoch: OnEpoch, say: Say) -> Result
         )
         if epochs[-1].train_loss is None:
             return so_far
-        name = BEST if recipe.training.select == "best" else LAST
-        # A new model with the stored weights, in float32: what `evaluate` finds later.
-        model = initial_model(recipe, method, job.seed, data).to(accelerator.device)
-        model.load_state_dict(checkpoint.load_weights(job.folder / name))
-        result = dataclasses.replace(
-            so_far,
-            status="finished",
-            error=None,
-            best_epoch=training.best.epoch if name == BEST else len(epochs),
-            **judge(model, training.data, recipe.evaluation, accelerator),
-        )
+        scores = scores_of(job, data, epochs, accelerator)
+        result = dataclasses.replace(so_far, status="finished", error=None, **scores)
         result = dataclasses.replace(result, seconds=time.perf_counter() - start)
         trackers.result(result)
         return result

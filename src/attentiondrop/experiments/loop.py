@@ -63,10 +63,13 @@ def initial_model(recipe: Recipe, method: Method, seed: int, data: Data) -> nn.M
 
 
 class Training:
-    """A run in training. `folder` receives an epoch line, the best and last weights and the state to resume from."""
+    """A run in training. `folder` receives an epoch line, the best and last weights and the state to resume from.
+
+    Of `data` it keeps what training and the choice of the epoch need: no training ever holds the test part.
+    """
 
     def __init__(self, recipe: Recipe, method: Method, seed: int, data: Data, folder: Path) -> None:
-        settings = recipe.training
+        settings, data = recipe.training, data.having("train", "validation")
         self.recipe, self.settings, self.seed, self.folder = recipe, settings, seed, folder
         self.accelerator = make_accelerator(settings)
         self.data = data.to(str(self.accelerator.device))

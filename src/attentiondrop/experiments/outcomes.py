@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from .files import DamagedRecordError
-from .record import Result, Run
-from .study import FINAL, Study
+from .identity import differences, recipe_of, scored_from, trained_from
+from .kinds import FINAL
+from .record import Result, Run, scored_by
+from .study import Ablation, Comparison, Study
 
-#: What an outcome may be: the last three were asked for and have no result (yet).
-STATUSES = ("finished", "diverged", "failed", "unfinished", "missing", "damaged")
+#: What an outcome may be: the last four were asked for and have no result (yet).
+STATUSES = ("finished", "diverged", "failed", "unfinished", "missing", "damaged", "of another recipe")
 
 
 @dataclass(frozen=True)
@@ -23,12 +26,16 @@ class Outcome:
     run: Run | None
     #: Why the run could not be read.
     damage: str | None = None
+    #: Where the run in the folder differs from the recipe of the study, in words: such a run does not count.
+    changes: tuple[str, ...] = ()
 
     @property
     def status(self) -> str:
         """One of `STATUSES`."""
         if self.damage is not None:
             return "damaged"
+        if self.changes:
+            return "of another recipe"
         if self.run is None:
             return "missing"
         return "unfinished" if self.run.result is None else self.run.result.status
@@ -43,6 +50,8 @@ class Outcome:
         """What is known about a run that has not finished."""
         if self.damage is not None:
             return self.damage
+        if self.changes:
+            return f"the run in the folder is of another recipe: {'; '.join(self.changes)}"
         if self.run is None:
             return "no such run in the folder yet"
         if self.run.result is None:
@@ -53,12 +62,33 @@ class Outcome:
         return f"{after}{_colon(self.run.result.error)}"
 
 
-def outcome(study: Study, method: str, seed: int, part: str = FINAL) -> Outcome:
-    """Look at one run; one that cannot be read does not keep the others from being reported."""
+def outcome(study: Study, plan: Comparison | Ablation, method: str, seed: int, part: str = FINAL) -> Outcome:
+    """Look at one run that a plan asks for; one that cannot be read does not keep the others from being reported.
+
+    A run of another recipe than the plan's is not shown, and of a run that chooses settings the test part is not, which
+    older versions recorded.
+    """
     try:
-        return Outcome(method, seed, part, study.run(method, seed, part))
+        run = study.run(method, seed, part)
     except DamagedRecordError as error:
         return Outcome(method, seed, part, None, str(error))
+    if run is None:
+        return Outcome(method, seed, part, None)
+    if changes := other_recipe(run, plan, part):
+        return Outcome(method, seed, part, None, changes=tuple(changes))
+    if run.result is not None and (part != FINAL or isinstance(plan, Ablation)):
+        run = dataclasses.replace(run, result=run.result.without_test())
+    return Outcome(method, seed, part, run)
+
+
+def other_recipe(run: Run, plan: Comparison | Ablation, part: str) -> list[str]:
+    """Where a run differs from what the plan names, recorded -> now, in words; empty if it belongs to the plan."""
+    recipe = recipe_of(part, plan.recipe)
+    then = trained_from(run.request.recipe, run.request.checksums, part)
+    changes = differences(then, trained_from(recipe, plan.checksums, part))
+    if changes or part != FINAL or run.result is None or run.result.status != "finished":
+        return changes
+    return differences(scored_by(run), scored_from(recipe, plan.checksums, part))
 
 
 def by_seed(outcomes: Sequence[Outcome], value: Callable[[Result], float | None]) -> dict[int, float]:

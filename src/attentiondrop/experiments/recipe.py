@@ -9,9 +9,7 @@ from typing import Any
 from ..errors import bad_argument
 from ..validation import integer, number, one_of
 from .data.settings import DataSettings
-
-#: Settings that say where things are or how fast they come, not what comes out.
-_WITHOUT_EFFECT = (("data", "root"), ("data", "download"), ("data", "workers"), ("model", "checkpoint_activations"))
+from .identity import recorded
 
 
 @dataclass(frozen=True)
@@ -168,20 +166,7 @@ class Recipe:
 
     def identity(self) -> dict[str, Any]:
         """What the numbers of one run depend on: stored with each run, and compared when it is resumed."""
-        content = self.to_dict()
-        for section, name in _WITHOUT_EFFECT:
-            del content[section][name]
-        return {key: content[key] for key in ("data", "model", "training", "evaluation", "measure")}
-
-    def for_tuning(self) -> Recipe:
-        """The recipe of a trial: nothing is attacked and nothing probed."""
-        epochs = self.training.epochs if self.tuning.epochs is None else self.tuning.epochs
-        return dataclasses.replace(
-            self,
-            training=dataclasses.replace(self.training, epochs=epochs),
-            evaluation=dataclasses.replace(self.evaluation, pgd_epsilons=()),
-            measure=dataclasses.replace(self.measure, probes=0),
-        )
+        return recorded(self.to_dict())
 
 
 def _plain(value: Any) -> Any:

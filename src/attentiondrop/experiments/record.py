@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 
 from ..scores import ReliabilityDiagram, RobustnessReport, Scores
 from .files import DamagedRecordError, append_line, read_json, read_lines, write_json
+from .identity import scored_from
+from .kinds import FINAL
 
 #: Raised when training or evaluation starts to mean something else: older results are then not reused.
 FORMAT = 2
@@ -19,6 +21,8 @@ BEST, LAST, STATE = "best.safetensors", "last.safetensors", "state.safetensors"
 
 #: In the environment of a run: how many runs shared its machine.
 AT_ONCE = "runs at once"
+#: In the environment of a run: what its numbers may change with, although the recipe is the same.
+VERSIONS = ("torch", "attentiondrop", "commit")
 
 Record = TypeVar("Record")
 
@@ -31,13 +35,10 @@ class Request:
     seed: int
     #: The resolved recipe, every field of it, in plain JSON types.
     recipe: dict[str, Any]
-    #: SHA-256 of the parts "train", "validation" and "test", after limiting and label noise.
+    #: SHA-256 of the parts it was given, after limiting and label noise: "train", "validation" and, if it is a final
+    #: run, "test".
     checksums: dict[str, str]
     format: int = FORMAT
-
-    def changes(self, now: Request) -> list[str]:
-        """In words, what `now` asks for that differs from this one."""
-        return _differences(dataclasses.asdict(self), dataclasses.asdict(now))
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,14 @@ class Result:
     throughput: float | None = None
     #: Of the accelerator; None on a CPU.
     peak_memory_mib: float | None = None
+    #: What the scores rest on beside the weights, as `identity.scored_from` lists it, and the versions that computed
+    #: them; None in records of older versions, which scored a run once, as it was asked for.
+    scored: dict[str, Any] | None = None
+    scored_with: dict[str, str] | None = None
+
+    def without_test(self) -> Result:
+        """As whoever chooses settings may see it."""
+        return dataclasses.replace(self, test=None, reliability=None, robustness=None)
 
 
 @dataclass(frozen=True)
@@ -107,6 +116,13 @@ def write_epoch(folder: Path, epoch: Epoch) -> None:
 def write_result(folder: Path, result: Result) -> None:
     """End a run."""
     write_json(folder / RESULT, dataclasses.asdict(result))
+
+
+def scored_by(run: Run) -> dict[str, Any]:
+    """What the scores of a final run rest on beside its weights."""
+    if run.result is not None and run.result.scored is not None:
+        return run.result.scored
+    return scored_from(run.request.recipe, run.request.checksums, FINAL)
 
 
 def read_run(folder: Path) -> Run | None:
@@ -137,7 +153,7 @@ def _result(content: dict[str, Any]) -> Result:
             content[name] = _build(cls, content[name])
     result = _build(Result, content)
     if result.status not in ("finished", "diverged", "failed") or (result.status == "finished") != (
-        result.test is not None
+        result.validation is not None
     ):
         raise ValueError(f"status {result.status!r} does not fit what was recorded")
     return result
@@ -148,14 +164,3 @@ def _build(cls: type[Record], content: dict[str, Any]) -> Record:
     if not all(math.isfinite(value) for value in numbers):
         raise ValueError("a number is not finite")
     return cls(**content)
-
-
-def _differences(then: dict[str, Any], now: dict[str, Any], prefix: str = "") -> list[str]:
-    found: list[str] = []
-    for key in now | then:
-        old, new, name = then.get(key), now.get(key), f"{prefix}{key}"
-        if isinstance(old, dict) and isinstance(new, dict):
-            found += _differences(old, new, f"{name}.")
-        elif old != new:
-            found.append(f"{name} differs" if len(str(new)) > 20 else f"{name} {old} -> {new}")
-    return found

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
-from typing import Any
+from collections.abc import Sequence
 
+from .identity import differences, trained_from
+from .kinds import FINAL
 from .outcomes import STATUSES, Outcome
-from .statistics import few_seeds_note, many_comparisons_note
-from .study import FINAL
+from .statistics import Difference, few_seeds_note, many_comparisons_note
 from .summary import Summary
+from .versions import counted, run_versions
 
-#: Marks a difference whose interval excludes zero; nothing is marked for its mean alone.
+#: Marks a difference that remains after Holm's correction; nothing is marked for its mean or its interval alone.
 MARK = "*"
 INTERVALS = {"t": "95 % t interval", "bootstrap": "95 % bootstrap interval"}
 
 
 def remarks(summary: Summary, quote: str = "") -> list[str]:
     """What a reader of the results should know, the most important first. Methods are put between `quote` signs."""
-    found = [few_seeds_note(summary.seeds), many_comparisons_note(summary.comparisons)]
+    several = many_comparisons_note(*counts([row.difference for row in summary.rows]))
+    found = [few_seeds_note(summary.seeds), several]
     rows = [*_left_out(summary, quote), *_equal(summary, quote), *_unfinished(summary, quote)]
     return [*(each for each in found if each), *rows]
 
@@ -28,64 +30,87 @@ def difference_remark(summary: Summary, quote: str = "") -> str:
     baseline = "the first method" if summary.baseline is None else f"{quote}{summary.baseline.label}{quote}"
     return (
         f"Difference: test accuracy minus that of {baseline}, in points, over the seeds that both finished, with its "
-        f"{INTERVALS[summary.interval]}; {MARK} marks an interval that excludes zero."
+        f"{INTERVALS[summary.interval]}; {MARK} marks what remains after Holm's correction for "
+        f"{_comparisons(summary.comparisons)}."
     )
 
 
 def ablation_remark(summary: Summary, quote: str = "") -> str:
     """How the differences of an ablation are to be read."""
     baseline = "the baseline" if summary.grid_baseline is None else f"{quote}{summary.grid_baseline.method}{quote}"
-    differences = [cell.difference for grid in summary.grids for cell in grid.cells]
-    count = sum(each is not None and each.interval is not None for each in differences)
+    count, excluding, _ = counts([cell.difference for grid in summary.grids for cell in grid.cells])
     return (
         f"Ablation: validation accuracy minus that of {baseline}, in points, over paired seeds, with its "
-        f"{INTERVALS[summary.interval]}; {MARK} marks an interval that excludes zero, as 1 in 20 does by chance "
-        f"({count} were looked at). The best of many settings looks better than it is: confirm it with a comparison."
+        f"{INTERVALS[summary.interval]}; {MARK} marks what remains after Holm's correction for {_comparisons(count)}, "
+        f"of which {excluding} exclude{'s' * (excluding == 1)} zero without it. The best of many settings looks better "
+        "than it is: confirm it with a comparison."
     )
 
 
-def _within(recipe: dict[str, Any], recorded: dict[str, Any]) -> dict[str, Any]:
-    """The part of a recipe that a run records: it leaves out what does not change its numbers."""
-    return {
-        key: _within(recipe[key], value)
-        if isinstance(value, dict) and isinstance(recipe.get(key), dict)
-        else recipe.get(key)
-        for key, value in recorded.items()
-    }
+def counts(found: Sequence[Difference | None]) -> tuple[int, int, int]:
+    """How many differences have an interval, how many of those exclude zero, and how many remain after correction."""
+    known = [each for each in found if each is not None and each.interval is not None]
+    excluding = sum(each.interval is not None and each.interval.excludes_zero for each in known)
+    return len(known), excluding, sum(each.marked for each in known)
 
 
-def settings_remarks(summary: Summary) -> list[str]:
-    """Runs that were made with other settings or data than the study now asks for; they should be run again."""
-    found: dict[str, list[str]] = {}
-    compared = {_key(each) for row in summary.rows for each in row.outcomes}
-    for each in summary.outcomes:
-        plan = summary.study.comparison if _key(each) in compared else summary.study.ablation
-        if each.part == FINAL and each.run is not None and plan is not None:
-            request = each.run.request
-            for change in request.changes(dataclasses.replace(request, recipe=_within(plan.recipe, request.recipe))):
-                found.setdefault(change, []).append(f"{each.method}, seed {each.seed}")
-    remarks = [
-        f"{_some(runs)} made with other settings than the study now names (recorded -> now: {change})"
-        for change, runs in found.items()
-    ]
+def origin_remarks(summary: Summary) -> list[str]:
+    """Which runs in the folder do not count, and what those that count do not have in common."""
+    return [*_leftovers(summary), *_plans(summary), *_data(summary), *_versions(summary)]
+
+
+def _leftovers(summary: Summary) -> list[str]:
+    places: dict[tuple[str, ...], list[str]] = {}
+    for each in summary.left_out:
+        places.setdefault(each.changes, []).append(each.place)
+    lines = []
+    for changes, found in places.items():
+        runs = "1 run" if len(found) == 1 else f"{len(found)} runs"
+        where = found[0] + (f" and {len(found) - 1} more" if len(found) > 1 else "")
+        if changes:
+            lines.append(f"Left out: {runs} of another recipe (recorded -> here: {'; '.join(changes)}), in {where}.")
+        else:
+            lines.append(f"Left out: {runs} of this recipe that the study does not ask for, in {where}.")
+    return lines
+
+
+def _plans(summary: Summary) -> list[str]:
+    comparison, ablation = summary.study.comparison, summary.study.ablation
+    if comparison is None or ablation is None:
+        return []
+    changes = differences(
+        trained_from(comparison.recipe, comparison.checksums, FINAL),
+        trained_from(ablation.recipe, ablation.checksums, FINAL),
+    )
+    text = "The ablation was made with another recipe than the comparison"
+    return [f"{text} ({'; '.join(changes)}): do not compare their numbers."] if changes else []
+
+
+def _data(summary: Summary) -> list[str]:
+    """Studies of older versions do not say which data they are about."""
     checksums = {
         tuple(sorted(each.run.request.checksums.items()))
         for each in summary.outcomes
         if each.run is not None and each.part == FINAL
     }
-    if len(checksums) > 1:
-        remarks.append("The runs were made on different data: their checksums differ.")
-    return remarks
+    return ["The runs were made on different data: their checksums differ."] if len(checksums) > 1 else []
+
+
+def _versions(summary: Summary) -> list[str]:
+    found = Counter(run_versions(each.run) for each in summary.outcomes if each.run is not None)
+    if len(found) < 2:
+        return []
+    return [f"The runs were made with different versions, which may change numbers: {counted(found)}."]
+
+
+def _comparisons(count: int) -> str:
+    return "1 comparison" if count == 1 else f"{count} comparisons"
 
 
 def status_counts(outcomes: tuple[Outcome, ...]) -> str:
     """In words, how runs that have not finished ended: `1 diverged, 2 missing`; empty if all have finished."""
     counts = Counter(each.status for each in outcomes)
     return ", ".join(f"{counts[status]} {status}" for status in STATUSES[1:] if counts[status])
-
-
-def _key(each: Outcome) -> tuple[str, str, int]:
-    return each.part, each.method, each.seed
 
 
 def _left_out(summary: Summary, quote: str) -> list[str]:
@@ -118,9 +143,3 @@ def _unfinished(summary: Summary, quote: str) -> list[str]:
     ]
     waiting = [row.entry.name for row in summary.rows if row.entry.method is None]
     return found + ([f"Still being tuned: {', '.join(waiting)}."] if waiting else [])
-
-
-def _some(runs: list[str]) -> str:
-    if len(runs) == 1:
-        return f"{runs[0]} was"
-    return f"{len(runs)} runs ({runs[0]} and others) were"

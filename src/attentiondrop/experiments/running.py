@@ -7,7 +7,8 @@ import multiprocessing
 import os
 import signal
 import socket
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -15,9 +16,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ..errors import ArgumentError, AttentionDropError
+from .environment import versions
 from .execution import BusyError, execute
-from .jobs import Job, kept_result
+from .jobs import Job, Standing, check_erasing, standing
 from .record import Result
+from .versions import counted, versions_text
 
 #: Seconds between two looks at how far other processes are.
 _POLL = 0.5
@@ -47,18 +50,17 @@ class Where:
 def run_jobs(
     jobs: Sequence[Job], checksums: dict[str, str], listener: Listener, where: Where, more: int = 0
 ) -> dict[Job, Result]:
-    """The result of each job; those that are done already are not run again. `more` epochs are announced for later."""
-    results: dict[Job, Result] = {}
-    for job in dict.fromkeys(jobs):
-        result, reason = kept_result(job, checksums)
-        if reason is not None:
-            listener.say(reason)
-        if result is not None:
-            results[job] = result
-    missing = [job for job in dict.fromkeys(jobs) if job not in results]
-    if results:
-        listener.say(f"{len(results)} of {len(results) + len(missing)} runs are finished already")
-    bar = _Bar(listener, missing, more)
+    """The result of each job; those that are done already are not run again. `more` epochs are announced for later.
+
+    Nothing is started where finished runs of another recipe are in the way, see `Job.overwrite`.
+    """
+    each = list(dict.fromkeys(jobs))
+    found = {job: standing(job, checksums) for job in each}
+    check_erasing(each, found)
+    results = {job: one.result for job, one in found.items() if one.result is not None}
+    missing = [job for job in each if job not in results]
+    _say_what_is_there(found, listener)
+    bar = _Bar(listener, {job: found[job] for job in missing}, more)
     if not missing:
         return results
     if where.ray is not None:
@@ -73,12 +75,29 @@ def run_jobs(
     return results
 
 
+def _say_what_is_there(found: Mapping[Job, Standing], listener: Listener) -> None:
+    """Which runs are kept, which are only scored, and which are run again, with the reason."""
+    for one in found.values():
+        if one.todo == "train" and one.why is not None:
+            listener.say(one.why)
+    for why, count in Counter(one.why for one in found.values() if one.todo == "score").items():
+        listener.say(f"{count} finished runs are scored again from their weights, not trained ({why})")
+    kept = [one.run for one in found.values() if one.result is not None and one.run is not None]
+    if not kept:
+        return
+    listener.say(f"{len(kept)} of {len(found)} runs are finished already")
+    now = versions_text(versions())
+    others = Counter(text for run in kept if (text := versions_text(run.environment)) != now)
+    if others:
+        listener.say(f"{sum(others.values())} of them were made with other versions: {counted(others)}; here {now}")
+
+
 class _Bar:
     """The listener, told about epochs over all jobs."""
 
-    def __init__(self, listener: Listener, jobs: Sequence[Job], more: int) -> None:
-        self.listener, self.jobs = listener, jobs
-        self.epochs = {job: job.settings().training.epochs for job in jobs}
+    def __init__(self, listener: Listener, jobs: Mapping[Job, Standing], more: int) -> None:
+        self.listener, self.jobs = listener, list(jobs)
+        self.epochs = {job: job.settings().training.epochs if one.todo == "train" else 0 for job, one in jobs.items()}
         self.done: dict[Job, int] = {}
         listener.plan(sum(self.epochs.values()) + more)
 
@@ -99,10 +118,11 @@ class _Bar:
 
 
 def describe(result: Result) -> str:
-    """How a run ended, in a few words."""
-    if result.test is None:
+    """How a run ended, in a few words, with the part of the data that they are about."""
+    part, scores = ("test", result.test) if result.test is not None else ("validation", result.validation)
+    if scores is None:
         return f"{result.status}: {result.error}"
-    return f"accuracy {100 * result.test.accuracy:.1f} %, {result.seconds:.1f} s"
+    return f"{part} accuracy {100 * scores.accuracy:.1f} %, {result.seconds:.1f} s"
 
 
 def _in_sequence(jobs: Sequence[Job], bar: _Bar) -> Iterator[tuple[Job, Result]]:

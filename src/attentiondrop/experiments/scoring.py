@@ -62,13 +62,18 @@ def judge(
     accelerator: Accelerator | None = None,
     on_batch: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
-    """The final word on a model, as fields of a `Result`: scores on validation and test, reliability, robustness."""
-    logits, labels = predict_all(model, data, "validation", settings.batch_size, accelerator)
-    test_logits, test_labels = predict_all(model, data, "test", settings.batch_size, accelerator)
-    return {
-        "validation": scores(logits, labels),
-        "test": scores(test_logits, test_labels),
-        "reliability": reliability(test_logits, test_labels),
+    """The final word on a model, as fields of a `Result`: its scores on the validation part of `data` and, only if
+    `data` holds the test part, scores, reliability and robustness there.
+    """
+    found: dict[str, Any] = {
+        "validation": scores(*predict_all(model, data, "validation", settings.batch_size, accelerator))
+    }
+    if "test" not in data.counts:
+        return found
+    logits, labels = predict_all(model, data, "test", settings.batch_size, accelerator)
+    return found | {
+        "test": scores(logits, labels),
+        "reliability": reliability(logits, labels),
         "robustness": attack(model, data, settings, on_batch),
     }
 

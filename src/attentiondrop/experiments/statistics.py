@@ -8,6 +8,7 @@ interval of resampled seeds, which assumes no normality but is too narrow with f
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -80,11 +81,14 @@ class Difference:
     #: The seeds that both finished, and those that only one of them did.
     seeds: tuple[int, ...]
     left_out: tuple[int, ...]
+    #: The p value after Holm's correction for all comparisons that it was made among, see `corrected`.
+    holm_p: float | None = None
 
     @property
     def marked(self) -> bool:
-        """Whether a table may point at it: there is an interval, and it excludes zero."""
-        return self.interval is not None and self.interval.excludes_zero
+        """Whether a table may point at it: it remains after Holm's correction, and its interval excludes zero."""
+        corrected = self.holm_p is not None and self.holm_p < 1 - CONFIDENCE
+        return corrected and self.interval is not None and self.interval.excludes_zero
 
     def times(self, factor: float) -> Difference:
         """In another unit, such as points of per cent."""
@@ -92,7 +96,7 @@ class Difference:
         if self.interval is not None:
             interval = Interval(*sorted((self.interval.low * factor, self.interval.high * factor)))
         std = None if self.std is None else self.std * abs(factor)
-        return Difference(self.mean * factor, std, interval, self.p_value, self.seeds, self.left_out)
+        return dataclasses.replace(self, mean=self.mean * factor, std=std, interval=interval)
 
     def text(self, digits: int) -> str:
         """For a person: `+0.8 [-0.1, +1.7]`."""
@@ -144,6 +148,14 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     return adjusted
 
 
+def corrected(family: Sequence[Difference | None]) -> list[Difference | None]:
+    """Differences that are looked at together, each with its `holm_p` among them: only then may one be marked."""
+    adjusted = holm([None if each is None else each.p_value for each in family])
+    return [
+        None if each is None else dataclasses.replace(each, holm_p=p) for each, p in zip(family, adjusted, strict=True)
+    ]
+
+
 def few_seeds_note(seeds: int) -> str | None:
     """What to keep in mind when reading a table over so few seeds."""
     if seeds >= ENOUGH_SEEDS or seeds < 1:
@@ -160,13 +172,20 @@ def few_seeds_note(seeds: int) -> str | None:
     )
 
 
-def many_comparisons_note(comparisons: int) -> str | None:
-    """How many intervals were looked at, and how many of those exclude zero by chance."""
+def many_comparisons_note(comparisons: int, excluding: int, remaining: int) -> str | None:
+    """How many intervals were looked at, how many of them exclude zero, and how many of those remain after correction.
+
+    >>> many_comparisons_note(7, excluding=2, remaining=0).split(". ")[1]
+    "Here 2 do, and none remains after Holm's correction for that; the adjusted p values are in results.csv."
+    """
     if comparisons < 2:
         return None
+    here = "none does" if excluding == 0 else f"{excluding} do{'es' * (excluding == 1)}"
+    kept = "none remains" if remaining == 0 else f"{remaining} remain{'s' * (remaining == 1)}"
+    told = f"Here {here}, and {kept}"
     return (
         f"{comparisons} comparisons were made: of 95 % intervals, 1 in 20 excludes zero by chance alone. "
-        "P values adjusted for that (Holm) are in results.csv."
+        f"{told} after Holm's correction for that; the adjusted p values are in results.csv."
     )
 
 

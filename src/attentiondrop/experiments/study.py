@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..errors import ArgumentError
 from .files import DamagedRecordError, read_json, write_json
+from .kinds import FINAL, KINDS
 from .methods import read_method
-from .record import Run, read_run
+from .record import REQUEST, Run, read_run
 
 COMPARISON, ABLATION = "comparison.json", "ablation.json"
-#: Where runs lie below the folder of a study.
-FINAL, TUNING = "runs", "tuning"
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,8 @@ class Comparison:
     seeds: list[int]
     tuning_seed: int
     methods: list[Entry]
+    #: SHA-256 of each part of the data; empty in studies of older versions.
+    checksums: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,10 @@ class Ablation:
     grids: list[Grid]
     #: The method the grids are compared with.
     baseline: str
+    #: As those of a comparison.
+    checksums: dict[str, str] = field(default_factory=dict)
+    #: Where its runs lie: older versions kept them among the final ones.
+    part: str = FINAL
 
 
 @dataclass(frozen=True)
@@ -80,6 +86,13 @@ class Study:
 def run_folder(out: Path, method: str, seed: int, part: str = FINAL) -> Path:
     """Where a run belongs."""
     return out / part / read_method(method).slug / f"seed{seed}"
+
+
+def run_folders(out: Path) -> Iterator[tuple[str, Path]]:
+    """The kind and the folder of every run that was ever begun there."""
+    for kind in KINDS:
+        for request in sorted((out / kind).glob(f"*/*/{REQUEST}")):
+            yield kind, request.parent
 
 
 def write_study(out: Path, study: Comparison | Ablation) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..validation import one_of
 from .files import DamagedRecordError
+from .kinds import TUNING
+from .left_out import left_out
 from .outcomes import Outcome, by_seed, outcome
 from .record import Result
-from .statistics import KINDS, Difference, Spread, holm, paired_difference
-from .study import TUNING, Ablation, Comparison, Entry, Grid, Study
+from .statistics import KINDS, Difference, Spread, corrected, paired_difference
+from .study import Ablation, Comparison, Entry, Grid, Study
 from .summary import Cell, GridSummary, Reach, Row, Summary, Trial, Tuned
 
 #: A run has converged when its validation accuracy reaches this share of the baseline's final mean.
@@ -23,19 +26,21 @@ def summarise(study: Study, interval: str = "t") -> Summary:
     one_of("interval", interval, KINDS)
     rows: tuple[Row, ...] = ()
     tuning: tuple[Tuned, ...] = ()
+    grids: tuple[GridSummary, ...] = ()
+    baseline: Cell | None = None
     if study.comparison is not None:
         rows = _rows(study, study.comparison, interval)
         tuning = tuple(_tuned(study, study.comparison, entry) for entry in study.comparison.methods if entry.trials)
-    if study.ablation is None:
-        return Summary(study, interval, rows, tuning)
-    baseline = _cell(study, study.ablation, study.ablation.baseline, (), None, interval)
-    grids = tuple(_grid(study, study.ablation, grid, baseline, interval) for grid in study.ablation.grids)
-    return Summary(study, interval, rows, tuning, grids, baseline)
+    if study.ablation is not None:
+        baseline = _cell(study, study.ablation, study.ablation.baseline, (), None, interval)
+        grids = _corrected([_grid(study, study.ablation, grid, baseline, interval) for grid in study.ablation.grids])
+    found = Summary(study, interval, rows, tuning, grids, baseline)
+    return dataclasses.replace(found, left_out=left_out(found))
 
 
 def _rows(study: Study, comparison: Comparison, interval: str) -> tuple[Row, ...]:
     runs = [
-        tuple(outcome(study, entry.method, seed) for seed in comparison.seeds) if entry.method else ()
+        tuple(outcome(study, comparison, entry.method, seed) for seed in comparison.seeds) if entry.method else ()
         for entry in comparison.methods
     ]
     if not runs:
@@ -44,7 +49,8 @@ def _rows(study: Study, comparison: Comparison, interval: str) -> tuple[Row, ...
     differences = [
         {} if index == 0 else _differences(outcomes, runs[0], interval) for index, outcomes in enumerate(runs)
     ]
-    adjusted = holm([None if "accuracy" not in each else each["accuracy"].p_value for each in differences])
+    for family in _FAMILIES:
+        _correct(differences, family)
     return tuple(
         Row(
             entry,
@@ -54,10 +60,9 @@ def _rows(study: Study, comparison: Comparison, interval: str) -> tuple[Row, ...
             throughput_ratio=_ratio(outcomes, runs[0], _METRICS["throughput"]),
             memory_ratio=_ratio(outcomes, runs[0], _METRICS["peak_memory_mib"]),
             differences=found,
-            holm_p=p,
             reach=None if target is None else _reach(outcomes, target),
         )
-        for entry, outcomes, found, p in zip(comparison.methods, runs, differences, adjusted, strict=True)
+        for entry, outcomes, found in zip(comparison.methods, runs, differences, strict=True)
     )
 
 
@@ -69,6 +74,8 @@ def _test(name: str) -> Callable[[Result], float | None]:
 
 
 _SCORES = ("accuracy", "nll", "ece", "brier")
+#: What is looked at together, in one table: Holm's correction is for all of it.
+_FAMILIES = (("accuracy",), ("nll", "ece", "brier"))
 _METRICS: dict[str, Callable[[Result], float | None]] = {name: _test(name) for name in (*_SCORES, "top5")} | {
     "throughput": lambda result: result.throughput,
     "peak_memory_mib": lambda result: result.peak_memory_mib,
@@ -87,6 +94,13 @@ def _differences(outcomes: Sequence[Outcome], baseline: Sequence[Outcome], inter
         for name in _SCORES
     }
     return {name: difference for name, difference in found.items() if difference is not None}
+
+
+def _correct(rows: Sequence[dict[str, Difference]], family: Sequence[str]) -> None:
+    places = [(row, name) for row in rows for name in family if name in row]
+    for (row, name), found in zip(places, corrected([row[name] for row, name in places]), strict=True):
+        if found is not None:
+            row[name] = found
 
 
 def _ratio(
@@ -133,7 +147,7 @@ def _validation(each: Outcome) -> dict[int, float]:
 def _tuned(study: Study, comparison: Comparison, entry: Entry) -> Tuned:
     trials = []
     for method in entry.trials:
-        each = outcome(study, method, comparison.tuning_seed, TUNING)
+        each = outcome(study, comparison, method, comparison.tuning_seed, TUNING)
         validation = None if each.result is None else each.result.validation
         trials.append(Trial(each, validation, picked=method == entry.method))
     return Tuned(entry, tuple(trials))
@@ -150,10 +164,20 @@ def _grid(study: Study, ablation: Ablation, grid: Grid, baseline: Cell, interval
     return GridSummary(grid, tuple(cells))
 
 
+def _corrected(grids: Sequence[GridSummary]) -> tuple[GridSummary, ...]:
+    """All points of all grids are looked at together."""
+    cells = [cell for grid in grids for cell in grid.cells]
+    found = iter(corrected([cell.difference for cell in cells]))
+    return tuple(
+        GridSummary(grid.grid, tuple(dataclasses.replace(cell, difference=next(found)) for cell in grid.cells))
+        for grid in grids
+    )
+
+
 def _cell(
     study: Study, ablation: Ablation, method: str, values: tuple[Any, ...], baseline: Cell | None, interval: str
 ) -> Cell:
-    outcomes = tuple(outcome(study, method, seed) for seed in ablation.seeds)
+    outcomes = tuple(outcome(study, ablation, method, seed, ablation.part) for seed in ablation.seeds)
     difference = None
     if baseline is not None and method != baseline.method:
         ours, theirs = by_seed(outcomes, _validation_score), by_seed(baseline.outcomes, _validation_score)

@@ -46,8 +46,6 @@ class Row:
     memory_ratio: Spread | None = None
     #: By metric ("accuracy", "nll", "ece", "brier"); empty in the baseline's own row.
     differences: dict[str, Difference] = field(default_factory=dict)
-    #: P value of the accuracy difference, adjusted for the number of methods.
-    holm_p: float | None = None
     reach: Reach | None = None
 
     @property
@@ -63,6 +61,11 @@ class Row:
     def difference(self) -> Difference | None:
         """Of the accuracy."""
         return self.differences.get("accuracy")
+
+    @property
+    def holm_p(self) -> float | None:
+        """P value of the accuracy difference, adjusted for the number of methods."""
+        return None if self.difference is None else self.difference.holm_p
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,16 @@ class GridSummary:
 
 
 @dataclass(frozen=True)
+class LeftOut:
+    """A run in the folder that no number rests on."""
+
+    #: Below the folder of the study, such as "runs/none/seed0".
+    place: str
+    #: Where it differs from the recipe of the study; empty if the study has the recipe but does not name the run.
+    changes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Summary:
     """Everything that table and report show. `interval` is the kind of every interval in it."""
 
@@ -112,6 +125,7 @@ class Summary:
     grids: tuple[GridSummary, ...] = ()
     #: The baseline of the ablation, on the validation part.
     grid_baseline: Cell | None = None
+    left_out: tuple[LeftOut, ...] = ()
 
     @property
     def baseline(self) -> Row | None:
@@ -140,7 +154,10 @@ class Summary:
         every = [each for row in self.rows for each in row.outcomes]
         every += [trial.outcome for tuned in self.tuning for trial in tuned.trials]
         every += [each for cell in cells for each in cell.outcomes]
-        return tuple({(each.part, each.method, each.seed): each for each in every}.values())
+        found: dict[tuple[str, str, int], Outcome] = {}
+        for each in every:  # the first one counts: a final run, with its test scores, before an ablation that shares it
+            found.setdefault((each.part, each.method, each.seed), each)
+        return tuple(found.values())
 
     @property
     def seeds(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from .remarks import MARK, ablation_remark, difference_remark, remarks, settings_remarks
+from .remarks import MARK, ablation_remark, difference_remark, origin_remarks, remarks
 from .statistics import Difference, Spread
 from .summary import GridSummary, Row, Summary
 
@@ -75,7 +75,7 @@ def notes(summary: Summary) -> list[str]:
         lines.append(difference_remark(summary))
     if summary.grid_baseline is not None:
         lines.append(ablation_remark(summary))
-    return [*lines, *remarks(summary), *settings_remarks(summary)]
+    return [*lines, *remarks(summary), *origin_remarks(summary)]
 
 
 def title(summary: Summary) -> str:

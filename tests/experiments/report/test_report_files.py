@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
+import json
 import re
 import subprocess
 import sys
@@ -16,6 +18,8 @@ import pytest
 from attentiondrop.errors import ArgumentError
 from attentiondrop.experiments.report import write_report
 from attentiondrop.experiments.study import Ablation, Comparison, Entry, Grid, read_study, write_study
+
+from .conftest import recipe, write_run
 
 Maker = Callable[..., Path]
 _VOID = {"meta", "br", "hr", "wbr"}
@@ -107,7 +111,7 @@ def test_the_numbers_of_a_comparison(comparison: Maker, tmp_path: Path) -> None:
     assert float(rows[0]["accuracy_linf_0.01"]) == pytest.approx(0.72)
 
 
-def test_nothing_is_marked_without_an_interval_that_excludes_zero(comparison: Maker, tmp_path: Path) -> None:
+def test_only_what_remains_after_correction_is_marked(comparison: Maker, tmp_path: Path) -> None:
     endings = {
         "none": [0.90, 0.91, 0.90, 0.92, 0.91],
         "dropkey(p=0.1)": [0.95, 0.96, 0.96, 0.97, 0.95],
@@ -117,10 +121,31 @@ def test_nothing_is_marked_without_an_interval_that_excludes_zero(comparison: Ma
     results = page.table("Test accuracy, mean")
     assert results["dropkey(p=0.1)"][2].endswith("] *")
     assert results["dropkey(p=0.2)"][2].endswith("]")
-    assert "above it: `dropkey(p=0.1)` (+5.00, +4.12 to +5.88)" in markdown
-    assert "For the other one, no difference can be told from chance." in markdown
-    assert "1 of 1 remain after Holm's correction" in markdown
-    assert "2 comparisons were made" in markdown
+    after = "In points, after Holm's correction for 2 comparisons, above the baseline"
+    assert f"{after} `dropkey(p=0.1)` (+5.00, +4.12 to +5.88)." in markdown
+    assert "For the other one, the interval includes zero." in markdown
+    assert "2 comparisons were made" in markdown and "Here 1 does, and 1 remains after Holm's correction" in markdown
+
+
+def test_an_interval_that_excludes_zero_is_no_mark_where_correction_takes_it_back(
+    comparison: Maker, tmp_path: Path
+) -> None:
+    # p = 0.03 alone; 0.09 among three comparisons.
+    endings = {
+        "none": [0.90, 0.90, 0.90, 0.90],
+        "dropkey(p=0.1)": [0.91, 0.92, 0.93, 0.94],
+        "dropkey(p=0.2)": [0.91, 0.89, 0.92, 0.88],
+        "dropkey(p=0.3)": [0.88, 0.92, 0.89, 0.91],
+    }
+    page, markdown, rows = written(comparison(tmp_path, endings))
+    found = page.table("Test accuracy, mean")["dropkey(p=0.1)"]
+    assert found[2] == "+2.50 [+0.45, +4.55]" and found[4] == "0.091"
+    assert not [cell for table in page.tables.values() for row in table for cell in row if cell.endswith("*")]
+    assert not [1 for _, attributes in page.tags if "marked" in (attributes.get("class") or "")]
+    assert "No difference remains after Holm's correction for 3 comparisons. Only without that correction" in markdown
+    assert "Here 1 does, and none remains after Holm's correction for that" in markdown
+    assert r"\*" not in markdown
+    assert float(rows[4]["p_value"]) < 0.05 < float(rows[4]["p_holm"])
 
 
 def test_a_single_seed_has_no_interval(comparison: Maker, tmp_path: Path) -> None:
@@ -189,7 +214,7 @@ def test_one_axis_is_a_line_with_its_table(ablation: Maker, tmp_path: Path) -> N
     page, _, _ = written(out)
     (label,) = [label for label in page.labels if "by p" in label]
     assert "+1.10 at 0.1; +2.10 at 0.2; +3.10 at 0.3." in label
-    assert page.table("dropkey by p")["0.2"][:2] == ["dropkey(p=0.2)", "92.80 ± 0.30"]
+    assert page.table("dropkey by p")["0.2"][:2] == ["dropkey(p=0.2)", "92.30 ± 0.30"]
 
 
 def test_one_point_is_no_line(ablation: Maker, tmp_path: Path) -> None:
@@ -228,10 +253,12 @@ def test_every_section_of_a_full_study(full_study: Path) -> None:
     assert "the loss did not rise with the steps (1 of 4 runs)" in markdown
     picked = [row for row in page.tables["Tried on the validation part, with seed 1000"] if row[-1] == "picked"]
     assert [row[1] for row in picked] == ["hard(p=0.1,k=5)", "blur(sigma_max=0.5)"]
-    assert page.table("Recorded with 80 runs")["commit"] == ["abc1234"]
+    assert page.table("Recorded with 89 runs")["commit"] == ["abc1234"]
     assert "attentiondrop compare digits --seeds 5" in markdown
     assert '"learning_rate": 0.002' in markdown
-    assert len(rows) == 82
+    assert len(rows) == 91
+    assert all(row["test_accuracy"] == "" for row in rows if row["part"] != "runs")
+    assert all(row["test_accuracy"] for row in rows if row["part"] == "runs" and row["status"] == "finished")
 
 
 def test_the_same_study_gives_the_same_files(full_study: Path) -> None:
@@ -272,12 +299,13 @@ def test_the_page_is_accessible_and_needs_nothing_else(full_study: Path) -> None
 
 def test_no_text_of_a_study_becomes_markup(comparison: Maker, tmp_path: Path) -> None:
     evil = "<script>alert(1)</script>&<img src=x onerror=alert(1)>|`x`\n# heading"
-    out = comparison(tmp_path, {"none": [0.9, 0.91], "blur": ["failed", 0.9]}, error=evil)
+    settings = {"name": evil, "size": evil, "data": {"name": evil}, "model": {"name": evil}, "training": {"epochs": 3}}
+    out = comparison(tmp_path, {"none": [0.9, 0.91], "blur": ["failed", 0.9]}, error=evil, settings=settings)
     write_study(
         out,
         Comparison(
             f"attentiondrop compare {evil}",
-            {"name": evil, "size": evil, "data": {"name": evil}, "model": {"name": evil}, "training": {"epochs": evil}},
+            settings,
             [0, 1],
             0,
             [Entry(evil, "none", []), Entry(evil, "blur", ["blur"])],
@@ -294,14 +322,86 @@ def test_no_text_of_a_study_becomes_markup(comparison: Maker, tmp_path: Path) ->
     assert rows[2]["detail"].endswith("# heading")
 
 
-def test_runs_of_other_settings_are_pointed_out(comparison: Maker, tmp_path: Path) -> None:
-    out = comparison(tmp_path, {"none": [0.9, 0.91]})
+def test_runs_of_another_recipe_are_left_out_and_said(comparison: Maker, tmp_path: Path) -> None:
+    out = comparison(tmp_path, {"none": [0.9, 0.91], "blur": [0.95, 0.96]})
     study = read_study(out).comparison
-    training = study.recipe["training"] | {"epochs": 30}
-    write_study(out, Comparison(study.command, study.recipe | {"training": training}, [0, 1], 0, study.methods))
-    _, markdown, _ = written(out)
-    assert "2 runs (none, seed 0 and others) were made with other settings" in markdown
-    assert "recipe.training.epochs 12 -&gt; 30" in markdown
+    settings = study.recipe | {"training": study.recipe["training"] | {"epochs": 30}}
+    write_study(out, Comparison(study.command, settings, [0, 1], 0, study.methods))
+    write_run(out, "none", 0, 0.8, settings=settings)
+    page, markdown, rows = written(out)
+    assert "30 epochs each" in markdown and page.table("Test accuracy, mean")["blur"][:2] == ["0 of 2", "\u2013"]
+    assert page.table("Test accuracy of every run") == {
+        "Method": ["seed 0", "seed 1"],
+        "none": ["80.00", "of another recipe"],
+        "blur": ["of another recipe", "of another recipe"],
+    }
+    line = "Left out: 3 runs of another recipe (recorded -&gt; here: training.epochs 12 -&gt; 30), in"
+    assert f"{line} runs/blur_sigma_max=0.5/seed0 and 2 more." in markdown
+    assert [row["status"] for row in rows] == ["finished", *["of another recipe"] * 3]
+    assert [row["test_accuracy"] for row in rows] == ["0.8", "", "", ""]
+    assert rows[2]["detail"] == "the run in the folder is of another recipe: training.epochs 12 -> 30"
+
+
+def test_runs_with_other_scores_or_that_nobody_asked_for_are_left_out_and_said(
+    comparison: Maker, tmp_path: Path
+) -> None:
+    out = comparison(tmp_path, {"none": [0.9, 0.91], "blur": [0.95, 0.96]})
+    study = read_study(out).comparison
+    settings = study.recipe | {"evaluation": {"attack": "other"}}
+    write_study(out, Comparison(study.command, settings, [0, 1], 0, study.methods[:1]))
+    write_run(out, "none", 1, 0.8, settings=settings)
+    page, markdown, _ = written(out)
+    assert page.table("Test accuracy of every run")["none"] == ["of another recipe", "80.00"]
+    assert "Left out: 3 runs of another recipe (recorded -&gt; here: evaluation.attack pgd -&gt; other), in" in markdown
+    write_run(out, "blur", 0, 0.8, settings=settings)
+    assert "Left out: 1 run of this recipe that the study does not ask for, in runs/blur" in written(out)[1]
+
+
+def test_runs_of_other_versions_are_said(comparison: Maker, tmp_path: Path) -> None:
+    out = comparison(tmp_path, {"none": [0.9, 0.91], "blur": [0.95, 0.96]})
+    assert "different versions" not in written(out)[1]
+    request = out / "runs" / "none" / "seed1" / "run.json"
+    request.write_text(request.read_text().replace("2.15.0", "2.10.0"))
+    (line,) = [each for each in written(out)[1].splitlines() if "different versions" in each]
+    ours = "attentiondrop 0.6.0 (commit abc1234)"
+    assert line == (
+        "- The runs were made with different versions, which may change numbers: "
+        f"torch 2.15.0, {ours} (3 runs); torch 2.10.0, {ours} (1 run)."
+    )
+
+
+def test_an_ablation_of_another_recipe_than_the_comparison_is_said(full_study: Path) -> None:
+    study = read_study(full_study)
+    settings = study.comparison.recipe | {"training": study.comparison.recipe["training"] | {"epochs": 3}}
+    write_study(full_study, dataclasses.replace(study.ablation, recipe=settings))
+    _, markdown, _ = written(full_study)
+    assert "The ablation was made with another recipe than the comparison (training.epochs 12 -&gt; 3)" in markdown
+
+
+def test_what_older_versions_recorded_of_the_test_part_is_not_shown_of_runs_that_choose(
+    comparison: Maker, tmp_path: Path
+) -> None:
+    """They tested trials too, and kept ablations among the final runs, with their scores."""
+    trials = {"dropkey(p=0.1)": {"dropkey(p=0.1)": 0.95, "dropkey(p=0.2)": 0.94}}
+    out = comparison(tmp_path, {"none": [0.9], "dropkey(p=0.1)": [0.91]}, trials=trials)
+    trial = out / "tuning" / "dropkey_p=0.2" / "seed1000"
+    final = json.loads((out / "runs" / "none" / "seed0" / "result.json").read_text())
+    stored = json.loads((trial / "result.json").read_text())
+    for name in ("test", "reliability", "robustness"):
+        stored[name] = final[name]
+    (trial / "result.json").write_text(json.dumps(stored))
+    write_run(out, "dropkey(p=0.3)", 0, 0.777)
+    grids = [Grid("dropkey", {"p": [0.3]}, ["dropkey(p=0.3)"])]
+    write_study(out, Ablation("c", recipe(), [0], grids, "none"))
+    _, _, rows = written(out)
+    assert {(row["method"], row["part"]): row["test_accuracy"] for row in rows} == {
+        ("none", "runs"): "0.9",
+        ("dropkey(p=0.1)", "runs"): "0.91",
+        ("dropkey(p=0.1)", "tuning"): "",
+        ("dropkey(p=0.2)", "tuning"): "",
+        ("dropkey(p=0.3)", "runs"): "",
+    }
+    assert all(row["validation_accuracy"] for row in rows)
 
 
 def test_runs_on_other_data_are_pointed_out(comparison: Maker, tmp_path: Path) -> None:

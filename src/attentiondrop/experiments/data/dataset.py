@@ -7,6 +7,7 @@ import functools
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -21,6 +22,8 @@ from .source import Images, Source
 from .splitting import checksum, split
 
 PARTS = ("train", "validation", "test")
+
+Some = TypeVar("Some", bound="Data")
 
 Batches = Iterator[tuple[Tensor, Tensor]]
 
@@ -47,6 +50,14 @@ class Data(ABC):
     #: Images of each part.
     counts: dict[str, int]
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+    #: The fields that hold something for each part.
+    BY_PART: ClassVar[tuple[str, ...]] = ("checksums", "counts")
+
+    def having(self: Some, *parts: str) -> Some:
+        """These parts of the data and no others: who holds the result cannot look at the rest, even by mistake."""
+        kept = {name: {part: getattr(self, name)[part] for part in parts} for name in self.BY_PART}
+        return dataclasses.replace(self, **kept)  # type: ignore[arg-type]
 
     @abstractmethod
     def to(self, device: str | torch.device) -> Data:
@@ -77,12 +88,12 @@ class Data(ABC):
         return self._normalised(self._train(order, shares, seed, epoch))
 
     def batches(self, part: str, batch_size: int, *, normalise: bool = True, rank: int = 0, world: int = 1) -> Batches:
-        """The whole of "train", "validation" or "test" in order, without augmentation.
+        """The whole of "train", "validation" or "test" in order, without augmentation; a part that is held back raises.
 
         All ranks get equally many batches, so that collective calls match; the share of a rank in the last one may be
         empty. With `normalise=False` images stay in [0, 1].
         """
-        one_of("part", part, PARTS)
+        one_of("part", part, tuple(self.counts))
         count, batch_size = self.counts[part], integer("batch_size", batch_size, 1)
         _check_rank(rank, world)
         starts = range(0, count, batch_size)
@@ -107,6 +118,8 @@ class ArrayData(Data):
     images: dict[str, Tensor]
     labels: dict[str, Tensor]
     augment: str
+
+    BY_PART: ClassVar[tuple[str, ...]] = (*Data.BY_PART, "images", "labels")
 
     @classmethod
     def build(cls, source: Source, settings: DataSettings) -> ArrayData:

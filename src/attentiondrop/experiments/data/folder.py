@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -51,6 +51,8 @@ class FolderData(Data):
     files: dict[str, Files]
     augment: str
     workers: int
+
+    BY_PART: ClassVar[tuple[str, ...]] = (*Data.BY_PART, "files")
 
     def to(self, device: str | torch.device) -> FolderData:
         """The same files, batches on `device`."""

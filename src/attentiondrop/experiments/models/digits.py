@@ -8,8 +8,9 @@ import torch
 from timm.models.vision_transformer import VisionTransformer
 
 #: `weight_init` names a scheme of timm that scales with the fan-in, and the position embedding starts far above timm's
-#: 0.02: patches of 2 x 2 pixels say little without their position. One seed, 20 epochs, average pooling: 78 % test
-#: accuracy with 0.02, 96 % with 0.5.
+#: 0.02: patches of 2 x 2 pixels say little without their position. Chosen on the validation part, with the demo's
+#: recipe, no regulariser and three seeds: accuracy there grows in every seed from 0.02 over 0.1 and 0.2 to 0.5, in all
+#: by about a fifth of the images, and 1.0 is no better.
 SHAPE: dict[str, Any] = {
     "img_size": 8,
     "patch_size": 2,

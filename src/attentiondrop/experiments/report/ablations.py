@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from ..remarks import ablation_remark, status_counts
+from ..remarks import ablation_remark, origin_remarks, status_counts
 from ..statistics import Difference
 from ..summary import Cell as Place
 from ..summary import GridSummary, Summary
@@ -27,7 +27,9 @@ def ablations(summary: Summary) -> Section | None:
     blocks: list[Block] = [Text(f"{start}The baseline `{baseline.method}` {level} there.")]
     for grid in summary.grids:
         blocks += _heat_map(grid) if len(grid.grid.axes) == 2 else _line(grid)
-    blocks.append(Text(ablation_remark(summary, quote="`")))
+    # Where there is no comparison, nobody else says which runs do not count.
+    lines = [ablation_remark(summary, quote="`"), *([] if summary.rows else origin_remarks(summary))]
+    blocks += map(Text, lines)
     return Section("ablation", "Ablation", blocks)
 
 

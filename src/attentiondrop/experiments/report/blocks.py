@@ -44,7 +44,7 @@ class Cell:
 
     text: str
     code: bool = False
-    #: An interval that excludes zero.
+    #: A difference that remains after Holm's correction.
     marked: bool = False
     #: In words rather than numbers: aligned to the left and never in figures.
     words: bool = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...scores import ReliabilityDiagram
-from ..remarks import INTERVALS
+from ..remarks import INTERVALS, MARK, counts
 from ..summary import Row, Summary
 from .blocks import Block, Cell, Picture, Section, Table, name
 from .chart import Chart, Point
@@ -56,12 +56,13 @@ def _differences(summary: Summary) -> Table:
         ]
         for row in summary.rows[1:]
     ]
-    count = sum(
-        each.interval is not None for row in summary.rows for key, each in row.differences.items() if key != "accuracy"
+    count, excluding, _ = counts(
+        [each for row in summary.rows for key, each in row.differences.items() if key != "accuracy"]
     )
     caption = (
         f"Differences to the baseline, mean over paired seeds [{INTERVALS[summary.interval]}]; lower is better. "
-        f"{count} intervals, of which 1 in 20 excludes zero by chance"
+        f"{excluding} of {count} intervals exclude zero, as 1 in 20 does by chance; {MARK} marks what remains after "
+        f"Holm's correction for all {count}"
     )
     return Table(caption, ["Method", "NLL", "ECE, points", "Brier"], body)
 

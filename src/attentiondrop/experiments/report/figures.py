@@ -17,7 +17,7 @@ def spread(value: Spread | None, digits: int, factor: float = 1) -> str | Cell:
 
 
 def difference(value: Difference | None, digits: int, factor: float = 1) -> str | Cell:
-    """Mean and interval, marked if the interval excludes zero, or a dash."""
+    """Mean and interval, marked if the difference remains after Holm's correction, or a dash."""
     return NOTHING if value is None else Cell(value.times(factor).text(digits), marked=value.marked)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 
+from ..kinds import NAMES
 from ..record import AT_ONCE
 from ..statistics import Spread
 from ..summary import Summary, Trial
@@ -65,12 +66,11 @@ def problems(summary: Summary) -> Section:
     lost = [each for each in summary.outcomes if each.status != "finished"]
     if not lost:
         return Section("failed", "What failed", [Text(f"Nothing: all {len(summary.outcomes)} runs finished.")])
-    parts = {"runs": "final", "tuning": "tuning"}
     body: list[list[str | Cell]] = [
         [
             name(each.method),
             str(each.seed),
-            Cell(parts.get(each.part, each.part), words=True),
+            Cell(NAMES.get(each.part, each.part), words=True),
             Cell(each.status, words=True),
             Cell(each.detail, words=True),
         ]

@@ -86,7 +86,7 @@ def _inside(content: Cell) -> Markup:
         return code(content.text)
     inside = inline(content.text.replace("-", MINUS) if _is_number(content.text) else content.text)
     if content.marked:
-        return join(tag("strong", inside), tag("span", " *", class_="mark", title="the interval excludes zero"))
+        return join(tag("strong", inside), tag("span", " *", class_="mark", title="remains after Holm's correction"))
     return inside
 
 

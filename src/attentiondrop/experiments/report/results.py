@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..remarks import difference_remark, remarks, settings_remarks
+from ..remarks import difference_remark, origin_remarks, remarks
 from ..summary import Row, Summary
 from .blocks import Block, Cell, Notes, Section, Table, Text, name
 from .figures import NOTHING, difference, p_value, spread
@@ -13,7 +13,7 @@ def results(summary: Summary) -> Section | None:
     """The section, None where nothing was compared."""
     if not summary.rows:
         return None
-    lines = [*remarks(summary, quote="`"), *settings_remarks(summary)]
+    lines = [*remarks(summary, quote="`"), *origin_remarks(summary)]
     if summary.comparisons:
         lines.insert(0, difference_remark(summary, quote="`"))
         lines.append("p: of the paired t test, adjusted for the number of methods (Holm).")

@@ -92,19 +92,29 @@ def _outcome(summary: Summary) -> str:
     differences = {row.label: row.difference.times(100) for row in summary.rows if row.difference is not None}
     if not differences:
         return start
-    told = {label: each for label, each in differences.items() if each.marked}
     if summary.comparisons == 0:
         return f"{start} There are no intervals, so no difference can be told from chance."
-    if not told:
+    apart = {label: each for label, each in differences.items() if each.interval and each.interval.excludes_zero}
+    if not apart:
         return f"{start} No difference can be told from chance: every 95 % interval includes zero."
+    after = f"after Holm's correction for {plural(summary.comparisons, 'comparison')}"
+    told = {label: each for label, each in apart.items() if each.marked}
+    only = {label: each for label, each in apart.items() if not each.marked}
+    found = [f"In points, {after}, {_listed(told)}." if told else f"No difference remains {after}."]
+    if only:
+        found.append(f"Only without that correction does a 95 % interval exclude zero: in points, {_listed(only)}.")
+    rest = summary.comparisons - len(apart)
+    if rest:
+        found.append(f"For the other {'one' if rest == 1 else rest}, the interval includes zero.")
+    return " ".join([start, *found])
+
+
+def _listed(told: dict[str, Difference]) -> str:
     found = []
     for word, sign in (("above", 1), ("below", -1)):
         if these := [_told(label, each) for label, each in told.items() if each.mean * sign > 0]:
-            found.append(f"{word} it: {listed(these)}")
-    rest = summary.comparisons - len(told)
-    which = "the other one" if rest == 1 else f"the other {rest}"
-    others = f" For {which}, no difference can be told from chance." if rest else ""
-    return f"{start} With a 95 % interval that excludes zero, in points, {'; '.join(found)}.{others}"
+            found.append(f"{word} the baseline {listed(these)}")
+    return "; ".join(found)
 
 
 def _told(label: str, points: Difference) -> str:
@@ -119,13 +129,6 @@ def _limits(summary: Summary) -> str:
     if 0 < summary.seeds < ENOUGH_SEEDS:
         lines.append(
             f"With {plural(summary.seeds, 'paired seed')}, little can be said: {ENOUGH_SEEDS} or more are needed."
-        )
-    survivors = [row for row in summary.rows if row.difference is not None and row.difference.marked]
-    if summary.comparisons > 1 and survivors:
-        kept = sum(row.holm_p is not None and row.holm_p < 0.05 for row in survivors)
-        lines.append(
-            f"Of {summary.comparisons} such intervals, 1 in 20 excludes zero by chance; "
-            f"{kept} of {len(survivors)} remain after Holm's correction for that."
         )
     lost = sum(each.status in ("diverged", "failed") for row in summary.rows for each in row.outcomes)
     if lost:

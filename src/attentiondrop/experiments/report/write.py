@@ -8,6 +8,7 @@ from pathlib import Path
 from ..files import write_text
 from ..study import read_study
 from ..summarise import summarise
+from ..summary import Summary
 from .content import sections
 from .page import html_page, markdown_page
 from .runs_csv import runs_csv
@@ -27,8 +28,12 @@ def write_report(folder: Path, interval: str = "t") -> ReportPaths:
 
     `interval` is "t" or "bootstrap", see `attentiondrop.experiments.statistics`.
     """
-    summary = summarise(read_study(folder), interval)
-    content = sections(summary)
+    return write_summary(summarise(read_study(folder), interval))
+
+
+def write_summary(summary: Summary) -> ReportPaths:
+    """The same for a study that has been read already."""
+    content, folder = sections(summary), summary.study.folder
     paths = ReportPaths(folder / "report.html", folder / "report.md", folder / "results.csv")
     write_text(paths.html, html_page(summary, content))
     write_text(paths.markdown, markdown_page(summary, content))
