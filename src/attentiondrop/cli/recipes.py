@@ -30,6 +30,7 @@ def add_recipe_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--size", help="of the recipe: demo, small or paper (default: what the recipe says)")
     parser.add_argument(
         "--set",
+        action="extend",
         nargs="+",
         default=[],
         metavar="SETTING=VALUE",
@@ -53,7 +54,9 @@ def add_place_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_tracker_argument(parser: argparse.ArgumentParser) -> None:
     """Who may watch."""
-    parser.add_argument("--track", nargs="+", choices=tuple(_TRACKERS), default=[], help="also log each run there")
+    parser.add_argument(
+        "--track", action="extend", nargs="+", choices=tuple(_TRACKERS), default=[], help="also log each run there"
+    )
 
 
 def read(args: argparse.Namespace) -> tuple[Recipe, Path]:
