@@ -38,12 +38,15 @@ def run(args: argparse.Namespace) -> int:
 
     bar: AbstractContextManager[Any] = nullcontext() if recipes.quiet() else ProgressBar("epochs")
     with bar as listener:
-        from ..experiments.execution import execute
-        from ..experiments.jobs import Job
+        from ..experiments.checking import check_jobs
+        from ..experiments.execution import data_for, execute
+        from ..experiments.jobs import Job, kept_result
         from ..experiments.launching import on_this_machine
         from ..experiments.running import describe
 
         job = Job(on_this_machine(recipe).to_dict(), method.text, seed, str(out), trackers=tuple(args.track))
+        if kept_result(job, data_for(recipe.data).checksums)[0] is None:
+            check_jobs([job])
         if listener is None:
             result = execute(job)
         else:

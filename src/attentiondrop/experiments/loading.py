@@ -57,6 +57,6 @@ def load_run(
     if changed:
         raise ArgumentError(f"data: expected what {folder} was made with, found other {' and '.join(changed)} data")
     model = initial_model(recipe, method, run.request.seed, data).to(device)
-    model.load_state_dict(checkpoint.load_weights(path))
+    checkpoint.load_into(model, path, recipe.model.name)
     applied = Applied(method, model)
     return LoadedRun(run, recipe, method, model.eval(), applied, data.to(device))

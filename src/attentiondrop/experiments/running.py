@@ -15,8 +15,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ..errors import ArgumentError, AttentionDropError
+from .checking import check_jobs
 from .execution import BusyError, execute
 from .jobs import Job, kept_result
+from .orphans import end_with_parent
 from .record import Result
 
 #: Seconds between two looks at how far other processes are.
@@ -61,6 +63,7 @@ def run_jobs(
     bar = _Bar(listener, missing, more)
     if not missing:
         return results
+    check_jobs(missing)
     if where.ray is not None:
         run = _on_ray(missing, where.ray, bar)
     elif where.workers > 1:
@@ -150,6 +153,7 @@ def _in_processes(jobs: Sequence[Job], workers: int, bar: _Bar) -> Iterator[tupl
 
 def _prepare_worker(numbers: Any, workers: int) -> None:
     """Give a worker its share of the cores, and the accelerators in turn."""
+    end_with_parent()
     import torch
 
     # Ctrl-C reaches all processes of a terminal: the parent ends the workers, and one message is enough.
