@@ -29,13 +29,13 @@ def number(name: str, value: Any, minimum: float, maximum: float = math.inf) -> 
     return result
 
 
-def integer(name: str, value: Any, minimum: int = -_LARGEST) -> int:
+def integer(name: str, value: Any, minimum: int | None = None) -> int:
     """`value` as an int of at least `minimum` that 64 bits hold, or an error that names the argument."""
-    result = number(name, value, minimum)
+    result = number(name, value, -math.inf if minimum is None else minimum)
     # As a float, an integer beyond 2^53 would become one of its neighbours.
     exact = int(value) if isinstance(value, int) else int(result)
     if result != exact and not isinstance(value, int):
-        raise bad_argument(name, f"an integer >= {minimum}", value)
+        raise bad_argument(name, "an integer" + ("" if minimum is None else f" >= {minimum}"), value)
     if abs(exact) > _LARGEST:
         raise bad_argument(name, f"an integer of at most {_LARGEST}", value)
     return exact

@@ -19,9 +19,9 @@ HEXADECIMAL = "0x" + "f" * 5000
 
 #: What the file holds -> what the line says after the name of the file.
 FILES: list[tuple[str | bytes, str]] = [
-    (f"training: {{epochs: {HUGE}}}", "training.epochs: expected a number >= 1"),
+    (f"training: {{epochs: {HUGE}}}", "training.epochs: expected a number"),
     (f"training: {{epochs: {ENORMOUS}}}", "expected YAML, but Exceeds the limit"),
-    (f"training: {{epochs: {HEXADECIMAL}}}", "training.epochs: expected a number >= 1, received an int of 20000 bits"),
+    (f"training: {{epochs: {HEXADECIMAL}}}", "training.epochs: expected a number, received an int of 20000 bits"),
     (f"training: {{epochs: -{HEXADECIMAL}}}", "training.epochs: expected"),
     (f"training: {{learning_rate: {HUGE}}}", "training.learning_rate: expected a number"),
     (f"training: {{learning_rate: {HEXADECIMAL}}}", "training.learning_rate: expected a number"),
@@ -136,9 +136,9 @@ def test_a_bad_file_is_one_line_that_names_it(content: str | bytes, message: str
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (f"training.epochs={HUGE}", "training.epochs: expected a number >= 1"),
+        (f"training.epochs={HUGE}", "training.epochs: expected a number"),
         (f"training.epochs={ENORMOUS}", "set training.epochs: expected YAML, but Exceeds the limit"),
-        (f"training.epochs={HEXADECIMAL}", "training.epochs: expected a number >= 1"),
+        (f"training.epochs={HEXADECIMAL}", "training.epochs: expected a number"),
         ("training.epochs=2020-01-01", "training.epochs: expected an integer"),
         ("training.epochs=2020-99-01", "set training.epochs: expected YAML"),
         ("training.epochs=" + "[" * 100_000, "set training.epochs: expected at most 20 levels of nesting"),

@@ -169,7 +169,7 @@ def test_workers_stop_when_the_command_is_killed(tmp_path) -> None:
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()
-    assert gone(workers, seconds=10)
+    assert gone(workers, seconds=30)
 
 
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]

@@ -52,7 +52,7 @@ def _try(recipe: Recipe, text: str, data: Data) -> None:
     try:
         applied = Applied(method, model)
         objective = applied.objective(recipe.training.label_smoothing, recipe.training.consistency_mode)  # type: ignore[arg-type]
-        objective(model, images, labels).backward()  # type: ignore[no-untyped-call]
+        objective(model, images, labels).backward()
         with torch.no_grad():
             model.eval()(images)
     except Exception as error:

@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from .files import DamagedRecordError, replacing
+from .files import DamagedRecordError, damaged, replacing
 
 _TREE = "tree"
 
@@ -32,7 +32,7 @@ def load_weights(path: Path, device: str = "cpu") -> dict[str, Tensor]:
     try:
         return load_file(path, device=device)
     except (SafetensorError, OSError) as error:
-        raise _damaged(path, error) from error
+        raise damaged(path, error) from error
 
 
 def load_into(model: nn.Module, path: Path, name: str) -> None:
@@ -68,7 +68,7 @@ def load_state(path: Path) -> dict[str, Any] | None:
             state: dict[str, Any] = _unpacked(json.loads(file.metadata()[_TREE]), file)
             return state
     except (SafetensorError, OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise _damaged(path, error) from error
+        raise damaged(path, error) from error
 
 
 def _write(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> None:
@@ -111,7 +111,3 @@ def _unpacked(node: dict[str, Any], file: Any) -> Any:
 def _stored(tensor: Tensor) -> Tensor:
     # A copy of its own: safetensors refuses tensors that share memory, as tied weights do.
     return tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
-
-
-def _damaged(path: Path, error: Exception) -> DamagedRecordError:
-    return DamagedRecordError(f"{path} cannot be read: {' '.join(str(error).split())}")

@@ -8,6 +8,7 @@ import math
 import types
 import typing
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from ..errors import ArgumentError, bad_argument
@@ -34,7 +35,7 @@ def build_settings(cls: type[Settings], content: Any, path: str = "") -> Setting
     """
     if not isinstance(content, Mapping):
         raise bad_argument(path or "recipe", "a mapping of settings", content)
-    hints = typing.get_type_hints(cls)
+    hints = _hints(cls)
     names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
     values = {}
     for key, value in content.items():
@@ -47,6 +48,11 @@ def build_settings(cls: type[Settings], content: Any, path: str = "") -> Setting
     except ArgumentError as error:
         named = not path or str(error).startswith(f"{path}.")
         raise (error if named else ArgumentError(f"{path}.{error}")) from None
+
+
+@lru_cache
+def _hints(cls: type[Any]) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
 
 
 def unknown(where: str, name: str, choices: Iterable[str], what: str = "setting") -> ArgumentError:
@@ -84,29 +90,30 @@ def _coerced(hint: Any, value: Any, where: str) -> Any:
     if dataclasses.is_dataclass(kind):
         return build_settings(kind, value, where)  # type: ignore[arg-type]
     origin = typing.get_origin(kind)
-    if origin is tuple and isinstance(value, (list, tuple)):
+    if origin in (tuple, list) and isinstance(value, (list, tuple)):
         item = typing.get_args(kind)[0]
-        return tuple(_coerced(item, one, f"{where}[{index}]") for index, one in enumerate(value))
+        return origin(_coerced(item, one, f"{where}[{index}]") for index, one in enumerate(value))
     if origin is dict and isinstance(value, Mapping):
-        return _plain(value, where)
+        item = typing.get_args(kind)[1]
+        return {key: _coerced(item, one, f"{where}.{key}") for key, one in _plain(value, where).items()}
     if kind is float and isinstance(value, str):
         # YAML reads 1e-3 as a text: its numbers need a point.
         try:
             return float(value)
         except ValueError:
             pass
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+    if kind is float and isinstance(value, (int, float)) and not isinstance(value, bool):
         return number(where, value, -math.inf)
     accepted: Any = {float: float, int: int, str: str, bool: bool}.get(kind, object)
     if kind is typing.Any:
         return value
     if origin is not None or not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
         names = {float: "a number", int: "an integer", str: "a text", bool: "true or false"}
-        expected = names.get(kind, "a list" if origin is tuple else "a mapping")
+        expected = names.get(kind, "a list" if origin in (tuple, list) else "a mapping")
         raise bad_argument(where, expected, value)
     if kind is str:
         check_text(where, value)
-    return value
+    return integer(where, value) if kind is int else value
 
 
 def check_text(where: str, text: str) -> None:
@@ -129,9 +136,7 @@ def _plain(value: Any, where: str, depth: int = 0) -> Any:
     if isinstance(value, str):
         check_text(where, value)
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
-        number(where, value, -math.inf)
-        if isinstance(value, int):
-            integer(where, value)
+        integer(where, value) if isinstance(value, int) else number(where, value, -math.inf)
     elif value is not None and not isinstance(value, bool):
         raise bad_argument(where, "a number, a text, true, false, null, a list or a mapping", value)
     return value

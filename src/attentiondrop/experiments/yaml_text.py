@@ -39,7 +39,7 @@ def read_yaml(text: str, name: str) -> Any:
         raise ArgumentError(f"{name}: expected YAML, but {' '.join(str(error).split())}") from None
 
 
-class _Loader(yaml.SafeLoader):
+class _Loader(yaml.SafeLoader):  # type: ignore[misc]
     """Refuses a key that is given twice: YAML itself keeps the last one without a word."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
