@@ -9,9 +9,9 @@ from .blocks import Block, Cell, Code, Notes, Picture, Section, Table, Text, cel
 
 #: Between single backticks: to Markdown, two or more of them are another sign, which could open a span elsewhere.
 _CODE = re.compile(r"(?<![`\\])(`[^`]+`)(?!`)")
-#: What Markdown could read as the beginning or end of something. An underscore within a word, and brackets that no link
-#: follows, mean nothing to it and stay readable.
-_ACTIVE = re.compile(r"[\\`*~]|(?<![^\W_])_|_(?![^\W_])|\](?=[(\[:])|!(?=\[)")
+#: What Markdown could read as the beginning or end of something. A backslash before a space, an underscore in a word
+#: and brackets that no link follows mean nothing to it and stay readable.
+_ACTIVE = re.compile(r"\\(?=[!-/:-@\[-`{-~]|$)|[`*~]|(?<![^\W_])_|_(?![^\W_])|\](?=[(\[:])|!(?=\[)")
 #: What would make a line a heading, a list or a rule.
 _START = re.compile(r"^(?:#|[-+](?=[\s-]|$)|\d+(?=[.)](?:\s|$)))")
 
