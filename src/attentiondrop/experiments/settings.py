@@ -35,7 +35,7 @@ def build_settings(cls: type[Settings], content: Any, path: str = "") -> Setting
     """
     if not isinstance(content, Mapping):
         raise bad_argument(path or "recipe", "a mapping of settings", content)
-    hints = _hints(cls)
+    hints = _hints(cls)  # type: ignore[arg-type]
     names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
     values = {}
     for key, value in content.items():
