@@ -9,6 +9,9 @@ import sys
 import warnings
 from typing import Any
 
+#: Of a value in a message.
+_LONGEST = 300
+
 
 class AttentionDropError(ValueError):
     """Base of every error of the library."""
@@ -40,7 +43,17 @@ class AttentionDropWarning(UserWarning):
 
 def bad_argument(name: str, expected: str, received: Any) -> ArgumentError:
     """The one wording of "this argument is wrong" in the library."""
-    return ArgumentError(f"{name}: expected {expected}, received {received!r}")
+    return ArgumentError(f"{name}: expected {expected}, received {_shown(received)}")
+
+
+def _shown(value: Any) -> str:
+    """The value on one line of bearable length."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):
+        # Python writes no integers of thousands of digits, and nothing that is nested too deeply.
+        text = f"an {type(value).__name__} of {value.bit_length()} bits" if isinstance(value, int) else str(type(value))
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."
 
 
 _warned: set[str] = set()

@@ -21,6 +21,8 @@ from .specs import Compose, OneOf, Spec
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _TOKEN = re.compile(rf"\s*(?P<token>{_NUMBER}|[-+]?\w+|'[^']*'|\"[^\"]*\"|[()\[\],=+])")
 _NAME = re.compile(r"[A-Za-z_]\w*")
+#: Brackets in one another: each is a call of the reader.
+_DEEPEST = 50
 
 
 def parse(text: str) -> Spec:
@@ -75,6 +77,12 @@ class _Reader:
 
     def __init__(self, text: str) -> None:
         self.text = text
+        self.position = 0
+        depth = 0
+        for self.position, character in enumerate(text):
+            depth += (character in "([") - (character in ")]")
+            if depth > _DEEPEST:
+                raise self.error(f"expected at most {_DEEPEST} brackets in one another")
         self.position = 0
 
     def _match(self) -> tuple[str | None, int]:

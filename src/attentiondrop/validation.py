@@ -7,6 +7,9 @@ from typing import Any
 
 from .errors import bad_argument
 
+#: Of integers: torch and NumPy have no larger ones.
+_LARGEST = 2**63 - 1
+
 
 def number(name: str, value: Any, minimum: float, maximum: float = math.inf) -> float:
     """`value` as a finite float within the limits, or an error that names the argument."""
@@ -17,18 +20,25 @@ def number(name: str, value: Any, minimum: float, maximum: float = math.inf) -> 
     plain = value.item() if getattr(value, "ndim", None) == 0 and hasattr(value, "item") else value
     if isinstance(plain, bool) or not isinstance(plain, int | float):
         raise bad_argument(name, expected, value)
-    result = float(plain)
+    try:
+        result = float(plain)
+    except OverflowError:
+        raise bad_argument(name, expected, value) from None
     if not math.isfinite(result) or not minimum <= result <= maximum:
         raise bad_argument(name, expected, value)
     return result
 
 
-def integer(name: str, value: Any, minimum: int) -> int:
-    """`value` as an int of at least `minimum`, or an error that names the argument."""
-    result = number(name, value, minimum)
-    if result != int(result):
-        raise bad_argument(name, f"an integer >= {minimum}", value)
-    return int(result)
+def integer(name: str, value: Any, minimum: int | None = None) -> int:
+    """`value` as an int of at least `minimum` that 64 bits hold, or an error that names the argument."""
+    result = number(name, value, -math.inf if minimum is None else minimum)
+    # As a float, an integer beyond 2^53 would become one of its neighbours.
+    exact = int(value) if isinstance(value, int) else int(result)
+    if result != exact and not isinstance(value, int):
+        raise bad_argument(name, "an integer" + ("" if minimum is None else f" >= {minimum}"), value)
+    if abs(exact) > _LARGEST:
+        raise bad_argument(name, f"an integer of at most {_LARGEST}", value)
+    return exact
 
 
 def one_of(name: str, value: Any, choices: tuple[str, ...]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from attentiondrop import AttentionDropError
 from attentiondrop.bench import environment as environment_module
 from attentiondrop.bench.environment import Environment, source_commit
 from attentiondrop.bench.environment import environment as look
@@ -124,3 +125,20 @@ def test_the_commit_of_the_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert source_commit(package) == f"{clean}+dirty"
     monkeypatch.setattr(environment_module.shutil, "which", lambda name: None)
     assert source_commit(package) == "unknown"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"row,kind,status,length,step_ms,extra_mib\na,ours,timed,128,1.5,2\nb,ours,timed,25",
+        b"row,kind,status,length,step_ms,extra_mib\na,ours,timed,128,fast,2\n",
+        b"row,kind,status,length,step_ms,extra_mib\na,ours,timed,128,nan,2\n",
+        b"row,kind,status,length,step_ms,extra_mib\na,ours,timed,128,1,2,3,4\n",
+        b"row,kind,status,length,step_ms,extra_mib\n\xff\xfe\n",
+    ],
+)
+def test_a_file_that_was_cut_off_or_changed_is_one_line(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "timings.csv"
+    path.write_bytes(content)
+    with pytest.raises(AttentionDropError, match=r"timings\.csv: line \d cannot be read"):
+        draw(path)

@@ -203,10 +203,10 @@ def test_compare_ablate_report_and_evaluate(
 def test_a_run_that_fails_ends_with_status_2_and_the_others_go_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    settings = ["data.limit=32", "training.epochs=1", "training.batch_size=16", "model.arguments={num_heads: 3}"]
+    settings = ["data.limit=32", "training.epochs=1", "training.batch_size=64", "training.accumulate=64"]
     assert main(["train", "--set", *settings, "--out", str(tmp_path)]) == 2
     out = capsys.readouterr().out
-    assert "none, seed 0: failed: model: vit_digits cannot be built with" in out
+    assert "none, seed 0: failed: training.accumulate: expected parts that divide 32 images evenly" in out
 
 
 @pytest.mark.parametrize("arguments", [["--vary", "p=0.1"], ["--method", "hard"], ["--method", "hard", "--vary", "p"]])

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from attentiondrop import AttentionDropError
+from attentiondrop.experiments import running
 from attentiondrop.experiments.compare import compare
 from attentiondrop.experiments.record import EPOCHS, RESULT, STATE, read_run
 from attentiondrop.experiments.running import Where
@@ -89,6 +90,86 @@ def test_workers_find_what_one_process_finds(alone, tiny, listener, tmp_path) ->
     assert outcomes(tmp_path / "workers", METHODS, 2) == alone
     assert listener.done[-1] == 2 * 3 * 2
     assert sum("accuracy" in line for line in listener.lines) >= 6
+
+
+def children(process: int) -> set[int]:
+    """Those that run Python, without the one that multiprocessing starts to clean up; Linux only."""
+    return {
+        int(text)
+        for text in Path(f"/proc/{process}/task/{process}/children").read_text().split()
+        if b"resource_tracker" not in Path(f"/proc/{text}/cmdline").read_bytes()
+    }
+
+
+def lives(process: int) -> bool:
+    try:
+        # A process that ended and that nobody has asked about yet is a zombie.
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def gone(processes: set[int], seconds: float) -> bool:
+    """Whether all end within so many seconds; those that do not are ended here."""
+    limit = time.monotonic() + seconds
+    while left := [process for process in processes if lives(process)]:
+        if time.monotonic() > limit:
+            for process in left:
+                os.kill(process, signal.SIGKILL)
+            return False
+        time.sleep(0.02)
+    return True
+
+
+linux = pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="looks for processes in /proc")
+
+ORPHAN = """
+import multiprocessing, sys, time
+from attentiondrop.experiments.orphans import end_with_parent
+def work(): end_with_parent(); print(multiprocessing.current_process().pid, flush=True); time.sleep(600)
+if __name__ == "__main__":
+    multiprocessing.get_context("spawn").Process(target=work).start()
+"""
+
+
+@linux
+def test_a_process_ends_with_its_parent(tmp_path) -> None:
+    (tmp_path / "orphan.py").write_text(ORPHAN)
+    parent = subprocess.Popen([sys.executable, str(tmp_path / "orphan.py")], stdout=subprocess.PIPE, text=True)
+    worker = int(parent.stdout.readline())
+    assert lives(worker)
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    parent.stdout.close()  # without waiting for its end, which a worker that goes on would keep open
+    assert gone({worker}, seconds=5)
+
+
+def test_every_worker_watches_its_parent(monkeypatch) -> None:
+    called = []
+    monkeypatch.setattr(running, "end_with_parent", lambda: called.append("watches"))
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    monkeypatch.setattr("torch.set_num_threads", lambda _: None)
+    running._prepare_worker(iter(()), 2)
+    assert called == ["watches"]
+
+
+@linux
+@pytest.mark.slow
+def test_workers_stop_when_the_command_is_killed(tmp_path) -> None:
+    study = command("compare", "digits", "--methods", "none", "hard", "--seeds", "1", "--workers", "2", out=tmp_path)
+    study[study.index("training.epochs=2")] = "training.epochs=100000"
+    process = subprocess.Popen(study, env=ONE_THREAD, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    try:
+        limit = time.monotonic() + 120
+        while len(list(tmp_path.rglob(EPOCHS))) < 2 and time.monotonic() < limit:
+            assert process.poll() is None
+            time.sleep(0.05)
+        workers = children(process.pid)
+        assert len(workers) == 2
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert gone(workers, seconds=30)
 
 
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]

@@ -89,7 +89,7 @@ def test_extending(tmp_path: Path) -> None:
         (["evaluation.pgd_epsilons=[-1]"], "evaluation.pgd_epsilons[0]: expected a number >= 0"),
         (["tuning.trials=-1"], "tuning.trials: expected a number >= 0, received -1"),
         (["training.epochs"], "set: expected SECTION.SETTING=VALUE"),
-        (["training.epochs=[1"], "training.epochs=[1: expected YAML, but"),
+        (["training.epochs=[1"], "set training.epochs: expected YAML, but"),
     ],
 )
 def test_wrong_settings_are_refused(changes: list[str], message: str) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ..errors import bad_argument
+from ..errors import AttentionDropError, bad_argument
 
 TIMED, FAILED, SKIPPED = "timed", "FAILED CHECK", "cannot run"
 
@@ -155,13 +156,24 @@ def append_csv(path: Path, outcomes: Sequence[Outcome], constants: Mapping[str, 
 
 
 def read_csv(path: Path) -> list[dict[str, str]]:
-    """The lines of a file of attention timings."""
-    with path.open(encoding="utf-8", newline="") as file:
-        reader = csv.DictReader(file)
-        needed = {"row", "kind", "status", "length", "step_ms", "extra_mib"}
-        if missing := sorted(needed - set(reader.fieldnames or ())):
-            raise bad_argument("csv", f"a file of attention timings with columns {', '.join(missing)}", path.name)
-        return list(reader)
+    """The lines of a file of attention timings; one that was cut off or changed is an error that names its line."""
+    needed = {"row", "kind", "status", "length", "step_ms", "extra_mib"}
+    lines: list[dict[str, str]] = []
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            reader = csv.DictReader(file)
+            if missing := sorted(needed - set(reader.fieldnames or ())):
+                raise bad_argument("csv", f"a file of attention timings with columns {', '.join(missing)}", path.name)
+            for line in reader:
+                lines.append(line)
+                numbers = [float(line[name] or 0) for name in ("length", "step_ms", "extra_mib")]
+                if None in line or None in line.values() or not all(map(math.isfinite, numbers)):
+                    raise ValueError("it is cut off or changed")
+    except (ValueError, TypeError, csv.Error) as error:
+        if isinstance(error, AttentionDropError):
+            raise
+        raise AttentionDropError(f"csv {path}: line {len(lines) + 1} cannot be read: {error}") from error
+    return lines
 
 
 def failed(outcomes: Iterable[Outcome]) -> bool:

@@ -24,7 +24,12 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     recipes.add_recipe_arguments(parser)
     parser.add_argument("--method", help="what is varied, such as hard or blur (default: what the recipe says)")
     parser.add_argument(
-        "--vary", nargs="+", default=[], metavar="FIELD=A,B,...", help="one or two settings, such as p=0.05,0.1 k=3,5"
+        "--vary",
+        action="extend",
+        nargs="+",
+        default=[],
+        metavar="FIELD=A,B,...",
+        help="one or two settings, such as p=0.05,0.1 k=3,5",
     )
     recipes.add_study_arguments(parser)
     return parser
@@ -64,7 +69,7 @@ def _grids(args: argparse.Namespace) -> dict[str, Any]:
         field, equals, values = text.partition("=")
         if not equals or not values:
             raise bad_argument("vary", "FIELD=A,B,... such as p=0.05,0.1", text)
-        axes[field] = [
+        axes.setdefault(field, []).extend(
             read_call(f"{args.method.partition('(')[0]}({field}={value})")[1][field] for value in values.split(",")
-        ]
+        )
     return {args.method: axes}

@@ -33,7 +33,9 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     )
     kinds = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
     attention = _kind(kinds, "attention", _attention, "attention alone: forward, backward, memory, ratios")
-    attention.add_argument("--shape", nargs="+", metavar="B,H,N,D[,causal][,HK]", help="(default: see the docs)")
+    attention.add_argument(
+        "--shape", action="extend", nargs="+", metavar="B,H,N,D[,causal][,HK]", help="(default: see the docs)"
+    )
     _timing(attention, seconds=1.5)
     _kernels(attention)
     length = _kind(kinds, "length", _length, "attention at growing lengths, with pictures of time and memory")
@@ -46,6 +48,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     vit.add_argument("--batch", type=_count, help="(default: 256, on a CPU 4)")
     vit.add_argument(
         "--modes",
+        action="extend",
         nargs="+",
         choices=("eager", "blocks", "compiled"),
         help="as written, each block compiled, the model compiled as a whole, which takes minutes "
@@ -197,7 +200,9 @@ def _kind(kinds: Subparsers, name: str, function: Any, text: str) -> argparse.Ar
 
 
 def _timing(parser: argparse.ArgumentParser, seconds: float) -> None:
-    parser.add_argument("--rows", nargs="+", metavar="PATTERN", help="shell patterns of row names, such as 'SDPA*'")
+    parser.add_argument(
+        "--rows", action="extend", nargs="+", metavar="PATTERN", help="shell patterns of row names, such as 'SDPA*'"
+    )
     parser.add_argument("--device", choices=("cuda", "cpu"), help="(default: cuda where there is one)")
     choices = ("bfloat16", "float16", "float32")
     parser.add_argument("--dtype", choices=choices, help="(default: bfloat16 on a GPU, float32 on a CPU)")

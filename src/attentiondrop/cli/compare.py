@@ -25,6 +25,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     recipes.add_recipe_arguments(parser)
     parser.add_argument(
         "--methods",
+        action="extend",
         nargs="+",
         metavar="METHOD",
         help="none, dropout(p=0.1), dropconnect, r-drop, or specs such as 'hard(p=0.1,k=5)' and 'blur(sigma_max=0.5)', "

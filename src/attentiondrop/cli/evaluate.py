@@ -23,7 +23,9 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     )
     parser.add_argument("folder", type=Path, metavar="RUN", help="the folder of a run")
     parser.add_argument("--weights", choices=("best", "last"), default="best", help="(default: %(default)s)")
-    parser.add_argument("--epsilon", nargs="+", type=_fraction, default=[], help="sizes of attack, such as 8/255")
+    parser.add_argument(
+        "--epsilon", action="extend", nargs="+", type=_fraction, default=[], help="sizes of attack, such as 8/255"
+    )
     parser.add_argument("--norm", choices=("linf", "l2"), default="linf", help="of the attack (default: %(default)s)")
     parser.add_argument("--steps", type=recipes.positive, default=20, help="of the attack (default: %(default)s)")
     parser.add_argument("--restarts", type=recipes.positive, default=1, help="of the attack (default: %(default)s)")

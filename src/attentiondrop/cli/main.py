@@ -13,6 +13,9 @@ from ..errors import AttentionDropError
 from . import ablate, bench, certify, compare, evaluate, info, report, show, train, variance
 from .extras import MissingExtraError
 
+#: Of the line that says what is wrong; it may repeat what was typed.
+_LONGEST = 1000
+
 COMMANDS = (compare, train, evaluate, ablate, report, certify, variance, bench, show, info)
 
 
@@ -38,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader (head, less) has seen enough. Python would complain once more when it closes the stream.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except (AttentionDropError, OSError) as error:
+    except (AttentionDropError, OSError, MemoryError) as error:
         if args.traceback:
             traceback.print_exc()
         else:
@@ -61,8 +64,10 @@ def _parser() -> argparse.ArgumentParser:
 
 def _complain(command: str, error: Exception) -> None:
     """Say in one line what is wrong."""
-    message = " ".join(str(error).split())
+    message = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, OSError) and error.strerror:
         message = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    if len(message) > _LONGEST:
+        message = f"{message[:_LONGEST]} ..."
     separator = " " if isinstance(error, MissingExtraError) else ": "
     print(f"attentiondrop {command}{separator}{message}", file=sys.stderr)

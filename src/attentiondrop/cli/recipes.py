@@ -30,6 +30,7 @@ def add_recipe_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--size", help="of the recipe: demo, small or paper (default: what the recipe says)")
     parser.add_argument(
         "--set",
+        action="extend",
         nargs="+",
         default=[],
         metavar="SETTING=VALUE",
@@ -56,7 +57,9 @@ def add_place_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_tracker_argument(parser: argparse.ArgumentParser) -> None:
     """Who may watch."""
-    parser.add_argument("--track", nargs="+", choices=tuple(_TRACKERS), default=[], help="also log each run there")
+    parser.add_argument(
+        "--track", action="extend", nargs="+", choices=tuple(_TRACKERS), default=[], help="also log each run there"
+    )
 
 
 def read(args: argparse.Namespace) -> tuple[Recipe, Path]:
@@ -66,7 +69,8 @@ def read(args: argparse.Namespace) -> tuple[Recipe, Path]:
     from ..experiments.files import make_writable
     from ..experiments.recipes import read_recipe
 
-    recipe = read_recipe(args.recipe, args.size, args.set)
+    seeds = [] if getattr(args, "seeds", None) is None else [f"seeds={args.seeds}"]
+    recipe = read_recipe(args.recipe, args.size, [*args.set, *seeds])
     if recipe.data.name in _DATA:
         require([_DATA[recipe.data.name]], extra="experiments")
     out: Path = args.out or Path("runs") / "-".join(filter(None, (recipe.name, recipe.size)))
@@ -93,7 +97,9 @@ def where(args: argparse.Namespace) -> Where:
 def command_line() -> str:
     """The command as it was given, for people who want to run it again; paths of this machine stay out."""
     home = str(Path.home())
-    return shlex.join(["attentiondrop", *(part.replace(home, "~") for part in sys.argv[1:])])
+    typed = [part.replace(home, "~") for part in sys.argv[1:]]
+    # A path may hold bytes that are no text, which a report cannot hold.
+    return shlex.join(["attentiondrop", *typed]).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def positive(text: str) -> int:

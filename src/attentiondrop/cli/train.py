@@ -38,13 +38,16 @@ def run(args: argparse.Namespace) -> int:
 
     bar: AbstractContextManager[Any] = nullcontext() if recipes.quiet() else ProgressBar("epochs")
     with bar as listener:
-        from ..experiments.execution import execute
-        from ..experiments.jobs import Job
+        from ..experiments.checking import check_jobs
+        from ..experiments.execution import data_for, execute
+        from ..experiments.jobs import Job, standing
         from ..experiments.launching import on_this_machine
         from ..experiments.running import describe
 
         content, trackers = on_this_machine(recipe).to_dict(), tuple(args.track)
         job = Job(content, method.text, seed, str(out), trackers=trackers, overwrite=args.overwrite)
+        if standing(job, data_for(recipe.data).checksums).todo == "train":
+            check_jobs([job])
         if listener is None:
             result = execute(job)
         else:

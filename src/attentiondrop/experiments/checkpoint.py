@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
-from .files import DamagedRecordError, replacing
+from .files import DamagedRecordError, damaged, replacing
 
 _TREE = "tree"
 
@@ -32,7 +32,24 @@ def load_weights(path: Path, device: str = "cpu") -> dict[str, Tensor]:
     try:
         return load_file(path, device=device)
     except (SafetensorError, OSError) as error:
-        raise _damaged(path, error) from error
+        raise damaged(path, error) from error
+
+
+def load_into(model: nn.Module, path: Path, name: str) -> None:
+    """Read the weights of `model`, which people call `name`; those of another model are refused in one line."""
+    weights, own = load_weights(path), model.state_dict()
+    missing = [key for key in own if key not in weights]
+    unknown = [key for key in weights if key not in own]
+    shapes = {key: (list(own[key].shape), list(weights[key].shape)) for key in own if key in weights}
+    shapes = {key: (expected, found) for key, (expected, found) in shapes.items() if expected != found}
+    if missing or unknown or shapes:
+        examples = [f"{missing[0]} is missing"] if missing else [f"{unknown[0]} is unknown"] if unknown else []
+        examples += [f"{key} has {found} for {expected}" for key, (expected, found) in list(shapes.items())[:1]]
+        raise DamagedRecordError(
+            f"{path} does not hold the weights of {name}: of its {len(own)} tensors {len(missing)} are missing and "
+            f"{len(shapes)} have another shape, and {len(unknown)} others are there ({', '.join(examples)})"
+        )
+    model.load_state_dict(weights)
 
 
 def save_state(path: Path, state: Mapping[str, Any]) -> None:
@@ -50,8 +67,8 @@ def load_state(path: Path) -> dict[str, Any] | None:
         with safe_open(path, framework="pt") as file:
             state: dict[str, Any] = _unpacked(json.loads(file.metadata()[_TREE]), file)
             return state
-    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
-        raise _damaged(path, error) from error
+    except (SafetensorError, OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise damaged(path, error) from error
 
 
 def _write(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> None:
@@ -94,7 +111,3 @@ def _unpacked(node: dict[str, Any], file: Any) -> Any:
 def _stored(tensor: Tensor) -> Tensor:
     # A copy of its own: safetensors refuses tensors that share memory, as tied weights do.
     return tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
-
-
-def _damaged(path: Path, error: Exception) -> DamagedRecordError:
-    return DamagedRecordError(f"{path} cannot be read: {' '.join(str(error).split())}")

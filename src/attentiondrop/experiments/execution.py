@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from functools import lru_cache
 
 import torch
+from accelerate import PartialState
 from filelock import FileLock, Timeout
 
 from ..errors import AttentionDropError
@@ -18,10 +19,12 @@ from .data import load_data
 from .data.dataset import Data
 from .data.settings import DataSettings
 from .environment import continued, environment
+from .failures import in_words, is_lack_of_space
 from .files import DamagedRecordError, write_text
 from .jobs import LOCK, Job, Standing, check_erasing, clear, standing
 from .judging import score_again, scores_of
 from .launching import device_of, is_main_process
+from .leftovers import forget_progress, remove_temporary
 from .loop import Training
 from .methods import read_method
 from .record import RESULT, STATE, TRACEBACK, Epoch, Result, read_run, write_request, write_result
@@ -30,11 +33,6 @@ from .tracking import Trackers
 
 OnEpoch = Callable[[int], None]
 Say = Callable[[str], None]
-
-_OUT_OF_MEMORY = (
-    "out of memory: make training.batch_size smaller, split batches with training.accumulate, or set "
-    "training.precision=bfloat16 or model.checkpoint_activations=true"
-)
 
 
 class BusyError(AttentionDropError):
@@ -52,7 +50,8 @@ def execute(job: Job, on_epoch: OnEpoch = lambda done: None, say: Say = lambda l
 
     A finished run whose evaluation alone has changed is scored again from its weights. One of another recipe is erased
     only if the job says so; else `WouldEraseError`. The test part is given to final jobs only.
-    A method that cannot be trained, or lack of memory, makes a `failed` result; lack of disk space is raised.
+    Whatever goes wrong while it trains makes a `failed` result, with the traceback in its folder; lack of disk space
+    is raised, since nothing else could be recorded either.
 
     Args:
         job: what to run.
@@ -65,6 +64,7 @@ def execute(job: Job, on_epoch: OnEpoch = lambda done: None, say: Say = lambda l
         with ExitStack() as stack:
             if is_main_process():
                 stack.enter_context(FileLock(job.folder / LOCK, blocking=wait))
+                remove_temporary(job.folder)
             stack.enter_context(own_generators())
             return _execute(job, on_epoch, say)
     except Timeout:
@@ -87,17 +87,15 @@ def _execute(job: Job, on_epoch: OnEpoch, say: Say) -> Result:
         if found.todo == "score" and found.run is not None:
             result = score_again(job, found.run, data)
         else:
-            result = _train_and_test(job, data, on_epoch, say)
-    except (torch.OutOfMemoryError, MemoryError):
-        result = _failed(job, _OUT_OF_MEMORY, start)
-    except DamagedRecordError:
-        raise
-    except (AttentionDropError, RuntimeError) as error:
-        text = " ".join(str(error).split())
-        result = _failed(job, _OUT_OF_MEMORY if "allocate memory" in text else text, start)
-    # Scores that could not be made again leave those that are there, and the run finished.
-    if is_main_process() and not (found.todo == "score" and result.status == "failed"):
+            result = _train_from_sound_files(job, data, on_epoch, say)
         _finish(job, result)
+    except Exception as error:
+        if is_lack_of_space(error):
+            raise
+        result = _failed(job, in_words(error), start)
+        # Scores that could not be made again leave those that are there, and the run finished.
+        if found.todo != "score":
+            _finish(job, result)
     return result
 
 
@@ -115,12 +113,26 @@ def _begin(job: Job, found: Standing, data: Data) -> None:
 
 def _finish(job: Job, result: Result) -> None:
     """Record the result, and remove what nobody needs any more."""
+    if not is_main_process():
+        return
     write_result(job.folder, result)
     if result.status != "failed":
         (job.folder / STATE).unlink(missing_ok=True)
     if not job.keep_weights:
         for path in job.folder.glob("*.safetensors"):
             path.unlink()
+
+
+def _train_from_sound_files(job: Job, data: Data, on_epoch: OnEpoch, say: Say) -> Result:
+    """Train and test; a run whose weights or state turn out to be damaged says so and begins with its first epoch."""
+    try:
+        return _train_and_test(job, data, on_epoch, say)
+    except DamagedRecordError as error:
+        say(f"{job.label}: starts again, since {error}")
+    if is_main_process():
+        forget_progress(job.folder)
+    PartialState().wait_for_everyone()
+    return _train_and_test(job, data, on_epoch, say)
 
 
 def _train_and_test(job: Job, data: Data, on_epoch: OnEpoch, say: Say) -> Result:
@@ -130,7 +142,8 @@ def _train_and_test(job: Job, data: Data, on_epoch: OnEpoch, say: Say) -> Result
         torch.cuda.reset_peak_memory_stats()
     training = Training(recipe, method, job.seed, data, job.folder)
     accelerator = training.accelerator
-    _resume(training, job, say)
+    if training.resume():
+        say(f"{job.label}: goes on after epoch {training.done}")
     on_epoch(training.done)
     with Trackers(job, accelerator.is_main_process) as trackers:
 
@@ -157,19 +170,6 @@ def _train_and_test(job: Job, data: Data, on_epoch: OnEpoch, say: Say) -> Result
         result = dataclasses.replace(result, seconds=time.perf_counter() - start)
         trackers.result(result)
         return result
-
-
-def _resume(training: Training, job: Job, say: Say) -> None:
-    try:
-        done = training.resume()
-    except DamagedRecordError as error:
-        say(f"{job.label}: starts again, since {error}")
-        if training.accelerator.is_main_process:
-            (job.folder / STATE).unlink(missing_ok=True)
-        training.accelerator.wait_for_everyone()
-        done = training.resume()
-    if done:
-        say(f"{job.label}: goes on after epoch {done}")
 
 
 def _throughput(epochs: Sequence[Epoch]) -> float | None:

@@ -17,6 +17,11 @@ class DamagedRecordError(AttentionDropError):
     """A file that is there but cannot be read."""
 
 
+def damaged(path: Path, error: Exception) -> DamagedRecordError:
+    """The one wording of "this file is broken", in one line."""
+    return DamagedRecordError(f"{path} cannot be read: {' '.join(str(error).split()) or type(error).__name__}")
+
+
 def make_writable(folder: Path) -> None:
     """Create `folder` if need be, and make sure before any training that results can be written into it."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -82,5 +87,5 @@ def _read(path: Path, parse: Callable[[str], Any]) -> Any | None:
         return parse(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    except (ValueError, UnicodeDecodeError) as error:
-        raise DamagedRecordError(f"{path} cannot be read: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise damaged(path, error) from error

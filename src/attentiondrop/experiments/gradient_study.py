@@ -99,7 +99,10 @@ def variance_of_run(
     smoothing = run.method.label_smoothing or training.label_smoothing
     found: list[tuple[int, GradientVariance]] = []
     for index, epoch in enumerate((0, *paths)):
-        run.model.load_state_dict(checkpoint.load_weights(paths[epoch]) if epoch else _initial(run))
+        if epoch:
+            checkpoint.load_into(run.model, paths[epoch], run.recipe.model.name)
+        else:
+            run.model.load_state_dict(_initial(run))
         found.append(
             (
                 epoch,

@@ -24,7 +24,7 @@ def scores_of(job: Job, data: Data, epochs: Sequence[Epoch], accelerator: Accele
     recipe, checksums = job.settings(), data.checksums
     # A new model with the stored weights, in float32: what `evaluate` finds later.
     model = initial_model(recipe, read_method(job.method), job.seed, data).to(accelerator.device)
-    model.load_state_dict(checkpoint.load_weights(job.weights))
+    checkpoint.load_into(model, job.weights, recipe.model.name)
     held_out = data.having(*(part for part in data.counts if part != "train")).to(accelerator.device)
     return {
         "best_epoch": best_epoch(epochs) if job.weights.name == BEST else len(epochs),

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from torch import nn
 
-from ..errors import ArgumentError, bad_argument
+from ..errors import ArgumentError, AttentionDropError, bad_argument
 from . import checkpoint
 from .applying import Applied
 from .data import load_data
 from .data.dataset import Data
+from .files import damaged
 from .loop import initial_model
 from .methods import Method, read_method
 from .recipe import Recipe
-from .record import BEST, LAST, Run, read_run
+from .record import BEST, LAST, REQUEST, Run, read_run
 from .settings import build_settings
 
 
@@ -50,13 +52,17 @@ def load_run(
     if run.result is None or not path.exists():
         why = "the run is not finished" if run.result is None else f"the run has no {path.name}"
         raise bad_argument("run", "one that is finished and has its weights", f"{folder}, where {why}")
-    recipe = build_settings(Recipe, run.request.recipe | {"data": run.request.recipe["data"] | {"root": root}})
-    method = read_method(run.request.method)
+    try:
+        recipe = build_settings(Recipe, run.request.recipe)
+        method = read_method(run.request.method)
+    except AttentionDropError as error:
+        raise damaged(folder / REQUEST, error) from error
+    recipe = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, root=root))
     data = load_data(recipe.data)
     changed = [part for part, checksum in run.request.checksums.items() if data.checksums.get(part) != checksum]
     if changed:
         raise ArgumentError(f"data: expected what {folder} was made with, found other {' and '.join(changed)} data")
     model = initial_model(recipe, method, run.request.seed, data).to(device)
-    model.load_state_dict(checkpoint.load_weights(path))
+    checkpoint.load_into(model, path, recipe.model.name)
     applied = Applied(method, model)
     return LoadedRun(run, recipe, method, model.eval(), applied, data.to(device))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate.utils import gather_object
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
@@ -22,7 +23,8 @@ from ..scores import Scores
 from . import checkpoint
 from .applying import Applied
 from .data.dataset import Data
-from .files import write_text
+from .failures import in_words, is_lack_of_memory
+from .files import DamagedRecordError, write_text
 from .launching import make_accelerator
 from .methods import Method
 from .models.building import build_model
@@ -105,21 +107,44 @@ class Training:
         self.done = 0
 
     def resume(self) -> int:
-        """Go on from the stored state, if there is one; returns the epochs that are done."""
-        state = checkpoint.load_state(self.folder / STATE)
+        """Go on from the stored state, if there is one; returns the epochs that are done.
+
+        A state that cannot be used raises `DamagedRecordError` in every process; this object is of no use then.
+        """
+        state, lines = self._stored()
         if state is not None:
-            load_full_state(self.accelerator, self.model, self.optimizer, state)
-            self.applied.load_state_dict(state["applied"])
-            if self.ema is not None:
-                self.ema.load_state_dict(state["ema"])
-            self.best, self.done = Best(**state["best"]), state["epoch"]
+            try:
+                load_full_state(self.accelerator, self.model, self.optimizer, state)
+                self.applied.load_state_dict(state["applied"])
+                if self.ema is not None:
+                    self.ema.load_state_dict(state["ema"])
+                self.best, self.done = Best(**state["best"]), state["epoch"]
+            except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+                if is_lack_of_memory(error):
+                    raise
+                reason = f"{self.folder / STATE} does not belong to this run: {in_words(error)}"
+                raise DamagedRecordError(reason) from error
         if self.accelerator.is_main_process:
             # A crash between writing an epoch and its state leaves lines that will be written again.
-            path = self.folder / EPOCHS
-            lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
-            write_text(path, "".join(lines[: self.done]))
+            write_text(self.folder / EPOCHS, "".join(lines[: self.done]))
         self.accelerator.wait_for_everyone()
         return self.done
+
+    def _stored(self) -> tuple[dict[str, Any] | None, list[str]]:
+        """The state and the lines of all epochs, as every process finds them: one that cannot read them stops all."""
+        state, lines, damage = None, list[str](), None
+        path = self.folder / EPOCHS
+        try:
+            state = checkpoint.load_state(self.folder / STATE)
+            lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
+            if state is not None and not (isinstance(state.get("epoch"), int) and 0 < state["epoch"] <= len(lines)):
+                damage = f"{path} has {len(lines)} lines, but the state is of epoch {state.get('epoch')}"
+        except (DamagedRecordError, UnicodeDecodeError) as error:
+            damage = str(error)
+        found = gather_object([damage]) if self.accelerator.num_processes > 1 else [damage]
+        if reason := next(filter(None, found), None):
+            raise DamagedRecordError(reason)
+        return state, lines
 
     def run(self, on_epoch: Callable[[Epoch], None]) -> list[Epoch]:
         """Train the epochs that are left. Ends early when the loss stops being a number."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +11,10 @@ from ..errors import bad_argument
 from ..validation import integer, number, one_of
 from .data.settings import DataSettings
 from .identity import recorded
+
+#: What can be a folder and stays where it is put.
+_FOLDER = re.compile(r"\w[\w .+-]{0,99}")
+_MOST_SEEDS = 10_000
 
 
 @dataclass(frozen=True)
@@ -157,7 +162,14 @@ class Recipe:
     seeds: int = 3
 
     def __post_init__(self) -> None:
-        integer("seeds", self.seeds, minimum=1)
+        if integer("seeds", self.seeds, minimum=1) > _MOST_SEEDS:
+            raise bad_argument("seeds", f"an integer of at most {_MOST_SEEDS}", self.seeds)
+        # Both name the folder of the results, which must not lead elsewhere.
+        for name, text in (("name", self.name), ("size", self.size)):
+            if not _FOLDER.fullmatch(text) and (text or name == "name"):
+                raise bad_argument(
+                    name, "a name of at most 100 letters, digits, spaces and . _ + -, a letter or digit first", text
+                )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types."""

@@ -7,15 +7,17 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from ..errors import ArgumentError, bad_argument
+from ..errors import ArgumentError, AttentionDropError, bad_argument
+from .methods import read_methods
 from .recipe import Recipe
-from .settings import build_settings, merged, unknown
+from .settings import build_settings, check_text, merged, unknown
+from .tuning import check_grids
+from .yaml_text import read_yaml, read_yaml_file
 
 #: Where the shipped recipes lie.
 SHIPPED = files("attentiondrop") / "recipes"
 SIZES = "sizes"
+DEFAULT_SIZE = "default_size"
 EXTENDS = "extends"
 _SUFFIXES = (".yaml", ".yml")
 
@@ -36,39 +38,71 @@ def read_recipe(name: str, size: str | None = None, changes: Iterable[str] = ())
     >>> recipe.model.name, recipe.training.batch_size, recipe.training.epochs
     ('vit_base_patch16_224', 256, 1)
     """
-    content = _content(name)
-    sizes = content.pop(SIZES, None) or {}
-    default = content.pop("default_size", next(iter(sizes), None))
-    chosen = default if size is None else size
-    if chosen is not None:
-        if chosen not in sizes:
-            raise unknown(f"size {chosen!r} of {name}", chosen, sizes, "size")
-        content = merged(content, sizes[chosen] or {})
+    content, chosen = _in_size(_content(name), name, size)
     content = {"name": Path(name).stem, "size": chosen or "", **content}
+    changed = content
     for change in changes:
-        content = merged(content, _change(change))
-    return build_settings(Recipe, content)
+        changed = merged(changed, _change(change))
+    try:
+        return _built(changed)
+    except ArgumentError:
+        try:
+            _built(content)
+        except ArgumentError as error:  # wrong by itself: the file is to blame, not a change of it
+            raise ArgumentError(f"{name}: {error}") from None
+        raise
+
+
+def _built(content: dict[str, Any]) -> Recipe:
+    recipe = build_settings(Recipe, content)
+    try:
+        read_methods(recipe.methods)
+    except AttentionDropError as error:
+        raise ArgumentError(f"methods: {error}") from None
+    check_grids(recipe.tuning.grids, "tuning.grids")
+    check_grids(recipe.ablations, "ablations")
+    return recipe
+
+
+def _in_size(content: dict[str, Any], name: str, size: str | None) -> tuple[dict[str, Any], str | None]:
+    """What a recipe says in one of its sizes, and which one that is."""
+    sizes = content.pop(SIZES, None) or {}
+    expected = "a mapping from names of sizes to their settings"
+    if not isinstance(sizes, dict):
+        raise bad_argument(f"{name}: {SIZES}", expected, sizes)
+    for key, settings in sizes.items():
+        if not isinstance(key, str) or not isinstance(settings, dict | None):
+            raise bad_argument(f"{name}: {SIZES}.{key}", expected, settings if isinstance(key, str) else key)
+    default = content.pop(DEFAULT_SIZE, next(iter(sizes), None))
+    if default is not None and not isinstance(default, str):
+        raise bad_argument(f"{name}: {DEFAULT_SIZE}", "the name of a size", default)
+    chosen: str | None = default if size is None else size
+    if chosen is None:
+        return content, None
+    if chosen not in sizes:
+        raise unknown(f"size {chosen!r} of {name}", chosen, sizes, "size")
+    return merged(content, sizes[chosen] or {}), chosen
 
 
 def _content(name: str, extending: tuple[str, ...] = ()) -> dict[str, Any]:
     """What a recipe says, on top of what the one says that it extends."""
     path = Path(name)
     if name in extending:
-        raise bad_argument(EXTENDS, "another recipe", " -> ".join((*extending, name)))
+        raise bad_argument(f"{name}: {EXTENDS}", "another recipe", " -> ".join((*extending, name)))
     if path.suffix in _SUFFIXES:
-        text = path.read_text(encoding="utf-8")
+        content = read_yaml_file(path)
     elif name in shipped():
-        text = (SHIPPED / f"{name}.yaml").read_text(encoding="utf-8")
+        content = read_yaml((SHIPPED / f"{name}.yaml").read_text(encoding="utf-8"), name)
     else:
         raise unknown(f"recipe {name!r}", name, [*shipped(), "or the path of a .yaml file"], "recipe")
-    content = _yaml(text, name)
     if not isinstance(content, dict):
-        raise bad_argument(f"recipe {name}", "a mapping of settings", content)
+        raise bad_argument(name, "a mapping of settings", content)
     parent = content.pop(EXTENDS, None)
     if parent is None:
         return content
     if not isinstance(parent, str):
-        raise bad_argument(EXTENDS, "the name or path of a recipe", parent)
+        raise bad_argument(f"{name}: {EXTENDS}", "the name or path of a recipe", parent)
+    check_text(f"{name}: {EXTENDS}", parent)
     if Path(parent).suffix in _SUFFIXES:
         # One name for one file, however it is spelled, or a circle would not be noticed.
         parent = str((path.parent / parent).resolve())
@@ -80,15 +114,8 @@ def _change(text: str) -> dict[str, Any]:
     path, equals, value = text.partition("=")
     if not equals or not path.strip():
         raise bad_argument("set", "SECTION.SETTING=VALUE, such as training.epochs=3", text)
-    content: Any = _yaml(value, text)
+    content: Any = read_yaml(value, f"set {path.strip()}")
     for key in reversed(path.strip().split(".")):
         content = {key: content}
     result: dict[str, Any] = content
     return result
-
-
-def _yaml(text: str, name: str) -> Any:
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ArgumentError(f"{name}: expected YAML, but {' '.join(str(error).split())}") from None

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ..errors import AttentionDropError
 from ..scores import ReliabilityDiagram, RobustnessReport, Scores
-from .files import DamagedRecordError, append_line, read_json, read_lines, write_json
+from .files import append_line, damaged, read_json, read_lines, write_json
 from .identity import scored_from
 from .kinds import FINAL
+from .settings import build_settings
 
 #: Raised when training or evaluation starts to mean something else: older results are then not reused.
 FORMAT = 2
@@ -130,37 +131,37 @@ def read_run(folder: Path) -> Run | None:
     request = read_json(folder / REQUEST)
     if request is None:
         return None
-    try:
-        environment = request.pop("environment")
-        result = read_json(folder / RESULT)
-        return Run(
-            folder,
-            _build(Request, request),
-            environment,
-            [_build(Epoch, line) for line in read_lines(folder / EPOCHS)],
-            None if result is None else _result(result),
-        )
-    except (TypeError, ValueError, KeyError, AttributeError) as error:
-        if isinstance(error, DamagedRecordError):
-            raise
-        raise DamagedRecordError(f"{folder} holds no readable run: {error}") from error
+    lines, result = read_lines(folder / EPOCHS), read_json(folder / RESULT)
+    environment = request.pop("environment", None) if isinstance(request, dict) else None
+    stored = _build(_Environment, {"environment": environment}, folder / REQUEST)
+    return Run(
+        folder,
+        _build(Request, request, folder / REQUEST),
+        stored.environment,
+        [_build(Epoch, line, folder / EPOCHS) for line in lines],
+        None if result is None else _result(result, folder / RESULT),
+    )
 
 
-def _result(content: dict[str, Any]) -> Result:
-    parts = {"validation": Scores, "test": Scores, "reliability": ReliabilityDiagram, "robustness": RobustnessReport}
-    for name, cls in parts.items():
-        if content.get(name) is not None:
-            content[name] = _build(cls, content[name])
-    result = _build(Result, content)
+@dataclass(frozen=True)
+class _Environment:
+    """What `run.json` has beside the request."""
+
+    environment: dict[str, str]
+
+
+def _result(content: Any, path: Path) -> Result:
+    result = _build(Result, content, path)
     if result.status not in ("finished", "diverged", "failed") or (result.status == "finished") != (
         result.validation is not None
     ):
-        raise ValueError(f"status {result.status!r} does not fit what was recorded")
+        raise damaged(path, ValueError(f"status {result.status!r} does not fit what was recorded"))
     return result
 
 
-def _build(cls: type[Record], content: dict[str, Any]) -> Record:
-    numbers = [value for value in content.values() if isinstance(value, float)]
-    if not all(math.isfinite(value) for value in numbers):
-        raise ValueError("a number is not finite")
-    return cls(**content)
+def _build(cls: type[Record], content: Any, path: Path) -> Record:
+    """The record that a file holds: every field is there and of its type."""
+    try:
+        return build_settings(cls, content)
+    except (AttentionDropError, TypeError) as error:
+        raise damaged(path, error) from error

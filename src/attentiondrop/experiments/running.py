@@ -16,9 +16,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ..errors import ArgumentError, AttentionDropError
+from .checking import check_jobs
 from .environment import versions
 from .execution import BusyError, execute
 from .jobs import Job, Standing, check_erasing, standing
+from .orphans import end_with_parent
 from .record import Result
 from .versions import counted, versions_text
 
@@ -63,6 +65,7 @@ def run_jobs(
     bar = _Bar(listener, {job: found[job] for job in missing}, more)
     if not missing:
         return results
+    check_jobs([job for job in missing if found[job].todo == "train"])
     if where.ray is not None:
         run = _on_ray(missing, where.ray, bar)
     elif where.workers > 1:
@@ -170,6 +173,7 @@ def _in_processes(jobs: Sequence[Job], workers: int, bar: _Bar) -> Iterator[tupl
 
 def _prepare_worker(numbers: Any, workers: int) -> None:
     """Give a worker its share of the cores, and the accelerators in turn."""
+    end_with_parent()
     import torch
 
     # Ctrl-C reaches all processes of a terminal: the parent ends the workers, and one message is enough.

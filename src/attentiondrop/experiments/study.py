@@ -6,13 +6,14 @@ import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from ..errors import ArgumentError
-from .files import DamagedRecordError, read_json, write_json
+from ..errors import ArgumentError, AttentionDropError
+from .files import damaged, read_json, write_json
 from .kinds import FINAL, KINDS
 from .methods import read_method
 from .record import REQUEST, Run, read_run
+from .settings import build_settings
 
 COMPARISON, ABLATION = "comparison.json", "ablation.json"
 
@@ -41,6 +42,10 @@ class Comparison:
     #: SHA-256 of each part of the data; empty in studies of older versions.
     checksums: dict[str, str] = field(default_factory=dict)
 
+    def all_methods(self) -> list[str]:
+        """Every method that has runs, as it is written in full."""
+        return [method for entry in self.methods for method in (*filter(None, [entry.method]), *entry.trials)]
+
 
 @dataclass(frozen=True)
 class Grid:
@@ -68,6 +73,13 @@ class Ablation:
     checksums: dict[str, str] = field(default_factory=dict)
     #: Where its runs lie: older versions kept them among the final ones.
     part: str = FINAL
+
+    def all_methods(self) -> list[str]:
+        """Every method that has runs, as it is written in full."""
+        return [self.baseline, *(method for grid in self.grids for method in grid.methods)]
+
+
+Plan = TypeVar("Plan", Comparison, Ablation)
 
 
 @dataclass(frozen=True)
@@ -106,11 +118,17 @@ def read_study(out: Path) -> Study:
     comparison, ablation = read_json(out / COMPARISON), read_json(out / ABLATION)
     if comparison is None and ablation is None:
         raise ArgumentError(f"{out}: expected the folder of `attentiondrop compare` or `ablate`, found neither")
+    return Study(out, _read(Comparison, comparison, out / COMPARISON), _read(Ablation, ablation, out / ABLATION))
+
+
+def _read(cls: type[Plan], content: Any, path: Path) -> Plan | None:
+    """A study that a file holds: every field is there and of its type, and its methods can be read."""
+    if content is None:
+        return None
     try:
-        if comparison is not None:
-            comparison = Comparison(**comparison | {"methods": [Entry(**entry) for entry in comparison["methods"]]})
-        if ablation is not None:
-            ablation = Ablation(**ablation | {"grids": [Grid(**grid) for grid in ablation["grids"]]})
-    except (TypeError, KeyError) as error:
-        raise DamagedRecordError(f"{out} holds no readable study: {error}") from error
-    return Study(out, comparison, ablation)
+        study = build_settings(cls, content)
+        for method in study.all_methods():
+            read_method(method)
+    except (AttentionDropError, TypeError) as error:
+        raise damaged(path, error) from error
+    return study

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from ...errors import ArgumentError
+from ..failures import in_words
 from ..recipe import ModelSettings
 from ..settings import unlisted
 from . import digits
@@ -45,10 +46,12 @@ def build_model(
                 model: nn.Module = digits.build(**arguments)
             else:
                 model = timm.create_model(settings.name, pretrained=settings.pretrained, **arguments)
-        except (TypeError, AssertionError) as error:
-            raise ArgumentError(f"model: {settings.name} cannot be built with {arguments}: {error}") from error
-    if settings.checkpoint_activations:
-        model.set_grad_checkpointing()  # type: ignore[operator]
+            if settings.checkpoint_activations:
+                model.set_grad_checkpointing()  # type: ignore[operator]
+        except Exception as error:  # timm's models have no common class of errors
+            raise ArgumentError(
+                f"model: {settings.name} cannot be built with {arguments}: {in_words(error)}"
+            ) from error
     return model
 
 

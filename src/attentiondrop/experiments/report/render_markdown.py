@@ -7,7 +7,13 @@ from collections.abc import Sequence
 
 from .blocks import Block, Cell, Code, Notes, Picture, Section, Table, Text, cell
 
-_CODE = re.compile(r"(`[^`]+`)")
+#: Between single backticks: to Markdown, two or more of them are another sign, which could open a span elsewhere.
+_CODE = re.compile(r"(?<![`\\])(`[^`]+`)(?!`)")
+#: What Markdown could read as the beginning or end of something. A backslash before a space, an underscore in a word
+#: and brackets that no link follows mean nothing to it and stay readable.
+_ACTIVE = re.compile(r"\\(?=[!-/:-@\[-`{-~]|$)|[`*~]|(?<![^\W_])_|_(?![^\W_])|\](?=[(\[:])|!(?=\[)")
+#: What would make a line a heading, a list or a rule.
+_START = re.compile(r"^(?:#|[-+](?=[\s-]|$)|\d+(?=[.)](?:\s|$)))")
 
 
 def section(content: Section) -> str:
@@ -35,13 +41,15 @@ def block(content: Block) -> str:
 
 
 def escape(text: str) -> str:
-    """Without anything that Markdown would take for HTML; `code` in backticks stays as it is."""
+    """One line without anything that Markdown would take for HTML or for a sign; `code` in backticks stays as it is."""
     parts = _CODE.split(" ".join(text.split()))
-    return "".join(part if part.startswith("`") and len(part) > 1 else _plain(part) for part in parts)
+    written = "".join(part if index % 2 else _plain(part) for index, part in enumerate(parts))
+    return _START.sub(lambda found: f"{found[0]}\\" if found[0].isdigit() else f"\\{found[0]}", written)
 
 
 def _plain(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    text = _ACTIVE.sub(lambda found: f"\\{found[0]}", text)
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("|", "&#124;")
 
 
 def _table(content: Table) -> list[str]:
@@ -60,5 +68,12 @@ def _line(cells: Sequence[Cell]) -> str:
 
 
 def _cell(content: Cell) -> str:
-    text = f"`{content.text}`" if content.code and content.text else content.text
-    return escape(text).replace("|", "\\|") + (" \\*" if content.marked else "")
+    text = " ".join(content.text.split())
+    # A pipe ends a cell even within code, and only where no backslash stands before it can it be kept from that.
+    whole = content.code and text and "`" not in text and "\\|" not in text
+    written = f"`{text}`".replace("|", "\\|") if whole else _in_cell(text)
+    return written + (" \\*" if content.marked else "")
+
+
+def _in_cell(text: str) -> str:
+    return _plain(text) if any("|" in code for code in _CODE.findall(text)) else escape(text)

@@ -49,10 +49,11 @@ def _setting(summary: Summary) -> str:
     epochs = _section(recipe, "training").get("epochs")
     length = f", {plural(epochs, 'epoch')} each" if isinstance(epochs, int) else ""
     special = []
-    if data.get("label_noise"):
-        special.append(f"{100 * data['label_noise']:g} % of the training labels replaced by wrong ones")
-    if data.get("train_fraction", 1.0) != 1.0:
-        special.append(f"{100 * data['train_fraction']:g} % of the training images")
+    if noise := _number(data, "label_noise"):
+        special.append(f"{100 * noise:g} % of the training labels replaced by wrong ones")
+    fraction = _number(data, "train_fraction")
+    if fraction is not None and fraction != 1.0:
+        special.append(f"{100 * fraction:g} % of the training images")
     if data.get("limit"):
         special.append(f"at most {data['limit']} images of each part")
     settings = f" ({'; '.join(special)})" if special else ""
@@ -136,6 +137,12 @@ def _limits(summary: Summary) -> str:
         lines.append(f"{ran} and count in no mean, which may flatter the methods they belong to.")
     lines.append("All of this holds for this model, these data and this recipe; it says nothing about others.")
     return " ".join(lines)
+
+
+def _number(section: dict[str, Any], key: str) -> float | None:
+    """A setting that is a number; a study that somebody changed by hand may hold anything."""
+    found = section.get(key)
+    return found if isinstance(found, (int, float)) else None
 
 
 def _section(recipe: dict[str, Any], key: str) -> dict[str, Any]:
