@@ -160,7 +160,10 @@ def _dispatch(
     inputs: Inputs, leaves: list[Active], options: Options, seed: Tensor | None, backend: Backend
 ) -> tuple[Tensor, Tensor | None]:
     visible, mask_bias = split(inputs.mask)
-    bias = mask_bias if inputs.bias is None else inputs.bias if mask_bias is None else inputs.bias + mask_bias
+    bias = inputs.bias if mask_bias is None else mask_bias
+    if inputs.bias is not None and mask_bias is not None:
+        # A sum in 16 bits would be rounded, or overflow, before any logit is added to it.
+        bias = inputs.bias.to(inputs.compute_dtype) + mask_bias.to(inputs.compute_dtype)
     plan = plan_of(leaves)
     look = backend != "eager" and isinstance(plan, Plan)
     visibility = layout_for(leaves, visible, options.is_causal, inputs.shape.rows, look)
