@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from ..errors import ArgumentError, BackendError, bad_argument
 from ..specs import BlurSmoothing, Spec
 from ..validation import number, one_of
+from .derivatives import why_not_differentiable
 from .draws import Active, Driven, active_leaves
 from .eager import eager_attention
 from .fused import fused_attention, is_eager_better, why_not_fused
@@ -164,7 +165,7 @@ def _dispatch(
     if inputs.bias is not None and mask_bias is not None:
         # A sum in 16 bits would be rounded, or overflow, before any logit is added to it.
         bias = inputs.bias.to(inputs.compute_dtype) + mask_bias.to(inputs.compute_dtype)
-    plan = plan_of(leaves)
+    plan = why_not_differentiable(inputs.q, inputs.k, inputs.v, bias) or plan_of(leaves)
     look = backend != "eager" and isinstance(plan, Plan)
     visibility = layout_for(leaves, visible, options.is_causal, inputs.shape.rows, look)
     dropout_p, softcap, sinks = options.dropout_p, options.softcap, options.sinks

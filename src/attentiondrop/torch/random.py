@@ -85,6 +85,12 @@ def draw_seed(like: Tensor, generator: torch.Generator | None = None) -> Tensor:
         return seed
     if torch.compiler.is_compiling():
         raise BackendError("generator: torch.compile cannot trace a generator; seed the default one instead")
+    if torch._C._current_graph_task_id() != -1:
+        # Checkpointing restores the default generators only: this one has moved on, and would draw something else.
+        raise BackendError(
+            "generator: expected None inside of activation checkpointing, whose recomputation would draw another seed "
+            "from it and give another gradient; seed the default generator instead (torch.manual_seed)"
+        )
     drawn = torch.randint(0, 2**63 - 1, (), dtype=torch.int64, device=generator.device, generator=generator)
     return drawn.to(like.device)
 
