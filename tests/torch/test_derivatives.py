@@ -96,7 +96,7 @@ def test_the_gradients_of_torch_func(spec: ad.Spec) -> None:
     want = torch.autograd.grad(loss("fused")(*leaves), leaves)
     found = torch.func.grad(loss("auto"), argnums=(0, 1, 2))(*inputs)
     assert all(torch.allclose(one, other) for one, other in zip(found, want, strict=True))
-    with pytest.raises(ad.BackendError, match="do not know the gradients of torch.func"):
+    with pytest.raises(ad.BackendError, match="do not know the gradients of"):
         torch.func.grad(loss("fused"))(*inputs)
 
 

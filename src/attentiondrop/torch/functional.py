@@ -139,10 +139,11 @@ def perturbed_attention(
         inputs = normalise(query, key, value, options.attn_mask, options.bias, options.scale, options.enable_gqa)
         if seed is None and (drop is not None or options.dropout_p != 0):
             seed = draw_seed(query, generator)
-        leaves = leaves_of(drop, seed, inputs.compute_dtype)
+        turn = None if monitor is None else monitor.turn(drop, seed, inputs.shape.heads)
+        leaves = leaves_of(drop if turn is None else turn.drop, seed, inputs.compute_dtype)
         output, weights = _dispatch(inputs, leaves, options, seed, backend)
-        if monitor is not None:
-            monitor.measure(inputs, leaves, options.is_causal, options.softcap)
+        if monitor is not None and turn is not None and not turn.again:
+            monitor.measure(inputs, leaves, options.is_causal, options.softcap, turn.new)
     return Attended(inputs.restore(output), None if weights is None else inputs.restore(weights))
 
 
@@ -150,10 +151,10 @@ def leaves_of(drop: Spec | Driven | None, seed: Tensor | None, dtype: torch.dtyp
     """The regularisers of a call; a spec without any is an error, not a silent no-op."""
     if drop is None or seed is None:
         return []
-    spec, values = drop if isinstance(drop, Driven) else (drop, None)
-    leaves = active_leaves(spec, seed, dtype, values)
+    leaves = active_leaves(drop, seed, dtype)
     if not leaves:
-        raise bad_argument("drop", "a spec that acts on attention (consistency acts on model outputs)", str(spec))
+        text = str(drop.spec if isinstance(drop, Driven) else drop)
+        raise bad_argument("drop", "a spec that acts on attention (consistency acts on model outputs)", text)
     return leaves
 
 

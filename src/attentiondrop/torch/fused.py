@@ -7,6 +7,8 @@ And hard masking alone, on CUDA, amends the results of torch's own attention (`h
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -46,7 +48,7 @@ def _runs_inside(inputs: Inputs, plan: Plan, bias: Tensor | None, dropout_p: flo
     """Whether our own operator runs, rather than SDPA.
 
     It does where something is decided inside; and where a bias is wider than 16-bit queries, be it a sum of two or a
-    blurred one: on a GPU torch's kernels take a bias in the dtype of the queries only, and rounding it to 16 bits shows.
+    blurred one: on a GPU torch's kernels take a bias in the dtype of the queries only, and rounding it would show.
     """
     if plan.decides_inside(dropout_p):
         return True
@@ -140,7 +142,7 @@ def _decided_inside(
     visible = visibility.keys if visibility.pairs is None else visibility.pairs
     streams = [slot.stream for slot in slots]
     alone = visible is None and bias is None and all(stream < 0 for stream in (streams[0], *streams[2:]))
-    library = hard_sdpa.kind_for(q, k, v, kind, top, slots[1].rate, visibility.causal, inputs.scale) if alone else ""
+    library = hard_sdpa.kind_for(q, k, v, kind, top, slots[1].bound, visibility.causal, inputs.scale) if alone else ""
     gates, rates = _gates_and_rates(slots, seed, inputs.compute_dtype)
     numbers = (seed, gates, rates, streams, kind, top, visibility.causal, inputs.scale)
     if library:
@@ -152,10 +154,13 @@ def _decided_inside(
 
 
 class _Slot:
-    """One of the four places in the operator: a rate, the stream of its draws (-1: absent), and a gate."""
+    """One of the four places in the operator: a rate, the stream of its draws (-1: absent), and a gate.
 
-    def __init__(self, rate: float, stream: int, gate: Tensor | None) -> None:
-        self.rate, self.stream, self.gate = rate, stream, gate
+    `bound` is what rate times gate never exceeds.
+    """
+
+    def __init__(self, rate: float, stream: int, gate: Tensor | None, bound: float = math.inf) -> None:
+        self.rate, self.stream, self.gate, self.bound = rate, stream, gate, bound
 
     @classmethod
     def of(cls, leaf: Active | None, field: str) -> _Slot:
@@ -163,8 +168,8 @@ class _Slot:
             return cls(0.0, -1, None)
         rate = leaf.vector(field)
         if isinstance(rate, Tensor):
-            return cls(1.0, leaf.number, rate if leaf.gate is None else rate * leaf.gate)
-        return cls(rate, leaf.number, leaf.gate)
+            return cls(1.0, leaf.number, rate if leaf.gate is None else rate * leaf.gate, leaf.bound(field))
+        return cls(rate, leaf.number, leaf.gate, leaf.bound(field))
 
 
 def _gates_and_rates(slots: list[_Slot], seed: Tensor, dtype: torch.dtype) -> tuple[Tensor | None, list[float]]:

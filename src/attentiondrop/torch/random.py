@@ -29,6 +29,7 @@ import torch
 from torch import Tensor
 
 from ..errors import BackendError
+from .recent import runs_in_backward
 
 # Signed spellings of the constants above: torch has full int32 arithmetic, and hardly any for uint32.
 _GOLDEN = 0x9E3779B1 - 2**32
@@ -85,7 +86,7 @@ def draw_seed(like: Tensor, generator: torch.Generator | None = None) -> Tensor:
         return seed
     if torch.compiler.is_compiling():
         raise BackendError("generator: torch.compile cannot trace a generator; seed the default one instead")
-    if torch._C._current_graph_task_id() != -1:
+    if runs_in_backward():
         # Checkpointing restores the default generators only: this one has moved on, and would draw something else.
         raise BackendError(
             "generator: expected None inside of activation checkpointing, whose recomputation would draw another seed "

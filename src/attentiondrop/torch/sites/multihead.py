@@ -125,8 +125,8 @@ def join_masks(padding: Tensor | None, attn_mask: Tensor | None, query: Tensor, 
         return attn_mask if padding is None else padding
     if padding.dtype == torch.bool and attn_mask.dtype == torch.bool:
         return padding & attn_mask
-    # Wider than 16 bits, where a sum would be rounded or overflow. What is hidden is -inf first: other dtypes have other
-    # lowest values, which some libraries write for it.
+    # Wider than 16 bits, where a sum would be rounded or overflow. What is hidden becomes -inf first: some libraries
+    # write the lowest value of a dtype for it, which is not the lowest of another.
     dtype = torch.promote_types(query.dtype, torch.float32)
     return _additive(padding, dtype) + _additive(attn_mask, dtype)
 
