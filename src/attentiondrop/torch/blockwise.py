@@ -95,7 +95,7 @@ class Perturbed(NamedTuple):
 
     def weights(self, space: Tensor) -> Tensor:
         """Softmax over what is visible, in `space` unless a row is blind."""
-        seeing = self.peak > -torch.inf
+        seeing = self.peak != -torch.inf  # a NaN is seen, and shows
         if bool(seeing.all()):
             return torch.softmax(self.logits, dim=-1, out=space)
         return regularisers.masked_softmax(self.logits, seeing)
@@ -122,6 +122,10 @@ class Problem:
             self.words[slot] = Stream(call.seed, streams[slot]).words(*self.shape)
 
         self.spaces: dict[str, Tensor] = {}
+        #: Whether something may be NaN: one look at the inputs, not at the logits.
+        self.doubtful = not all(
+            bool(x.sum(dtype=self.dtype).isfinite()) for x in (self.q, self.k, self.bias) if x is not None
+        )
 
     def space(self, name: str, *shape: int) -> Tensor:
         """A tensor of unknown content that the next block overwrites: fresh memory costs as much as filling it."""
@@ -170,8 +174,8 @@ class Problem:
             logits += block.pairs(self.bias)
         if self.visible is not None:
             visible = block.pairs(self.visible)
-            if visible.numel() < logits.numel():
-                # Adding is a fifth of the price of filling, once the mask is spelled in numbers.
+            if visible.numel() < logits.numel() and not self.doubtful:
+                # Adding is a fifth of the price of filling, once the mask is spelled in numbers. It hides no NaN.
                 logits += torch.zeros_like(visible, dtype=self.dtype).masked_fill_(~visible, -torch.inf)
             else:
                 logits.masked_fill_(~visible, -torch.inf)
@@ -208,8 +212,10 @@ class Problem:
         draws = self.draws(DROP, block)
         if self.drop == "key" or self.top >= block.keys:
             decided = draws.uniforms() < rate
-            # A hidden logit may become -inf again, but not 0.
-            return Dropped(decided.logical_and_(logits > -torch.inf) if self.drop == "zero" else decided, None)
+            # A hidden logit may become -inf again, but not 0. (The comparison leaves a NaN alone, too.)
+            if self.drop == "zero" or self.doubtful:
+                decided.logical_and_(logits > -torch.inf)
+            return Dropped(decided, None)
         values, indices = largest(logits, self.top)
         uniforms = Words(draws.line, draws.column[indices]).uniforms()
         return Dropped((uniforms < rate).logical_and_(values > -torch.inf), indices)

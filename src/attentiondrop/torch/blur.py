@@ -114,12 +114,15 @@ def blurred_operands(
                     bias = bias.expand(*bias.shape[:-2], q.shape[-2], bias.shape[-1])
                 bias = regularisers.convolve(bias, kernel, -2)
                 bias = bias / share if spec.edges == "renormalize" else bias
-    return q.to(inputs.q.dtype), k.to(inputs.k.dtype), None if bias is None else bias.to(inputs.q.dtype)
+    # The bias stays as wide as logits are: it can be far larger than a dot product, and rounding it shows.
+    return q.to(inputs.q.dtype), k.to(inputs.k.dtype), bias
 
 
 def _attend(inputs: Inputs, q: Tensor, k: Tensor, visibility: Visibility, bias: Tensor | None) -> Tensor:
     """SDPA on blurred operands; rows that see no key give zeros."""
     v = repeat_heads(inputs.v, k.shape[1])
+    if bias is not None and bias.dtype != q.dtype:
+        bias = bias.to(inputs.compute_dtype)
     mask, blind, is_causal = bias, None, visibility.causal
     # SDPA itself knows causality, as long as nothing else needs a mask.
     alone = visibility.keys is None and visibility.pairs is None and bias is None

@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from ..specs import BlurSmoothing
 from . import blur_ops as _registered  # noqa: F401
+from .derivatives import register_gradients
 from .draws import Active, blur_arguments, blur_sigma, suits_operators
 from .fused_parts import Part, attend_with_lse, attend_with_lse_backward, why_no_lse
 from .inputs import Inputs, repeat_heads
@@ -207,4 +208,4 @@ def _backward(ctx: Any, grad: Tensor, *unused: Tensor) -> tuple[Tensor | None, .
 
 torch.library.register_fake("attentiondrop::merged_attention", _fake_forward, lib=_library)
 torch.library.register_fake("attentiondrop::merged_attention_backward", _fake_backward, lib=_library)
-torch.library.register_autograd("attentiondrop::merged_attention", _backward, setup_context=_keep, lib=_library)
+register_gradients(_library, "merged_attention", _backward, _keep)

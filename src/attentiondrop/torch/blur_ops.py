@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .derivatives import register_gradients
 from .fused_call import output_like
 from .fused_parts import Part, attend_with_lse, attend_with_lse_backward
 from .inputs import repeat_heads, unit_stride
@@ -189,6 +190,4 @@ torch.library.register_fake("attentiondrop::blur", _fake_blur, lib=_library)
 torch.library.register_fake("attentiondrop::causal_blurred_attention", _empty_causal, lib=_library)
 torch.library.register_fake("attentiondrop::causal_blurred_attention_backward", _fake_causal_backward, lib=_library)
 torch.library.register_autograd("attentiondrop::blur", _blur_backward, setup_context=_keep_blur, lib=_library)
-torch.library.register_autograd(
-    "attentiondrop::causal_blurred_attention", _causal_autograd, setup_context=_keep_causal, lib=_library
-)
+register_gradients(_library, "causal_blurred_attention", _causal_autograd, _keep_causal)

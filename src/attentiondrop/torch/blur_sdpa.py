@@ -12,6 +12,7 @@ from torch import Tensor
 
 from . import library_attention
 from .blur_ops import SIGMA
+from .derivatives import register_gradients
 from .inputs import laid_out, unit_stride
 
 _library = torch.library.Library("attentiondrop", "FRAGMENT")
@@ -80,4 +81,4 @@ _library.impl("blurred_attention", _forward, "CompositeExplicitAutograd")
 _library.impl("blurred_attention_backward", _backward, "CompositeExplicitAutograd")
 torch.library.register_fake("attentiondrop::blurred_attention", _fake_forward, lib=_library)
 torch.library.register_fake("attentiondrop::blurred_attention_backward", _fake_backward, lib=_library)
-torch.library.register_autograd("attentiondrop::blurred_attention", _gradients, setup_context=_keep, lib=_library)
+register_gradients(_library, "blurred_attention", _gradients, _keep)

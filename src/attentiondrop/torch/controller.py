@@ -14,27 +14,39 @@ _WEIGHT = 0.1
 
 
 class Controller:
-    """Moves one rate of one site. `values` is the site's own mapping, whose entry `field` it keeps up to date."""
+    """Moves one rate of one site: `field` of the regulariser `number`.
 
-    def __init__(self, rule: EntropyTarget, values: dict[str, Any], field: str) -> None:
-        self.rule, self.values, self.field = rule, values, field
+    `values` is the site's own mapping, whose entry `field` it keeps up to date.
+    """
+
+    def __init__(self, rule: EntropyTarget, values: dict[str, Any], number: int, field: str) -> None:
+        self.rule, self.values, self.number, self.field = rule, values, number, field
         self.estimate: Tensor | None = None
 
-    def update(self, evenness: Tensor) -> None:
-        """Take the evenness [H] of one call into account; NaN where nothing could be measured."""
-        rate, rule = self.values[self.field], self.rule
+    def rate(self, heads: int) -> Tensor:
+        """What it is now, in a call with so many heads (which only a call tells)."""
+        rate: Tensor = self.values[self.field]
+        if self.rule.per == "head" and rate.ndim == 0:
+            rate = self.values[self.field] = rate.expand(heads).clone()
+        return rate
+
+    def update(self, evenness: Tensor, new: Tensor | None = None) -> None:
+        """Take the evenness [H] of one call into account; NaN where nothing could be measured.
+
+        Where `new` is False nothing moves.
+        """
+        rule, rate = self.rule, self.rate(len(evenness))
         found = evenness.to(rate.dtype)
         if rule.per == "layer":
             found = found.nanmean()
-        elif rate.ndim == 0:
-            # Only a call tells how many heads there are.
-            rate = self.values[self.field] = rate.expand(found.shape).clone()
+        if new is not None:
+            found = torch.where(new, found, torch.nan)
         if self.estimate is None:
             self.estimate = torch.where(found.isnan(), rule.target, found)
         else:
             self.estimate.lerp_(torch.where(found.isnan(), self.estimate, found), _WEIGHT)
         step = rule.speed * (rule.high - rule.low) * (rule.target - self.estimate)
-        rate.add_(step).clamp_(rule.low, rule.high)
+        rate.add_(step if new is None else step * new).clamp_(rule.low, rule.high)
 
     def state(self) -> dict[str, list[float] | float]:
         """Plain numbers, for a checkpoint."""

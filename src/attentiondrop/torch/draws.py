@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -43,10 +44,14 @@ Values = Mapping[int, dict[str, Tensor | LearnedRate]]
 
 
 class Driven(NamedTuple):
-    """A spec some of whose rates live in tensors, which change without anybody noticing but the computation."""
+    """A spec some of whose rates live in tensors, which change without anybody noticing but the computation.
+
+    `bounds` are what these rates never exceed: a path is chosen by them, since nobody waits for a tensor.
+    """
 
     spec: Spec
     values: Values
+    bounds: Mapping[int, dict[str, float]] = {}
 
 
 class Excerpt(NamedTuple):
@@ -60,7 +65,8 @@ class Active(NamedTuple):
     """One regulariser of a call, with where its draws come from: nothing is drawn before a path asks for it.
 
     `gate` is None, or a 0-dim tensor, 0 when `OneOf` chose another one. `branches` are the (stream number of a `OneOf`,
-    index of its part) that lead to the leaf. `values` are the fields that are tensors, in the dtype of the logits.
+    index of its part) that lead to the leaf. `values` are the fields that are tensors, in the dtype of the logits;
+    `bounds` are numbers that they never exceed.
     """
 
     spec: Any
@@ -69,6 +75,7 @@ class Active(NamedTuple):
     gate: Tensor | None = None
     branches: tuple[tuple[int, int], ...] = ()
     values: Mapping[str, Tensor] = {}
+    bounds: Mapping[str, float] = {}
     excerpt: Excerpt | None = None
 
     def draw(self, shape: LogitShape) -> Tensor:
@@ -89,6 +96,13 @@ class Active(NamedTuple):
         if isinstance(value, Tensor) and value.ndim == 1:
             value = value.view(-1, 1, 1)
         return value if self.gate is None else self.gate * value
+
+    def bound(self, field: str) -> float:
+        """A number that the rate never exceeds."""
+        if field in self.values:
+            return self.bounds.get(field, math.inf)
+        bound: float = getattr(self.spec, field)
+        return bound
 
     @property
     def is_learned(self) -> bool:
@@ -189,7 +203,7 @@ def _numbered(spec: Spec, counter: _Counter) -> list[tuple[int, Spec]]:
     return [(counter.take(), spec)]
 
 
-def active_leaves(spec: Spec, seed: Tensor, dtype: torch.dtype, values: Values | None = None) -> list[Active]:
+def active_leaves(drop: Spec | Driven, seed: Tensor, dtype: torch.dtype) -> list[Active]:
     """The regularisers of a call in one flat list. All parts of a `OneOf` are in it, gated by its choice.
 
     `dtype` is that of the logits: a gated rate must not be less exact than a plain one.
@@ -197,8 +211,11 @@ def active_leaves(spec: Spec, seed: Tensor, dtype: torch.dtype, values: Values |
     Gates instead of a branch: the choice stays on the device, so nothing synchronises and a compiled or captured graph
     chooses anew in each replay.
     """
+    spec, values, bounds = drop if isinstance(drop, Driven) else Driven(drop, {})
     leaves = _active(spec, Active(spec, seed, 0), dtype, _Counter())
-    return [leaf._replace(values=_values_of(leaf, values or {}, dtype)) for leaf in leaves]
+    return [
+        leaf._replace(values=_values_of(leaf, values, dtype), bounds=bounds.get(leaf.number, {})) for leaf in leaves
+    ]
 
 
 def _values_of(leaf: Active, values: Values, dtype: torch.dtype) -> dict[str, Tensor]:

@@ -30,7 +30,11 @@ def driven_at(
             field: _value(schedule, getattr(leaf, field), like) for field, schedule in scheduled.scheduled().items()
         }
     if before is None:
-        return Driven(now, values)
+        bounds = {
+            number: {field: max(schedule.extremes()) for field, schedule in leaf.scheduled().items()}
+            for number, leaf in numbered(spec)
+        }
+        return Driven(now, values, bounds)
     # The numbers in its spec stay those of the first evaluation: nothing reads them where there is a tensor.
     for number, scheduled in numbered(spec):
         for field, schedule in scheduled.scheduled().items():
@@ -52,7 +56,7 @@ def controllers_of(spec: Spec, driven: Driven | None) -> tuple[Controller, ...]:
     if driven is None:
         return ()
     return tuple(
-        Controller(schedule, driven.values[number], field)
+        Controller(schedule, driven.values[number], number, field)
         for number, leaf in numbered(spec)
         for field, schedule in leaf.scheduled().items()
         if isinstance(schedule, EntropyTarget)

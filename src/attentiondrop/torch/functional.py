@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from ..errors import ArgumentError, BackendError, bad_argument
 from ..specs import BlurSmoothing, Spec
 from ..validation import number, one_of
+from .derivatives import why_not_differentiable
 from .draws import Active, Driven, active_leaves
 from .eager import eager_attention
 from .fused import fused_attention, is_eager_better, why_not_fused
@@ -138,10 +139,11 @@ def perturbed_attention(
         inputs = normalise(query, key, value, options.attn_mask, options.bias, options.scale, options.enable_gqa)
         if seed is None and (drop is not None or options.dropout_p != 0):
             seed = draw_seed(query, generator)
-        leaves = leaves_of(drop, seed, inputs.compute_dtype)
+        turn = None if monitor is None else monitor.turn(drop, seed, inputs.shape.heads)
+        leaves = leaves_of(drop if turn is None else turn.drop, seed, inputs.compute_dtype)
         output, weights = _dispatch(inputs, leaves, options, seed, backend)
-        if monitor is not None:
-            monitor.measure(inputs, leaves, options.is_causal, options.softcap)
+        if monitor is not None and turn is not None and not turn.again:
+            monitor.measure(inputs, leaves, options.is_causal, options.softcap, turn.new)
     return Attended(inputs.restore(output), None if weights is None else inputs.restore(weights))
 
 
@@ -149,10 +151,10 @@ def leaves_of(drop: Spec | Driven | None, seed: Tensor | None, dtype: torch.dtyp
     """The regularisers of a call; a spec without any is an error, not a silent no-op."""
     if drop is None or seed is None:
         return []
-    spec, values = drop if isinstance(drop, Driven) else (drop, None)
-    leaves = active_leaves(spec, seed, dtype, values)
+    leaves = active_leaves(drop, seed, dtype)
     if not leaves:
-        raise bad_argument("drop", "a spec that acts on attention (consistency acts on model outputs)", str(spec))
+        text = str(drop.spec if isinstance(drop, Driven) else drop)
+        raise bad_argument("drop", "a spec that acts on attention (consistency acts on model outputs)", text)
     return leaves
 
 
@@ -160,8 +162,11 @@ def _dispatch(
     inputs: Inputs, leaves: list[Active], options: Options, seed: Tensor | None, backend: Backend
 ) -> tuple[Tensor, Tensor | None]:
     visible, mask_bias = split(inputs.mask)
-    bias = mask_bias if inputs.bias is None else inputs.bias if mask_bias is None else inputs.bias + mask_bias
-    plan = plan_of(leaves)
+    bias = inputs.bias if mask_bias is None else mask_bias
+    if inputs.bias is not None and mask_bias is not None:
+        # A sum in 16 bits would be rounded, or overflow, before any logit is added to it.
+        bias = inputs.bias.to(inputs.compute_dtype) + mask_bias.to(inputs.compute_dtype)
+    plan = why_not_differentiable(inputs.q, inputs.k, inputs.v, bias) or plan_of(leaves)
     look = backend != "eager" and isinstance(plan, Plan)
     visibility = layout_for(leaves, visible, options.is_causal, inputs.shape.rows, look)
     dropout_p, softcap, sinks = options.dropout_p, options.softcap, options.sinks

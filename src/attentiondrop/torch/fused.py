@@ -7,6 +7,8 @@ And hard masking alone, on CUDA, amends the results of torch's own attention (`h
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -36,10 +38,27 @@ def why_not_fused(
         return "a soft cap on the logits has no fused path"
     if sinks is not None:
         return "attention sinks have no fused path"
-    inside = plan.decides_inside(dropout_p)
+    inside = _runs_inside(inputs, plan, bias, dropout_p)
     return why_not_blurred(inputs, plan, visibility, bias, inside) or (
         _why_not_inside(inputs, plan, bias) if inside else None
     )
+
+
+def _runs_inside(inputs: Inputs, plan: Plan, bias: Tensor | None, dropout_p: float) -> bool:
+    """Whether our own operator runs, rather than SDPA.
+
+    It does where something is decided inside; and where a bias is wider than 16-bit queries, be it a sum of two or a
+    blurred one: on a GPU torch's kernels take a bias in the dtype of the queries only, and rounding it would show.
+    """
+    if plan.decides_inside(dropout_p):
+        return True
+    narrow = inputs.q.dtype != inputs.compute_dtype
+    wide = narrow and bias is not None and (bias.dtype != inputs.q.dtype or bool(plan.blurs))
+    return wide and not _is_plain_cpu(inputs.q)
+
+
+def _is_plain_cpu(x: Tensor) -> bool:
+    return x.device.type == "cpu" and not has_kernels(x)
 
 
 def _why_not_inside(inputs: Inputs, plan: Plan, bias: Tensor | None) -> str | None:
@@ -51,7 +70,7 @@ def _why_not_inside(inputs: Inputs, plan: Plan, bias: Tensor | None) -> str | No
     if bias is not None and bias.requires_grad and torch.is_grad_enabled():
         return "the gradient of a bias or an additive mask needs the gradients of all logits"
     size = max(inputs.q.shape[-1], inputs.v.shape[-1])
-    if inputs.q.device.type == "cpu" and not has_kernels(inputs.q):
+    if _is_plain_cpu(inputs.q):
         return None  # blocks of rows
     if size > 256:
         return f"there are no kernels for a head size of {size} (at most 256)"
@@ -76,7 +95,7 @@ def is_eager_better(inputs: Inputs, plan: Plan, bias: Tensor | None, dropout_p: 
     1.1 of eager's time (two threads, from 16x4x33x16 to 1x8x1024x64), but 1.1 to 1.7 on rows of 17 keys, and up to 2 on
     some ten thousand logits. On a GPU the fused paths always won.
     """
-    if not plan.decides_inside(dropout_p):
+    if not _runs_inside(inputs, plan, bias, dropout_p):
         return False
     if bias is not None and not torch.is_grad_enabled():
         return True
@@ -92,7 +111,9 @@ def fused_attention(
     inputs: Inputs, plan: Plan, visibility: Visibility, bias: Tensor | None, seed: Tensor | None, dropout_p: float
 ) -> Tensor:
     """Output [B, H, N, E]. `why_not_fused` has found nothing against it."""
-    if plan.decides_inside(dropout_p) and seed is not None:
+    if _runs_inside(inputs, plan, bias, dropout_p):
+        if seed is None:  # nothing is drawn
+            seed = torch.zeros((), dtype=torch.int64, device=inputs.q.device)
         output = _decided_inside(inputs, plan, visibility, bias, seed, dropout_p)
     else:
         output = blurred_attention(inputs, plan, visibility, bias)
@@ -121,7 +142,7 @@ def _decided_inside(
     visible = visibility.keys if visibility.pairs is None else visibility.pairs
     streams = [slot.stream for slot in slots]
     alone = visible is None and bias is None and all(stream < 0 for stream in (streams[0], *streams[2:]))
-    library = hard_sdpa.kind_for(q, k, v, kind, top, slots[1].rate, visibility.causal, inputs.scale) if alone else ""
+    library = hard_sdpa.kind_for(q, k, v, kind, top, slots[1].bound, visibility.causal, inputs.scale) if alone else ""
     gates, rates = _gates_and_rates(slots, seed, inputs.compute_dtype)
     numbers = (seed, gates, rates, streams, kind, top, visibility.causal, inputs.scale)
     if library:
@@ -133,10 +154,13 @@ def _decided_inside(
 
 
 class _Slot:
-    """One of the four places in the operator: a rate, the stream of its draws (-1: absent), and a gate."""
+    """One of the four places in the operator: a rate, the stream of its draws (-1: absent), and a gate.
 
-    def __init__(self, rate: float, stream: int, gate: Tensor | None) -> None:
-        self.rate, self.stream, self.gate = rate, stream, gate
+    `bound` is what rate times gate never exceeds.
+    """
+
+    def __init__(self, rate: float, stream: int, gate: Tensor | None, bound: float = math.inf) -> None:
+        self.rate, self.stream, self.gate, self.bound = rate, stream, gate, bound
 
     @classmethod
     def of(cls, leaf: Active | None, field: str) -> _Slot:
@@ -144,8 +168,8 @@ class _Slot:
             return cls(0.0, -1, None)
         rate = leaf.vector(field)
         if isinstance(rate, Tensor):
-            return cls(1.0, leaf.number, rate if leaf.gate is None else rate * leaf.gate)
-        return cls(rate, leaf.number, leaf.gate)
+            return cls(1.0, leaf.number, rate if leaf.gate is None else rate * leaf.gate, leaf.bound(field))
+        return cls(rate, leaf.number, leaf.gate, leaf.bound(field))
 
 
 def _gates_and_rates(slots: list[_Slot], seed: Tensor, dtype: torch.dtype) -> tuple[Tensor | None, list[float]]:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from . import kernel_support
+from .derivatives import register_gradients
 from .fused_call import Call, empty_lse, empty_notes, output_like
 
 _library = torch.library.Library("attentiondrop", "FRAGMENT")
@@ -91,4 +92,4 @@ _library.impl("fused_attention", _forward, "CompositeExplicitAutograd")
 _library.impl("fused_attention_backward", _backward, "CompositeExplicitAutograd")
 torch.library.register_fake("attentiondrop::fused_attention", _fake_forward, lib=_library)
 torch.library.register_fake("attentiondrop::fused_attention_backward", _fake_backward, lib=_library)
-torch.library.register_autograd("attentiondrop::fused_attention", _gradients, setup_context=_keep, lib=_library)
+register_gradients(_library, "fused_attention", _gradients, _keep)

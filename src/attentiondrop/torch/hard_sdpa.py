@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from . import library_attention
+from .derivatives import register_gradients
 from .fused_call import Call, empty_lse, empty_notes, is_ranked
 from .inputs import unit_stride
 
@@ -106,4 +107,4 @@ _library.impl("hard_masked_attention", _forward, "CompositeExplicitAutograd")
 _library.impl("hard_masked_attention_backward", _backward, "CompositeExplicitAutograd")
 torch.library.register_fake("attentiondrop::hard_masked_attention", _fake_forward, lib=_library)
 torch.library.register_fake("attentiondrop::hard_masked_attention_backward", _fake_backward, lib=_library)
-torch.library.register_autograd("attentiondrop::hard_masked_attention", _gradients, setup_context=_keep, lib=_library)
+register_gradients(_library, "hard_masked_attention", _gradients, _keep)

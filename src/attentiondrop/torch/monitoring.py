@@ -6,17 +6,18 @@ Sums stay on the device and nothing synchronises until somebody asks.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..specs import AttentionDropout, BlurSmoothing, DropHead, DropKey, GaussianNoise, HardMasking
+from ..specs import AttentionDropout, BlurSmoothing, DropHead, DropKey, GaussianNoise, HardMasking, Spec
 from . import regularisers
 from .controller import Controller
-from .draws import Active, LogitShape, blur_sigma
+from .draws import Active, Driven, LogitShape, blur_sigma
 from .eager import head_factors, perturb_logits
 from .inputs import Inputs
+from .recent import Recent, runs_in_backward
 from .sampled_rows import SampledRows, acts_on_weights, needs_all_rows, sample_rows
 
 
@@ -38,27 +39,92 @@ class SiteStats:
     sigmas: dict[str, list[float]] = field(default_factory=dict)
 
 
+class Turn(NamedTuple):
+    """How one call is made: with the rates of now, or, computed again in the backward, with those of its first time."""
+
+    drop: Spec | Driven | None
+    #: Whether it is known to be computed again.
+    again: bool = False
+    #: Under a compiler only the device can tell: False where it is computed again.
+    new: Tensor | None = None
+
+
 class Monitor:
     """The running sums of one site, over `rows` queries of `samples` samples in each call."""
 
-    def __init__(self, rows: int = 8, samples: int = 1, controllers: tuple[Controller, ...] = ()) -> None:
+    def __init__(
+        self,
+        rows: int = 8,
+        samples: int = 1,
+        controllers: tuple[Controller, ...] = (),
+        recent: Recent | None = None,
+    ) -> None:
         self.rows, self.samples = rows, samples
         #: What is told the evenness of every call.
         self.controllers = controllers
+        #: What recomputation needs of the last calls.
+        self.recent = Recent() if recent is None else recent
         #: (kind, regulariser) -> [2, H]: sums, and how much was summed. (The calls, too: a number that changes in every
         #: call would be compiled anew in every call.)
         self.sums: dict[tuple[str, str], Tensor] = {}
 
     @torch.no_grad()
-    def measure(self, inputs: Inputs, leaves: list[Active], is_causal: bool, softcap: float | None) -> None:
-        """Take one call into account."""
+    def turn(self, drop: Spec | Driven | None, seed: Tensor | None, heads: int) -> Turn:
+        """What a call with this seed does. Activation checkpointing makes each call twice; only the first one counts.
+
+        In a backward everything is computed again. Compiled code cannot ask whether it runs in one, so there a seed
+        that was drawn before tells.
+        """
+        if seed is None:
+            return Turn(drop)
+        compiling = torch.compiler.is_compiling()
+        if not compiling and runs_in_backward():
+            if not self.controllers:
+                return Turn(drop, again=True)
+            return Turn(self._with(drop, self.recent.surely_rates_of(seed)), again=True)
+        rates = [controller.rate(heads) for controller in self.controllers]
+        if not compiling:
+            if rates:
+                self.recent.add(seed, rates)
+            return Turn(drop)
+        new = ~self.recent.has(seed, rates)
+        used = [torch.where(new, now, then) for now, then in zip(rates, self.recent.rates_of(seed), strict=True)]
+        self.recent.add(seed, used, new)
+        return Turn(self._with(drop, used), new=new)
+
+    def _with(self, drop: Spec | Driven | None, rates: list[Tensor]) -> Spec | Driven | None:
+        """`drop` with other values for the rates that adapt."""
+        if not isinstance(drop, Driven):
+            return drop
+        values = dict(drop.values)
+        for controller, rate in zip(self.controllers, rates, strict=True):
+            values[controller.number] = {**values[controller.number], controller.field: rate}
+        return drop._replace(values=values)
+
+    @torch.no_grad()
+    def measure(
+        self,
+        inputs: Inputs,
+        leaves: list[Active],
+        is_causal: bool,
+        softcap: float | None,
+        new: Tensor | None = None,
+    ) -> None:
+        """Take one call into account, unless `new` is False."""
         sample = sample_rows(inputs, is_causal, softcap, self.samples, None if needs_all_rows(leaves) else self.rows)
-        self._sum(("calls", ""), *[torch.ones(1, 1, device=inputs.q.device)] * 2)
-        self._entropy("before", regularisers.masked_softmax(sample.logits, sample.visible), sample)
+        tally = _Tally()
+        tally.sum(("calls", ""), *[torch.ones(1, 1, device=inputs.q.device)] * 2)
+        tally.entropy("before", regularisers.masked_softmax(sample.logits, sample.visible), sample)
         here = [leaf._replace(excerpt=sample.excerpt) for leaf in leaves]
-        evenness = self._entropy("after", self._perturbed(sample, here, _labels(leaves)), sample)
+        evenness = tally.entropy("after", tally.perturbed(sample, here, _labels(leaves)), sample)
+        for key, found in tally.sums.items():
+            counted = found if new is None else found * new
+            if key in self.sums:
+                self.sums[key].add_(counted)
+            else:
+                self.sums[key] = counted.clone()
         for controller in self.controllers:
-            controller.update(evenness)
+            controller.update(evenness, new)
 
     def stats(self) -> SiteStats:
         """The means; one synchronisation."""
@@ -73,7 +139,15 @@ class Monitor:
             sigmas={name: mean for (kind, name), mean in means.items() if kind == "sigma"},
         )
 
-    def _perturbed(self, sample: SampledRows, leaves: list[Active], labels: dict[int, str]) -> Tensor:
+
+class _Tally:
+    """The sums of one call."""
+
+    def __init__(self) -> None:
+        self.sums: dict[tuple[str, str], Tensor] = {}
+
+    def perturbed(self, sample: SampledRows, leaves: list[Active], labels: dict[int, str]) -> Tensor:
+        """The weights after every regulariser, whose decisions are counted on the way."""
         logits, visible = sample.logits, sample.visible
         shape = LogitShape(*logits.shape)
         for leaf in leaves:
@@ -117,9 +191,10 @@ class Monitor:
     def _add(self, kind: str, label: str, gate: Tensor | None, values: Tensor, counts: Tensor | None = None) -> None:
         # What `OneOf` did not choose was not there.
         weight = 1.0 if gate is None else gate
-        self._sum((kind, label), values, torch.ones_like(values) if counts is None else counts, weight)
+        self.sum((kind, label), values, torch.ones_like(values) if counts is None else counts, weight)
 
-    def _entropy(self, when: str, weights: Tensor, sample: SampledRows) -> Tensor:
+    def entropy(self, when: str, weights: Tensor, sample: SampledRows) -> Tensor:
+        """Sum the entropies of weights; returns their mean evenness by head."""
         total = weights.sum(-1, keepdim=True)
         share = weights / total.clamp_min(1e-30)
         entropy = torch.special.entr(share).sum(-1)
@@ -129,18 +204,15 @@ class Monitor:
             seen = sample.visible.expand_as(weights).sum(-1).to(entropy.dtype)
         # A row that sees one key, or none, has nothing to spread.
         counted = (seen > 1) & (total.squeeze(-1) > 0)
-        self._sum(("entropy", when), torch.where(counted, entropy, 0.0), counted)
-        new = self._sum(("evenness", when), torch.where(counted, entropy / seen.clamp_min(2).log(), 0.0), counted)
+        self.sum(("entropy", when), torch.where(counted, entropy, 0.0), counted)
+        new = self.sum(("evenness", when), torch.where(counted, entropy / seen.clamp_min(2).log(), 0.0), counted)
         return new[0] / new[1]
 
-    def _sum(self, key: tuple[str, str], values: Tensor, counts: Tensor, weight: float | Tensor = 1.0) -> Tensor:
-        """Add [b, H, ...] values and counts, by head; returns what was added."""
+    def sum(self, key: tuple[str, str], values: Tensor, counts: Tensor, weight: float | Tensor = 1.0) -> Tensor:
+        """Note the sums of [b, H, ...] values and counts, by head."""
         dims = [d for d in range(values.ndim) if d != 1]
         new = torch.stack([values.double().sum(dims), counts.double().sum(dims)]) * weight
-        if key in self.sums:
-            self.sums[key].add_(new)
-        else:
-            self.sums[key] = new.clone()
+        self.sums[key] = new
         return new
 
 

@@ -29,6 +29,7 @@ import torch
 from torch import Tensor
 
 from ..errors import BackendError
+from .recent import runs_in_backward
 
 # Signed spellings of the constants above: torch has full int32 arithmetic, and hardly any for uint32.
 _GOLDEN = 0x9E3779B1 - 2**32
@@ -85,6 +86,12 @@ def draw_seed(like: Tensor, generator: torch.Generator | None = None) -> Tensor:
         return seed
     if torch.compiler.is_compiling():
         raise BackendError("generator: torch.compile cannot trace a generator; seed the default one instead")
+    if runs_in_backward():
+        # Checkpointing restores the default generators only: this one has moved on, and would draw something else.
+        raise BackendError(
+            "generator: expected None inside of activation checkpointing, whose recomputation would draw another seed "
+            "from it and give another gradient; seed the default generator instead (torch.manual_seed)"
+        )
     drawn = torch.randint(0, 2**63 - 1, (), dtype=torch.int64, device=generator.device, generator=generator)
     return drawn.to(like.device)
 

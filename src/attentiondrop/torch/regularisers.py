@@ -23,12 +23,15 @@ def is_learned(rate: Rate) -> TypeGuard[Tensor]:
 
 
 def top_k(logits: Tensor, visible: Tensor | None, k: int) -> Tensor:
-    """The `min(k, visible)` largest visible logits of each row, as a boolean tensor; ties go to the lower key."""
+    """The `min(k, visible)` largest visible logits of each row, as a boolean tensor; ties go to the lower key.
+
+    NaN is never among them.
+    """
     logits = logits.detach()
     shown = logits if visible is None else logits.masked_fill(~visible, -torch.inf)
     if k >= shown.shape[-1]:
-        everything = torch.ones_like(shown, dtype=torch.bool)
-        return everything if visible is None else everything & visible
+        numbers = ~shown.isnan()
+        return numbers if visible is None else numbers & visible
     # torch.topk may pick any of equal logits, so take only the threshold from it and fill up from the left.
     threshold = shown.topk(k, dim=-1, sorted=False).values.amin(dim=-1, keepdim=True)
     above = shown > threshold
@@ -72,8 +75,8 @@ def hard_masking(
 
 
 def drop_key(logits: Tensor, visible: Tensor | None, uniform: Tensor, p: Rate) -> tuple[Tensor, Tensor | None]:
-    """Each visible key is hidden from the row where its uniform is below `p`."""
-    dropped = uniform < p
+    """Each visible key is hidden from the row where its uniform is below `p`; a NaN stays, and shows."""
+    dropped = (uniform < p) & ~logits.detach().isnan()
     return _hide(logits, visible, dropped if visible is None else dropped & visible)
 
 

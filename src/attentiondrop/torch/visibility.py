@@ -32,8 +32,9 @@ def split(mask: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
     if mask is None or mask.dtype == torch.bool:
         return mask, None
     # Half of the lowest finite value: libraries write finfo.min, and sums of it, for "hidden".
-    visible = mask > torch.finfo(mask.dtype).min / 2
-    return visible, mask.masked_fill(~visible, 0.0)
+    # A NaN hides nothing: it must show.
+    hidden = mask <= torch.finfo(mask.dtype).min / 2
+    return ~hidden, mask.masked_fill(hidden, 0.0)
 
 
 def find_layout(visible: Tensor | None, is_causal: bool, rows: int) -> Visibility:

@@ -180,3 +180,32 @@ def test_a_schedule_never_recompiles() -> None:
         torch.testing.assert_close(outputs[-1], model(x))
     assert counter.frame_count == 1
     assert not any(torch.equal(one, other) for one, other in itertools.pairwise(outputs))
+
+
+@pytest.mark.parametrize(
+    "rate, bound",
+    [
+        (0.1, 0.1),
+        (Linear(0.0, 0.12), 0.12),
+        (Depth(0.1, Linear(0.0, 0.14)), 0.14),
+        (ad.EntropyTarget(0.5, high=0.13), 0.13),
+    ],
+    ids=str,
+)
+def test_the_path_is_chosen_by_what_a_rate_never_exceeds(rate: Any, bound: float, monkeypatch: Any) -> None:
+    """Whatever it is now: nothing waits for a tensor."""
+    from attentiondrop.torch import hard_sdpa
+
+    asked: list[float] = []
+
+    def kind_for(q: Any, k: Any, v: Any, drop: str, top: int, rate: float, is_causal: bool, scale: float) -> str:
+        asked.append(rate)
+        return ""
+
+    monkeypatch.setattr(hard_sdpa, "kind_for", kind_for)
+    layer = torch.nn.MultiheadAttention(16, 2, batch_first=True)
+    for spec in (ad.HardMasking(p=rate, k=3), ad.OneOf([ad.HardMasking(p=rate, k=3), ad.BlurSmoothing(width=1)])):
+        with attach(layer, spec, backend="fused"):
+            x = torch.randn(2, 8, 16)
+            layer(x, x, x, need_weights=False)
+    assert asked == [bound, bound]

@@ -17,6 +17,8 @@ from worst import Worst, dtypes
 import attentiondrop as ad
 from attentiondrop.specs import Spec
 from attentiondrop.torch import attention, hard_sdpa, library_attention
+from attentiondrop.torch.draws import Driven
+from attentiondrop.torch.functional import Options, perturbed_attention
 
 CASES = [
     Case("plain", 1, 1, 1, 70, 150, 32, 32),
@@ -323,3 +325,28 @@ def test_cuda_graphs_draw_anew_in_every_replay(device: str, calls: list[str]) ->
         graph.replay()
         results.append(output.clone())
     assert calls and not torch.equal(results[0], results[1]) and not torch.equal(results[1], results[2])
+
+
+@pytest.mark.parametrize("fill", ["zero", slow("-inf")])
+def test_a_scheduled_rate(fill: str, device: str, calls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its tensor is not read: what it never exceeds allows for this path, or does not."""
+    monkeypatch.setattr(hard_sdpa, "HIGHEST_RATE", 0.5)
+    dtype = torch.float32 if device == "cpu" else torch.float16
+    q, k, v = (x.to(device, dtype) for x in inputs_of(""))
+    spec = ad.HardMasking(p=0.5, k=3, fill=fill)
+
+    def run(q: Tensor, k: Tensor, v: Tensor, bound: float, backend: str) -> list[Tensor]:
+        inputs = [x.detach().requires_grad_() for x in (q, k, v)]
+        drop = Driven(spec, {0: {"p": torch.tensor(0.3, device=device)}}, {0: {"p": bound}})
+        torch.manual_seed(1)
+        output = perturbed_attention(*inputs, drop, Options(), backend=backend).output
+        output.square().sum().backward()
+        return [output.detach(), *(x.grad for x in inputs)]
+
+    want = run(q.double(), k.double(), v.double(), 0.4, "eager")
+    for have, right in zip(run(q, k, v, 0.4, "fused"), want, strict=True):
+        error = 64 * torch.finfo(dtype).eps * right.abs().max().item()
+        torch.testing.assert_close(have.double(), right, rtol=0, atol=error)
+    assert len(calls) == 1
+    run(q, k, v, 0.6, "fused")
+    assert len(calls) == 1  # the kernels of our own

@@ -62,12 +62,14 @@ class Site:
 
     def watch(self, rows: int, samples: int) -> None:
         """Measure, from scratch."""
-        self.monitor = Monitor(rows, samples, () if self.monitor is None else self.monitor.controllers)
+        before = Monitor() if self.monitor is None else self.monitor
+        self.monitor = Monitor(rows, samples, before.controllers, before.recent)
 
     def unwatch(self) -> None:
         """Measure no more than what rates that adapt need."""
-        controllers = () if self.monitor is None else self.monitor.controllers
-        self.monitor = Monitor(controllers=controllers) if controllers else None
+        before = self.monitor
+        adapts = before is not None and before.controllers
+        self.monitor = Monitor(controllers=before.controllers, recent=before.recent) if before and adapts else None
 
 
 def _nothing(module: nn.Module) -> dict[str, Any]:

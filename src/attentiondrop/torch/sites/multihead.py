@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..functional import Options
+from ..visibility import split
 from .base import ATTRIBUTE, KINDS, Kind, Site
 from .stacked import attend
 
@@ -124,7 +125,10 @@ def join_masks(padding: Tensor | None, attn_mask: Tensor | None, query: Tensor, 
         return attn_mask if padding is None else padding
     if padding.dtype == torch.bool and attn_mask.dtype == torch.bool:
         return padding & attn_mask
-    return _additive(padding, query.dtype) + _additive(attn_mask, query.dtype)
+    # Wider than 16 bits, where a sum would be rounded or overflow. What is hidden becomes -inf first: some libraries
+    # write the lowest value of a dtype for it, which is not the lowest of another.
+    dtype = torch.promote_types(query.dtype, torch.float32)
+    return _additive(padding, dtype) + _additive(attn_mask, dtype)
 
 
 def _visible(mask: Tensor) -> Tensor:
@@ -132,9 +136,12 @@ def _visible(mask: Tensor) -> Tensor:
 
 
 def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    if mask.dtype != torch.bool:
+    visible, bias = split(mask)
+    if visible is None:
         return mask
-    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, -torch.inf)
+    if bias is None:
+        bias = torch.zeros(mask.shape, device=mask.device)
+    return bias.to(dtype).masked_fill(~visible, -torch.inf)
 
 
 KINDS["multihead"] = Kind(members)

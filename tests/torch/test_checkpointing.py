@@ -1,0 +1,36 @@
+"""Activation checkpointing of `attention`: the draws of the default generator are restored, others are refused."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils.checkpoint import checkpoint
+
+import attentiondrop as ad
+from attentiondrop.torch import attention
+
+SPEC = ad.HardMasking(p=0.5, k=3)
+
+
+def gradients(reentrant: bool | None, generator: torch.Generator | None = None) -> tuple[torch.Tensor | None, ...]:
+    torch.manual_seed(0)
+    inputs = [torch.randn(1, 2, 8, 4, dtype=torch.float64, requires_grad=True) for _ in range(3)]
+
+    def run(*x: torch.Tensor) -> torch.Tensor:
+        return attention(*x, SPEC, generator=generator)
+
+    output = run(*inputs) if reentrant is None else checkpoint(run, *inputs, use_reentrant=reentrant)
+    output.square().sum().backward()
+    return tuple(x.grad for x in inputs)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_generator_is_refused_before_a_gradient_is_wrong(reentrant: bool) -> None:
+    gradients(None, torch.Generator().manual_seed(1))  # on its own it may be used
+    with pytest.raises(ad.BackendError, match="generator: expected None inside of activation checkpointing"):
+        gradients(reentrant, torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_the_default_generator_is_restored(reentrant: bool) -> None:
+    assert all(torch.equal(one, other) for one, other in zip(gradients(None), gradients(reentrant), strict=True))
