@@ -42,6 +42,7 @@ def worker(rank: int, kind: str) -> None:
         from torch.distributed.fsdp import fully_shard
 
         for block in model.layers:
+            fully_shard(block.self_attn)
             fully_shard(block)
         wrapped = fully_shard(model)
     optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.1)
@@ -63,6 +64,16 @@ def worker(rank: int, kind: str) -> None:
         assert torch.equal(wrapped(x), wrapped(x))
     attachment.remove()
     wrapped.train()
+    assert torch.equal(wrapped(x), wrapped(x))
+    # Again, now that FSDP was there first. The classes of before come back.
+    classes = [type(module) for module in wrapped.modules()]
+    again = attach(wrapped, "hard(p=0.4,k=3)")
+    assert len(again.sites) == 2
+    output = wrapped(x)
+    assert not torch.allclose(output, wrapped(x))
+    output.square().mean().backward()
+    again.remove()
+    assert [type(module) for module in wrapped.modules()] == classes
     assert torch.equal(wrapped(x), wrapped(x))
     dist.destroy_process_group()
 

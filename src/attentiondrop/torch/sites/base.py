@@ -17,6 +17,8 @@ from ...specs import Spec
 from ..draws import Driven
 from ..driving import controllers_of, driven_at
 from ..monitoring import Monitor
+from .classes import exchanged, own_class
+from .scripting import check_scriptable, passing_for
 
 #: Where a site lives in its module's `__dict__`: neither parameter nor buffer, so no `state_dict` shows it.
 ATTRIBUTE = "_attentiondrop_site"
@@ -101,19 +103,28 @@ def regularised_class(base: type[nn.Module], kind: str) -> type[nn.Module]:
 
 
 def _generate(base: type[nn.Module], kind: str) -> type[nn.Module]:
-    def reduce(self: nn.Module, protocol: Any) -> tuple[Any, ...]:
+    def reduce(self: nn.Module, protocol: Any) -> Any:
+        if type(self) is not generated:
+            return base.__reduce_ex__(self, protocol)  # torch put a class on top, and knows how, or that it cannot
         # A generated class cannot be found by name, its base can.
         return rebuild, (base, kind), self.__getstate__()
 
+    own = KINDS[kind].members(base)
+    if "forward" in own:
+        own["forward"] = passing_for(base.forward, own["forward"])
+    properties = [name for name, member in own.items() if isinstance(member, property)]
     members = {
-        **KINDS[kind].members(base),
+        **own,
         "__reduce_ex__": reduce,
+        "__prepare_scriptable__": check_scriptable,
+        "__jit_unused_properties__": [*getattr(base, "__jit_unused_properties__", ()), *properties],
         "__module__": base.__module__,
         "__qualname__": base.__qualname__,
         "__doc__": base.__doc__,
         "_attentiondrop_base": base,
     }
-    return type(base.__name__, (base,), members)
+    generated = type(base.__name__, (base,), members)
+    return generated
 
 
 def rebuild(base: type[nn.Module], kind: str) -> nn.Module:
@@ -132,10 +143,13 @@ def install(module: nn.Module, site: Site) -> None:
     """Exchange the class of `module`."""
     site.extra.update(KINDS[site.kind].remember(module))
     module.__dict__[ATTRIBUTE] = site
-    module.__class__ = regularised_class(type(module), site.kind)
+    own = own_class(type(module))
+    module.__class__ = exchanged(type(module), own, regularised_class(own, site.kind))
 
 
 def uninstall(module: nn.Module) -> None:
     """Give `module` its own class back."""
-    module.__class__ = vars(type(module))["_attentiondrop_base"]
+    cls = type(module)
+    generated = next(ancestor for ancestor in cls.__mro__ if "_attentiondrop_base" in vars(ancestor))
+    module.__class__ = exchanged(cls, generated, vars(generated)["_attentiondrop_base"])
     del module.__dict__[ATTRIBUTE]
