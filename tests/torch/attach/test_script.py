@@ -23,7 +23,7 @@ class Own(nn.Module):
         self.qkv = nn.Linear(16, 48)
 
     def forward(self, x: Tensor) -> Tensor:
-        batch, length, size = x.shape
+        batch, length, _ = x.shape
         q, k, v = self.qkv(x).reshape(batch, length, 3, 4, 4).permute(2, 0, 3, 1, 4).unbind(0)
         return helper(F.scaled_dot_product_attention(q, k, v))
 
@@ -42,7 +42,7 @@ class Switch(Own):
         self.fused_attn = fused
 
     def forward(self, x: Tensor) -> Tensor:
-        batch, length, size = x.shape
+        batch, length, _ = x.shape
         q, k, v = self.qkv(x).reshape(batch, length, 3, 4, 4).permute(2, 0, 3, 1, 4).unbind(0)
         if self.fused_attn:
             return helper(F.scaled_dot_product_attention(q, k, v))

@@ -31,7 +31,7 @@ def check_scriptable(self: nn.Module) -> nn.Module:
     """What `torch.jit.script` asks each module for first: itself. A script made for training would not perturb."""
     if self.training:
         raise AttachError(
-            f"torch.jit.script: {type(self).__name__} is attached and in training mode, and a script cannot perturb its "
+            f"torch.jit.script: {type(self).__name__} is attached and in training mode, and a script cannot perturb "
             "attention: call model.eval() first for a script of the evaluation, or remove the attachment"
         )
     return self
