@@ -7,6 +7,7 @@ again when it recomputes, and `torch.compile` guards on the class, so attaching 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -44,6 +45,18 @@ class Site:
     views: int = 1
     #: Who stacked them (`attentiondrop.torch.stack.Stack`).
     stack: Any = None
+    #: The data-parallel rank that the site draws for; None is the rank of the process, each with draws of its own.
+    rank: int | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Whoever loads a pickle is perhaps another rank.
+        return {**self.__dict__, "rank": None}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Site:
+        twin = object.__new__(type(self))
+        memo[id(self)] = twin
+        twin.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return twin
 
     @property
     def drop(self) -> Spec | Driven:
