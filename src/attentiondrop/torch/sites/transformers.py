@@ -54,7 +54,7 @@ def training_view(config: Any) -> Any:
     cls = type(config)
     if cls not in _views:
         _views[cls] = _view_class(cls)
-    view = object.__new__(_views[cls])
+    view: Any = object.__new__(_views[cls])
     # One dictionary for both: a value that is set on either is set on both.
     object.__setattr__(view, "__dict__", config.__dict__)
     object.__setattr__(view, "_attentiondrop_config", config)
