@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor, nn
 
 from ..attaching import Choice, Patterns
-from ..errors import ArgumentError
+from ..errors import ArgumentError, AttentionDropWarning
 from ..specs import Consistency
 from ..torch.attach import attach
 from ..torch.attachment import Attachment
 from ..torch.consistency import ConsistencyResult, consistency_loss
 from ..torch.functional import Backend
 from ..torch.passes import Mode
+from ..validation import number
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback
@@ -33,27 +36,54 @@ else:
 
 
 class AttentionDropCallback(Callback):  # type: ignore[misc]
-    """Attach when a fit starts and detach when it ends, however it ends; drive schedules in between.
+    """Attach when a fit starts and detach when it ends, however it ends; drive schedules and learn rates in between.
+
+    Rates that are learned (`attentiondrop.Learnable`) have an optimiser of their own here: the module's optimisers know
+    the module's parameters only. It steps whenever one of them steps, on gradients averaged over all processes. Its
+    state and the rates are part of the checkpoints.
 
     Args:
         spec: as for `attentiondrop.torch.attach`.
         backend: as there.
         submodule: the name of the module to attach to; the whole LightningModule by default.
+        learning_rate: of the rates that are learned, by Adam without weight decay.
 
     Example::
 
         trainer = Trainer(callbacks=[AttentionDropCallback("hard(p=0.1,k=5)")])
     """
 
-    def __init__(self, spec: Choice | Patterns, backend: Backend = "auto", submodule: str = "") -> None:
+    def __init__(
+        self, spec: Choice | Patterns, backend: Backend = "auto", submodule: str = "", learning_rate: float = 0.01
+    ) -> None:
         self.spec = spec
         self.backend = backend
         self.submodule = submodule
+        self.learning_rate = number("learning_rate", learning_rate, 0.0)
         self.attachment: Attachment | None = None
+        self._optimiser: torch.optim.Optimizer | None = None
+        self._steps = 0
+        #: From a checkpoint that was loaded before the fit started.
+        self._loaded: Mapping[str, Any] | None = None
+        #: Where the last fit ended, for a checkpoint that is saved afterwards.
+        self._last: dict[str, Any] = {}
+
+    @property
+    def state_key(self) -> str:
+        """Several of these callbacks may share a trainer, each on its own part of the module."""
+        patterns = sorted(self.spec) if isinstance(self.spec, Mapping) else ["*"]
+        key: str = self._generate_state_key(submodule=self.submodule, patterns=patterns)
+        return key
 
     def on_fit_start(self, trainer: Any, pl_module: nn.Module) -> None:
-        """Attach."""
+        """Attach: the module is complete and in its place now, and what a checkpoint says of it is known."""
         self.attachment = attach(pl_module.get_submodule(self.submodule), self.spec, self.backend)
+        rates = list(self.attachment.parameters())
+        self._optimiser = torch.optim.Adam(rates, lr=self.learning_rate) if rates else None
+        self._steps = 0
+        if self._loaded is not None:
+            self._restore(self._loaded)
+            self._loaded = None
 
     def on_train_batch_start(self, trainer: Any, pl_module: nn.Module, batch: Any, batch_idx: int) -> None:
         """Tell the attachment how far training has come."""
@@ -61,6 +91,35 @@ class AttentionDropCallback(Callback):  # type: ignore[misc]
         total = trainer.estimated_stepping_batches
         if set_progress is not None and math.isfinite(total) and total > 0:
             set_progress(min(1.0, trainer.global_step / total))
+
+    def on_before_optimizer_step(self, trainer: Any, pl_module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        """Move the learned rates."""
+        if self._optimiser is None or self.attachment is None:
+            return
+        if trainer.world_size > 1:
+            for rate in self.attachment.parameters():
+                grad = torch.zeros_like(rate) if rate.grad is None else rate.grad
+                rate.grad = trainer.strategy.reduce(grad, reduce_op="mean")
+        if all(rate.grad is None for rate in self.attachment.parameters()):
+            return
+        # In half precision the losses, and so these gradients, are scaled.
+        scaler = getattr(trainer.precision_plugin, "scaler", None)
+        if scaler is None:
+            self._optimiser.step()
+        else:
+            scaler.step(self._optimiser)
+        self._optimiser.zero_grad()
+        self._steps += 1
+
+    def on_train_end(self, trainer: Any, pl_module: nn.Module) -> None:
+        """Say so if rates should have been learned and were not."""
+        if self._optimiser is not None and self._steps == 0:
+            warnings.warn(
+                "no rate was learned: there was no optimiser step with a gradient for one in this fit (with manual "
+                "optimisation, step the optimisers that self.optimizers() returns)",
+                AttentionDropWarning,
+                stacklevel=2,
+            )
 
     def on_fit_end(self, trainer: Any, pl_module: nn.Module) -> None:
         """Detach."""
@@ -70,10 +129,31 @@ class AttentionDropCallback(Callback):  # type: ignore[misc]
         """Detach."""
         self._remove()
 
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint needs in order to go on: the rates, and the state of their optimiser."""
+        if self.attachment is None:
+            return self._last
+        optimiser = {} if self._optimiser is None else self._optimiser.state_dict()
+        return {"attachment": self.attachment.state_dict(), "optimiser": optimiser}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on where `state_dict` was taken. Lightning calls it before a fit starts, or with some strategies after."""
+        if self.attachment is None:
+            self._loaded = state_dict
+        else:
+            self._restore(state_dict)
+
+    def _restore(self, state: Mapping[str, Any]) -> None:
+        if self.attachment is not None:
+            self.attachment.load_state_dict(state["attachment"])
+        if self._optimiser is not None:
+            self._optimiser.load_state_dict(state["optimiser"])
+
     def _remove(self) -> None:
         if self.attachment is not None:
+            self._last = self.state_dict()
             self.attachment.remove()
-            self.attachment = None
+            self.attachment = self._optimiser = None
 
 
 class ConsistencyMixin:

@@ -17,6 +17,7 @@ from transformers.masking_utils import sdpa_mask
 from ..torch.functional import Options
 from ..torch.sites.base import site_of
 from ..torch.sites.stacked import attend
+from ..torch.sites.transformers import implementation_now
 
 #: Without "/" or "flash" in it: transformers would look for a kernel to load.
 NAME = "attentiondrop"
@@ -38,7 +39,8 @@ def attention_forward(
 ) -> tuple[Tensor, Tensor | None]:
     """The signature that transformers calls: [B, H, N, D] in, [B, N, H, D] and weights (or None) out."""
     site = site_of(module)
-    origin = None if site is None else site.extra["origin"]
+    # Read anew in each call: it may have been set after `attach`, and the mask that arrives is that of the one set now.
+    origin = None if site is None else implementation_now(module, site)
     if origin == "eager":
         # Eager attention knows causality from its mask alone.
         causal = False

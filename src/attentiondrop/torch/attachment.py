@@ -74,6 +74,22 @@ class Attachment(BaseAttachment):
         for layer, (site, module) in enumerate(zip(sites, modules, strict=True)):
             site.set_progress(self.progress, layer, len(sites), module)
 
+    def set_data_parallel_rank(self, rank: int | None) -> None:
+        """Under tensor parallelism: whose draws the sites make. Processes that say the same rank draw alike.
+
+        Every process draws for itself by default (None). That is right where each has other data, and where each has
+        other heads of the same data. Attention that several processes compute alike, on the same data, must be
+        perturbed alike: there, tell each process its place in the data-parallel group. These processes must be seeded
+        alike, as for dropout. A pickle does not keep the rank, since another process may load it.
+
+        Example::
+
+            attachment.set_data_parallel_rank(mesh.get_local_rank("dp"))  # of a DeviceMesh with "dp" and "tp"
+        """
+        number = None if rank is None else integer("rank", rank, minimum=0)
+        for site in self.sites:
+            site.rank = number
+
     def specs(self) -> dict[str, Spec]:
         """What each site does at the present progress, its schedules evaluated."""
         sites = self.sites

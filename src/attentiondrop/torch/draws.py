@@ -223,6 +223,9 @@ def _values_of(leaf: Active, values: Values, dtype: torch.dtype) -> dict[str, Te
         field: value() if isinstance(value, LearnedRate) else value
         for field, value in values.get(leaf.number, {}).items()
     }
+    if leaf.seed.is_meta:
+        # A gradient could not come back from there to a rate that has a value.
+        given = {field: value.detach() for field, value in given.items()}
     found = {field: value.to(leaf.seed.device, dtype) for field, value in given.items()}
     for field, schedule in leaf.spec.scheduled().items():
         if field not in found:

@@ -23,6 +23,8 @@ def driven_at(
     if not any(leaf.scheduled() for _, leaf in numbered(spec)):
         return None
     like = next(module.parameters(), torch.empty(0))
+    if like.is_meta:
+        like = torch.empty(0, dtype=like.dtype)  # a rate has a value before the weights have theirs
     now = spec.at(progress, layer, layers)
     values: dict[int, dict[str, Tensor | LearnedRate]] = {}
     for (number, scheduled), (_, leaf) in zip(numbered(spec), numbered(now), strict=True):

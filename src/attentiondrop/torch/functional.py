@@ -135,11 +135,14 @@ def perturbed_attention(
         raise ArgumentError("is_causal: expected False where attn_mask is given, as in scaled_dot_product_attention")
     check_tensors(query, key, value)
     query, key, value = _autocast(query, key, value)
-    with torch.autocast(query.device.type, enabled=False):
+    kind = query.device.type
+    # Meta tensors, which only carry shapes, know no autocast.
+    with torch.autocast("cpu" if kind == "meta" else kind, enabled=False):
         inputs = normalise(query, key, value, options.attn_mask, options.bias, options.scale, options.enable_gqa)
         if seed is None and (drop is not None or options.dropout_p != 0):
             seed = draw_seed(query, generator)
-        turn = None if monitor is None else monitor.turn(drop, seed, inputs.shape.heads)
+        # Meta tensors have no values to measure.
+        turn = None if monitor is None or query.is_meta else monitor.turn(drop, seed, inputs.shape.heads)
         leaves = leaves_of(drop if turn is None else turn.drop, seed, inputs.compute_dtype)
         output, weights = _dispatch(inputs, leaves, options, seed, backend)
         if monitor is not None and turn is not None and not turn.again:
@@ -170,6 +173,10 @@ def _dispatch(
     look = backend != "eager" and isinstance(plan, Plan)
     visibility = layout_for(leaves, visible, options.is_causal, inputs.shape.rows, look)
     dropout_p, softcap, sinks = options.dropout_p, options.softcap, options.sinks
+    if inputs.q.is_meta:
+        # Only shapes count, which every path has in common; what fused paths can do depends on a real device.
+        output, weights = eager_attention(inputs, leaves, visibility, bias, seed, dropout_p, softcap, sinks)
+        return output, weights if backend == "eager" else None
     if backend != "eager":
         reason: str | None
         if isinstance(plan, Plan):
@@ -201,7 +208,7 @@ def layout_for(leaves: list[Active], visible: Tensor | None, is_causal: bool, ro
 def _autocast(*tensors: Tensor) -> list[Tensor]:
     """Cast as SDPA is cast under autocast; everything after that runs with autocast off."""
     kind = tensors[0].device.type
-    if not torch.is_autocast_enabled(kind):
+    if kind == "meta" or not torch.is_autocast_enabled(kind):
         return list(tensors)
     dtype = torch.get_autocast_dtype(kind)
     return [x.to(dtype) if x.is_floating_point() and x.dtype != torch.float64 else x for x in tensors]

@@ -41,24 +41,25 @@ _MIX_2 = 0x846CA68B - 2**32
 # An op of its own, because Inductor would otherwise lower the draw to its own generator. Defined by hand:
 # `torch.library.custom_op` loads the compiler, and with it Triton, on the first call even on a CPU.
 _library = torch.library.Library("attentiondrop", "FRAGMENT")
-_library.define("draw_seed(Tensor like, int call) -> Tensor", tags=(torch.Tag.nondeterministic_seeded,))
+_library.define("draw_seed(Tensor like, int call, int rank=-1) -> Tensor", tags=(torch.Tag.nondeterministic_seeded,))
 
 
-def _draw_seed(like: Tensor, call: int) -> Tensor:
+def _draw_seed(like: Tensor, call: int, rank: int = -1) -> Tensor:
     """A fresh seed from the default generator of the device of `like`, as a 0-dim int64 tensor (no synchronisation).
 
-    Neither argument changes the seed, but both keep a compiled graph honest: `like` orders the draws of layers that
-    feed each other, and `call`, which no two places of a graph share, keeps equal-looking draws from being merged into
-    one (torch 2.11 was seen to do that: its list of random operators does not know this one).
+    `rank` is whose draws these are; -1 stands for this process. The other arguments do not change the seed, but both
+    keep a compiled graph honest: `like` orders the draws of layers that feed each other, and `call`, which no two
+    places of a graph share, keeps equal-looking draws from being merged into one (torch 2.11 was seen to do that: its
+    list of random operators does not know this one).
     """
     seed = torch.randint(0, 2**63 - 1, (), dtype=torch.int64, device=like.device)
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        # Ranks that were all seeded alike must not drop the same positions. Rank 0 keeps its seed.
-        seed = seed ^ ((torch.distributed.get_rank() * 0x9E3779B97F4A7C15) & (2**63 - 1))
-    return seed
+    if rank < 0 and torch.distributed.is_available() and torch.distributed.is_initialized():
+        rank = torch.distributed.get_rank()
+    # Ranks that were all seeded alike must not drop the same positions. Rank 0 keeps its seed.
+    return seed ^ ((rank * 0x9E3779B97F4A7C15) & (2**63 - 1)) if rank > 0 else seed
 
 
-def _fake_seed(like: Tensor, call: int) -> Tensor:
+def _fake_seed(like: Tensor, call: int, rank: int = -1) -> Tensor:
     return torch.empty((), dtype=torch.int64, device=like.device)
 
 
@@ -78,11 +79,14 @@ def _next_call() -> int:
 _next_call._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
-def draw_seed(like: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """One seed for one call, on the device of `like`. A generator that is passed in is used as it is, on every rank."""
+def draw_seed(like: Tensor, generator: torch.Generator | None = None, rank: int | None = None) -> Tensor:
+    """One seed for one call, on the device of `like`. A generator that is passed in is used as it is, on every rank.
+
+    Processes that were seeded alike draw apart, unless they say the same `rank` (this process's own by default).
+    """
     if generator is None:
         call = _next_call() if torch.compiler.is_compiling() else 0
-        seed: Tensor = torch.ops.attentiondrop.draw_seed(like.detach(), call)
+        seed: Tensor = torch.ops.attentiondrop.draw_seed(like.detach(), call, -1 if rank is None else rank)
         return seed
     if torch.compiler.is_compiling():
         raise BackendError("generator: torch.compile cannot trace a generator; seed the default one instead")

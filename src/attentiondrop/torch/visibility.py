@@ -51,6 +51,8 @@ def find_layout(visible: Tensor | None, is_causal: bool, rows: int) -> Visibilit
     if torch.compiler.is_compiling() or _is_capturing(visible.device):
         return Visibility(is_causal, pairs=visible)
     last = visible[..., -1:, :]
+    if visible.is_meta:
+        return Visibility(is_causal, keys=last)  # there are no values, and so none that refuse anything
     if torch.equal(visible, last.expand_as(visible)):
         return Visibility(is_causal, keys=last)
     past = torch.ones(rows, visible.shape[-1], dtype=torch.bool, device=visible.device).tril()

@@ -7,6 +7,7 @@ again when it recomputes, and `torch.compile` guards on the class, so attaching 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -17,6 +18,8 @@ from ...specs import Spec
 from ..draws import Driven
 from ..driving import controllers_of, driven_at
 from ..monitoring import Monitor
+from .classes import exchanged, own_class
+from .scripting import check_scriptable, passing_for
 
 #: Where a site lives in its module's `__dict__`: neither parameter nor buffer, so no `state_dict` shows it.
 ATTRIBUTE = "_attentiondrop_site"
@@ -42,6 +45,18 @@ class Site:
     views: int = 1
     #: Who stacked them (`attentiondrop.torch.stack.Stack`).
     stack: Any = None
+    #: The data-parallel rank that the site draws for; None is the rank of the process, each with draws of its own.
+    rank: int | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Whoever loads a pickle is perhaps another rank.
+        return {**self.__dict__, "rank": None}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Site:
+        twin = object.__new__(type(self))
+        memo[id(self)] = twin
+        twin.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return twin
 
     @property
     def drop(self) -> Spec | Driven:
@@ -103,19 +118,28 @@ def regularised_class(base: type[nn.Module], kind: str) -> type[nn.Module]:
 
 
 def _generate(base: type[nn.Module], kind: str) -> type[nn.Module]:
-    def reduce(self: nn.Module, protocol: Any) -> tuple[Any, ...]:
+    def reduce(self: nn.Module, protocol: Any) -> Any:
+        if type(self) is not generated:
+            return base.__reduce_ex__(self, protocol)  # torch put a class on top, and knows how, or that it cannot
         # A generated class cannot be found by name, its base can.
         return rebuild, (base, kind), self.__getstate__()
 
+    own = KINDS[kind].members(base)
+    if "forward" in own:
+        own["forward"] = passing_for(base.forward, own["forward"])
+    properties = [name for name, member in own.items() if isinstance(member, property)]
     members = {
-        **KINDS[kind].members(base),
+        **own,
         "__reduce_ex__": reduce,
+        "__prepare_scriptable__": check_scriptable,
+        "__jit_unused_properties__": [*getattr(base, "__jit_unused_properties__", ()), *properties],
         "__module__": base.__module__,
         "__qualname__": base.__qualname__,
         "__doc__": base.__doc__,
         "_attentiondrop_base": base,
     }
-    return type(base.__name__, (base,), members)
+    generated = type(base.__name__, (base,), members)
+    return generated
 
 
 def rebuild(base: type[nn.Module], kind: str) -> nn.Module:
@@ -134,10 +158,13 @@ def install(module: nn.Module, site: Site) -> None:
     """Exchange the class of `module`."""
     site.extra.update(KINDS[site.kind].remember(module))
     module.__dict__[ATTRIBUTE] = site
-    module.__class__ = regularised_class(type(module), site.kind)
+    own = own_class(type(module))
+    module.__class__ = exchanged(type(module), own, regularised_class(own, site.kind))
 
 
 def uninstall(module: nn.Module) -> None:
     """Give `module` its own class back."""
-    module.__class__ = vars(type(module))["_attentiondrop_base"]
+    cls = type(module)
+    generated = next(ancestor for ancestor in cls.__mro__ if "_attentiondrop_base" in vars(ancestor))
+    module.__class__ = exchanged(cls, generated, vars(generated)["_attentiondrop_base"])
     del module.__dict__[ATTRIBUTE]

@@ -11,6 +11,7 @@ from torch import nn
 
 from . import transformers
 from .base import site_of
+from .classes import own_class
 from .sdpa import SWITCH
 
 #: Classes of timm that attend over channels: their "keys" are features, so dropping or blurring them means nothing.
@@ -45,7 +46,7 @@ def clean_name(name: str) -> str:
 def _classify(name: str, module: nn.Module) -> Found | None:
     if site_of(module) is not None:
         return Found(name, module, None, "it is attached already")
-    cls = type(module)
+    cls = own_class(type(module))
     used = names_used(cls)
     if isinstance(module, nn.MultiheadAttention) and cls.forward is nn.MultiheadAttention.forward:
         return _reachable(name, module, "multihead")

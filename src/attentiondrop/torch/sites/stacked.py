@@ -29,9 +29,9 @@ def attend(
     differ between views, and view `i` has exactly the draws of a separate pass whose seed here is `view_seed(seed, i)`.
     """
     views = 1 if site is None or drop is None else _views(site, query)
-    if views == 1:
+    if site is None or drop is None or (views == 1 and site.rank is None):
         return perturbed_attention(query, key, value, drop, options, None, backend, monitor=monitor)  # type: ignore[arg-type]
-    seed = draw_seed(query)
+    seed = draw_seed(query) if site.rank is None else draw_seed(query, rank=site.rank)
     parts = [_split(x, query, views) for x in (query, key, value, options.attn_mask, options.bias)]
     attended = [
         perturbed_attention(

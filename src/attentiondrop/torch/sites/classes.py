@@ -1,0 +1,54 @@
+"""Exchange a class beneath those that torch itself puts on top of it.
+
+`fully_shard` and `register_parametrization` exchange the class of a module as `attach` does: for a generated subclass.
+The last to come is on top, and any of them may be taken off first. So a site goes beneath what torch has put there,
+which is where torch looks for the class that it returns to, and is taken out from beneath.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+Class = type[nn.Module]
+
+
+def own_class(cls: Class) -> Class:
+    """The class beneath what `fully_shard`, `replicate` and parametrizations have put on top of it."""
+    while (beneath := _beneath(cls)) is not None:
+        cls = beneath
+    return cls
+
+
+def _beneath(cls: Class) -> Class | None:
+    bases: tuple[Class, ...] = cls.__bases__
+    if _is_parametrization(cls):
+        return bases[0]
+    # FSDPModule, ReplicateModule or DDP, and the class of the module.
+    if len(bases) == 2 and bases[0].__module__.startswith("torch.distributed."):
+        return bases[1]
+    return None
+
+
+def _is_parametrization(cls: type) -> bool:
+    generated = cls.__module__ == "torch.nn.utils.parametrize" and cls.__name__.startswith("Parametrized")
+    return generated and len(cls.__bases__) == 1
+
+
+_exchanged: dict[tuple[type, type, type], type] = {}
+
+
+def exchanged(cls: Any, old: type, new: type) -> Any:
+    """`cls` with `new` in the place of its ancestor `old`; exchanging them back gives `cls` itself again."""
+    if cls is old:
+        return new
+    if (cls, old, new) in _exchanged:
+        return _exchanged[cls, old, new]
+    bases = tuple(exchanged(base, old, new) if issubclass(base, old) else base for base in cls.__bases__)
+    members = {name: value for name, value in vars(cls).items() if name not in ("__dict__", "__weakref__")}
+    made = type(cls)(cls.__name__, bases, members)
+    # A parametrization adds properties to its class and takes them away: that class belongs to its module alone.
+    if not any(_is_parametrization(ancestor) for ancestor in cls.__mro__):
+        _exchanged[cls, old, new], _exchanged[made, new, old] = made, cls
+    return made
