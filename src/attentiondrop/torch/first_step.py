@@ -39,7 +39,11 @@ class FirstStep:
         if not module.training or module is not self._model():
             return module._call_impl(*args, **kwargs)
         del module.__dict__[_PLACE]
-        if is_compiled(module) or _is_being_compiled():
+        # What a compiler left to the interpreter is not looked at either: it goes on with the calls inside. (Asked here
+        # and not in a function of its own, which would be one of these calls.)
+        if "torch._dynamo" in sys.modules and torch._C._dynamo.eval_frame.get_eval_frame_callback() is not None:
+            return module._call_impl(*args, **kwargs)
+        if is_compiled(module):
             return module._call_impl(*args, **kwargs)
         finder = FindUnperturbed(module)
         with finder:
@@ -67,11 +71,6 @@ def forget_first_step(model: nn.Module, report: Report | None = None) -> None:
         waiting.reports = [] if report is None else [known for known in waiting.reports if known != report]
         if not waiting.reports:
             del model.__dict__[_PLACE]
-
-
-def _is_being_compiled() -> bool:
-    """Whether this call is what a compiler left to the interpreter: it goes on with the calls inside."""
-    return "torch._dynamo" in sys.modules and torch._C._dynamo.eval_frame.get_eval_frame_callback() is not None
 
 
 def is_compiled(model: nn.Module) -> bool:

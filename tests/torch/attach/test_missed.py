@@ -19,6 +19,7 @@ from unusual import REACHED, REPORTED, Flex, Heads, InlineSoftmax, InTable, Plai
 
 import attentiondrop as ad
 from attentiondrop.torch import attach, detach
+from attentiondrop.torch.first_step import FirstStep
 
 HARD = ad.HardMasking(p=0.4, k=3)
 
@@ -229,12 +230,23 @@ def test_compiled_the_first_step_is_left_out(x: Tensor) -> None:
     attach(model, HARD)
     compiled = torch.compile(model, backend="eager", fullgraph=True)
     quietly(compiled, x)
-    quietly(compiled, x)
-    torch._dynamo.reset()
     model = beside(InTable)
     attach(model, HARD)
     model.compile(backend="eager")
-    quietly(model, x)
+    assert not isinstance(model._compiled_call_impl, FirstStep)
+
+
+def test_a_graph_break_does_not_start_it(x: Tensor) -> None:
+    class Breaks(nn.Sequential):
+        def forward(self, x: Tensor) -> Tensor:
+            torch._dynamo.graph_break()
+            result: Tensor = self[0](x)
+            return result
+
+    torch._dynamo.reset()
+    model = Breaks(InTable(), Plain())
+    attach(model, HARD)
+    quietly(torch.compile(model, backend="eager"), x)
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
