@@ -35,7 +35,7 @@ class FirstStep:
         if torch.compiler.is_compiling():
             return self._model()._call_impl(*args, **kwargs)  # type: ignore[union-attr]
         # nn.DataParallel gives replicas the attributes of their original: the one that is called is to run.
-        module: nn.Module = sys._getframe(1).f_locals["self"]
+        module: nn.Module = sys._getframe(1).f_locals.get("self") or self._model()
         if not module.training or module is not self._model():
             return module._call_impl(*args, **kwargs)
         del module.__dict__[_PLACE]

@@ -72,7 +72,9 @@ def _kept(model: nn.Module) -> Iterator[None]:
             held[name] = number
         for held, name, tensor, copy in tensors:
             held[name] = tensor
-            with torch.no_grad():
-                tensor.copy_(copy)
+            # Not where nothing changed: a graph that was built before may need the tensor as it is.
+            if not tensor.is_meta and not torch.equal(tensor, copy):
+                with torch.no_grad():
+                    tensor.copy_(copy)
         for site, monitor in monitors:
             site.monitor = monitor

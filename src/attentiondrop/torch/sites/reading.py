@@ -48,10 +48,9 @@ def read(module: nn.Module) -> Read:
     return _read(type(module), module)
 
 
-@functools.cache
-def methods_of(cls: type[nn.Module]) -> frozenset[str]:
+def methods_of(cls: type[nn.Module]) -> set[str]:
     """The methods that the forward of `cls` leads to."""
-    return frozenset(_read(cls, None).methods)
+    return _read(cls, None).methods
 
 
 def _read(cls: type[nn.Module], module: nn.Module | None) -> Read:
@@ -68,9 +67,11 @@ class _Owner(NamedTuple):
     cls: type
     instance: Any
 
+    def holds(self, name: str) -> bool:
+        return name in getattr(self.instance, "__dict__", {})
+
     def lookup(self, name: str) -> Any:
-        held = getattr(self.instance, "__dict__", {})
-        return held[name] if name in held else inspect.getattr_static(self.cls, name, None)
+        return vars(self.instance)[name] if self.holds(name) else inspect.getattr_static(self.cls, name, None)
 
 
 class _Load(NamedTuple):
@@ -118,15 +119,8 @@ def _targets(
             if root != first or owner is None or not path:
                 continue
             value = owner.lookup(path[0])
-            if isinstance(owner.instance, nn.Module) or owner.instance is None:
-                # `self.attend`, if that is a method.
-                found.methods |= (
-                    {path[0]}
-                    if isinstance(value, FunctionType)
-                    and issubclass(owner.cls, nn.Module)
-                    and (path[0] not in getattr(owner.instance, "__dict__", {}))
-                    else set()
-                )
+            if isinstance(value, FunctionType) and issubclass(owner.cls, nn.Module) and not owner.holds(path[0]):
+                found.methods.add(path[0])
             value, target_owner = _through(value, owner, path[1:])
         else:
             value = function.__globals__.get(root) if kind == "global" else _closed_over(function, root)
@@ -155,14 +149,15 @@ def _unwrapped(value: Any, owner: _Owner | None) -> Iterator[tuple[Any, _Owner |
         if isinstance(value, functools.partial | functools.partialmethod):
             value = value.func
         elif isinstance(value, MethodType):
-            value, owner = value.__func__, _Owner(type(value.__self__), value.__self__)
-            if isinstance(owner.instance, nn.Module | type):
-                owner = None if isinstance(owner.instance, type) else owner
+            held = value.__self__
+            if isinstance(held, nn.Module) and (owner is None or held is not owner.instance):
+                return  # a site of its own
+            value, owner = value.__func__, None if isinstance(held, type) else _Owner(type(held), held)
         elif isinstance(value, property):
             value = value.fget
         elif isinstance(value, staticmethod | classmethod):
             value, owner = value.__func__, None
-        elif hasattr(value, "_torchdynamo_orig_callable"):
+        elif isinstance(value, FunctionType) and hasattr(value, "_torchdynamo_orig_callable"):
             value = value._torchdynamo_orig_callable
         else:
             break

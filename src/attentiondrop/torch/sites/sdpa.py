@@ -71,7 +71,8 @@ class PerturbSdpa(TorchFunctionMode):
 
 def _forwards(function: type) -> set[CodeType]:
     """The code of the forward of every autograd function that there is."""
-    codes = {code for sub in function.__subclasses__() for code in _forwards(sub)}
+    below: list[type] = type.__subclasses__(function)
+    codes = {code for other in below for code in _forwards(other)}
     forward = plain_function(getattr(function, "forward", None))
     return codes if forward is None else {*codes, forward.__code__}
 
@@ -131,7 +132,6 @@ def members(base: type[nn.Module]) -> dict[str, Any]:
 def _entering(method: FunctionType, base: type[nn.Module]) -> Any:
     """The method, which enters the mode where it is called from outside of the forward: when it is recomputed."""
 
-    @functools.wraps(method)
     def entering(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling() or not self.training:
             return method(self, *args, **kwargs)
@@ -142,7 +142,8 @@ def _entering(method: FunctionType, base: type[nn.Module]) -> Any:
             return method(self, *args, **kwargs)
 
     _ENTRANCES.add(entering.__code__)
-    return entering
+
+    return functools.wraps(method)(entering)
 
 
 def members_with_switch(base: type[nn.Module]) -> dict[str, Any]:
