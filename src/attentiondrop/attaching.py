@@ -5,11 +5,10 @@ from __future__ import annotations
 import abc
 import fnmatch
 import re
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from .errors import AttachError, AttentionDropWarning, bad_argument
+from .errors import AttachError, bad_argument, warn_outside
 from .parsing import parse
 from .specs import Consistency, Spec
 
@@ -134,14 +133,13 @@ def check_schedules(specs: list[Spec]) -> None:
 
 
 def warn_of_unreached(model: Any, unreached: Sequence[Unreached]) -> None:
-    """Say what stays as it is. The warning points at the caller of `attach`."""
+    """Say what stays as it is. The warning points at the caller of `attach`, or at the training step."""
     if unreached:
         lines = "\n".join(grouped(unreached))
-        warnings.warn(
+        warn_outside(
             f"{len(unreached)} attention {_plural('module', len(unreached))} of {type(model).__name__} could not be "
             f"reached and will not be regularised:\n{lines}",
-            AttentionDropWarning,
-            stacklevel=3,
+            "torch",
         )
 
 

@@ -67,8 +67,14 @@ def warn_once(topic: str, message: str) -> None:
     if topic in _warned:
         return
     _warned.add(topic)
+    warn_outside(message)
+
+
+def warn_outside(message: str, *packages: str) -> None:
+    """Warn and point at the first line outside of this package, and of `packages`."""
+    inside = {__package__, *packages}
     level, frame = 1, sys._getframe()
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == __package__:
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in inside:
         level, frame = level + 1, frame.f_back
     warnings.warn(message, AttentionDropWarning, stacklevel=level)
 

@@ -13,6 +13,7 @@ from ..schedules import check_progress
 from ..specs import Spec
 from ..validation import integer
 from .draws import numbered
+from .first_step import Report, forget_first_step
 from .functional import Backend
 from .learned import LearnedRate
 from .monitoring import SiteStats
@@ -28,6 +29,8 @@ class Attachment(BaseAttachment):
         #: How much of the training is done, in [0, 1]: where schedules stand. See `set_progress`.
         self.progress = 0.0
         self._modules: list[nn.Module] = []
+        #: What looks for missed attention in the first training step, while that has not come.
+        self._report: Report | None = None
 
     @property
     def sites(self) -> tuple[Site, ...]:
@@ -54,6 +57,8 @@ class Attachment(BaseAttachment):
             if site_of(module) is not None:
                 uninstall(module)
         self._modules.clear()
+        if self._report is not None:
+            forget_first_step(self.model, self._report)
 
     def set_progress(self, progress: float) -> None:
         """Say how much of the training is done, from 0 to 1: schedules give their rates for it from now on.

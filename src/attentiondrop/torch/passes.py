@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Literal
 
 from torch import Tensor, nn
@@ -14,7 +13,7 @@ from .attach import unwrapped
 from .shared_prefix import shared_prefix
 from .sites.base import site_of
 from .stack import Stack, StackError
-from .trees import map_tensors
+from .trees import call_arguments, map_tensors
 
 Mode = Literal["batch", "sequential", "shared"]
 MODES = ("batch", "sequential", "shared")
@@ -50,7 +49,7 @@ def views(model: nn.Module, inputs: Any, count: int = 2, mode: Mode = "batch") -
     one_of("mode", mode, MODES)
     if not isinstance(model, nn.Module):
         raise bad_argument("model", "a torch.nn.Module", type(model).__name__)
-    args, kwargs = _arguments(inputs)
+    args, kwargs = call_arguments("inputs", inputs)
     if mode == "sequential":
         return tuple(model(*args, **kwargs) for _ in range(count))
     _check_wrapper(model, mode)
@@ -73,18 +72,6 @@ def views(model: nn.Module, inputs: Any, count: int = 2, mode: Mode = "batch") -
             )
         raise
     return stack.split(stack.watch(output))
-
-
-def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    if isinstance(inputs, Tensor):
-        return (inputs,), {}
-    if isinstance(inputs, tuple):
-        return inputs, {}
-    if isinstance(inputs, Mapping):
-        return (), dict(inputs)
-    raise bad_argument(
-        "inputs", "a tensor, a tuple of positional or a dict of keyword arguments", type(inputs).__name__
-    )
 
 
 def _batch_size(inputs: Any) -> int:

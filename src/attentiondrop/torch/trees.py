@@ -9,6 +9,8 @@ from typing import Any
 
 from torch import Tensor
 
+from ..errors import bad_argument
+
 #: Given the name of the argument (or the key, or the position) and a tensor, what to put in its place.
 Change = Callable[[str, Tensor], Tensor]
 
@@ -38,6 +40,17 @@ def map_tensors(value: Any, change: Change, name: str = "") -> Any:
         changed = {key: map_tensors(entry, change, name or key) for key, entry in fields.items()}
         return dataclasses.replace(value, **changed)
     return value
+
+
+def call_arguments(name: str, inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a call from what users give for them; `name` is for the error."""
+    if isinstance(inputs, Tensor):
+        return (inputs,), {}
+    if isinstance(inputs, tuple):
+        return inputs, {}
+    if isinstance(inputs, Mapping):
+        return (), dict(inputs)
+    raise bad_argument(name, "a tensor, a tuple of positional or a dict of keyword arguments", type(inputs).__name__)
 
 
 def is_cache(value: Any) -> bool:

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Iterator
-from types import CodeType, FunctionType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torch import nn
+from torch.nn import functional as F
 
 from . import transformers
 from .base import site_of
 from .classes import own_class
+from .reading import Read, read
 from .sdpa import SWITCH
 
 #: Classes of timm that attend over channels: their "keys" are features, so dropping or blurring them means nothing.
 _CHANNEL_ATTENTION = {"XCA", "ChannelAttention", "ChannelAttentionV2"}
 
-#: How deep to follow methods and helper functions from a forward, within the package of the class.
-_DEPTH = 2
+#: Reasons that reading and running give alike.
+OWN_SOFTMAX = "it computes its softmax itself, without scaled_dot_product_attention"
+FLEX = (
+    "it calls flex_attention, whose score_mod sees one logit at a time and draws no random numbers: "
+    "use scaled_dot_product_attention in training"
+)
 
 
 class Found(NamedTuple):
@@ -28,6 +31,8 @@ class Found(NamedTuple):
     module: nn.Module
     kind: str | None
     reason: str | None
+    #: False for a softmax between products in a module that nothing calls attention: a mixture of experts has that too.
+    certain: bool = True
 
 
 def find_attention(model: nn.Module) -> list[Found]:
@@ -47,20 +52,48 @@ def _classify(name: str, module: nn.Module) -> Found | None:
     if site_of(module) is not None:
         return Found(name, module, None, "it is attached already")
     cls = own_class(type(module))
-    used = names_used(cls)
     if isinstance(module, nn.MultiheadAttention) and cls.forward is nn.MultiheadAttention.forward:
         return _reachable(name, module, "multihead")
-    if "ALL_ATTENTION_FUNCTIONS" in used:
+    if cls.__module__.partition(".")[0] == "torch":
+        return None  # the modules of torch itself attend by nn.MultiheadAttention alone
+    code = read(module)
+    if "ALL_ATTENTION_FUNCTIONS" in code.names:
         reason = transformers.why_unreachable(module)
         return Found(name, module, None, reason) if reason else _reachable(name, module, "transformers")
     if cls.__name__ in _CHANNEL_ATTENTION:
         return Found(name, module, None, "it attends over channels, not over tokens")
-    if "scaled_dot_product_attention" in used:
+    if _attends(code):
         return _reachable(name, module, "sdpa with a switch" if SWITCH in module.__dict__ else "sdpa")
-    softmax = "softmax" in used or any(isinstance(child, nn.Softmax) for child in module.children())
-    if softmax and "att" in f"{cls.__name__} {name.rpartition('.')[2]}".lower():
-        return Found(name, module, None, "it computes its softmax itself, without scaled_dot_product_attention")
+    if "flex_attention" in code.names or any(_is_flex(function) for function in code.functions.values()):
+        return Found(name, module, None, FLEX)
+    named_so = "att" in f"{cls.__name__} {name.rpartition('.')[2]}".lower()
+    if _has_softmax(module, code) and (named_so or code.products > 1):
+        return Found(name, module, None, OWN_SOFTMAX, certain=named_so)
     return None
+
+
+def _attends(code: Read) -> bool:
+    """Whether it leads to a function that a site can exchange."""
+    named = {"scaled_dot_product_attention", "multi_head_attention_forward"} & code.names
+    reached = (F.scaled_dot_product_attention, F.multi_head_attention_forward, nn.MultiheadAttention.forward)
+    return bool(named) or any(map(code.loads, reached))
+
+
+def _is_flex(function: object) -> bool:
+    # By name: importing it loads the compiler.
+    return (getattr(function, "__module__", ""), getattr(function, "__name__", "")) == (
+        "torch.nn.attention.flex_attention",
+        "flex_attention",
+    )
+
+
+def _has_softmax(module: nn.Module, code: Read) -> bool:
+    """A softmax, or the products and the sum of exponentials that it is written out with."""
+    if {"softmax", "Softmax"} & code.names or any(isinstance(child, nn.Softmax) for child in module.children()):
+        return True
+    if any(isinstance(value, nn.Softmax) for value in vars(module).values()):
+        return True
+    return any(getattr(function, "__name__", "") == "softmax" for function in code.functions.values())
 
 
 def _reachable(name: str, module: nn.Module, kind: str) -> Found:
@@ -77,45 +110,3 @@ def _without_nested(entry: Found, found: list[Found]) -> Found | None:
     if entry.kind == "transformers":
         return None  # a model that only passes the look-up on
     return entry._replace(kind=None, reason="it contains other attention modules, which are sites themselves")
-
-
-_names: dict[type[nn.Module], set[str]] = {}
-
-
-def names_used(cls: type[nn.Module]) -> set[str]:
-    """The names that `forward` mentions, and the methods and helper functions of the same package that it leads to."""
-    if cls not in _names:
-        function = _function(cls.forward)
-        _names[cls] = set() if function is None else _names_in(function, cls, set(), _DEPTH)
-    return _names[cls]
-
-
-def _function(member: Any) -> FunctionType | None:
-    """The plain function behind a method, static method, class method or decorated function."""
-    member = getattr(member, "__func__", member)
-    member = inspect.unwrap(member) if callable(member) and hasattr(member, "__wrapped__") else member
-    return member if isinstance(member, FunctionType) else None
-
-
-def _names_in(function: FunctionType, cls: type[nn.Module], seen: set[CodeType], depth: int) -> set[str]:
-    if function.__code__ in seen:
-        return set()
-    names: set[str] = set()
-    for code in _codes(function.__code__):
-        seen.add(code)
-        names |= set(code.co_names)
-    if depth > 0:
-        package = cls.__module__.partition(".")[0]
-        for name in list(names):
-            # A name in the code is a global or an attribute; `self.attend(...)` shows as "attend".
-            for helper in (_function(function.__globals__.get(name)), _function(getattr(cls, name, None))):
-                if helper is not None and helper.__module__.partition(".")[0] == package:
-                    names |= _names_in(helper, cls, seen, depth - 1)
-    return names
-
-
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _codes(constant)

@@ -1,7 +1,7 @@
-"""`nn.MultiheadAttention`, which hides its inner attention from everything that could intercept it.
+"""`nn.MultiheadAttention` and `F.multi_head_attention_forward`, which hide their inner attention from function modes.
 
-Its training forward is written again here on top of `perturbed_attention`: torch offers no hook between the logits and
-the softmax, and `F.multi_head_attention_forward` is opaque to function modes and to the compiler.
+The function is written again here on top of `perturbed_attention`: torch offers no hook between its logits and its
+softmax, and inside of a compiled graph it is opaque.
 """
 
 from __future__ import annotations
@@ -37,80 +37,126 @@ def members(base: type[nn.Module]) -> dict[str, Any]:
                 self, query, key, value, key_padding_mask, need_weights, attn_mask, average_attn_weights, is_causal
             )
             return result
-        if is_causal and attn_mask is None:
-            raise RuntimeError("Need attn_mask if specifying the is_causal hint.")
-        mask = join_masks(key_padding_mask, attn_mask, query, self.num_heads)
-        # As in torch, to the letter: is_causal is a hint about attn_mask, taken only where nothing else needs the mask.
-        causal = is_causal and key_padding_mask is None and not need_weights
-        return _forward(self, query, key, value, None if causal else mask, causal, need_weights, average_attn_weights)
+        return perturbed_multi_head(
+            getattr(self, ATTRIBUTE),
+            query,
+            key,
+            value,
+            self.embed_dim,
+            self.num_heads,
+            self.in_proj_weight,
+            self.in_proj_bias,
+            self.bias_k,
+            self.bias_v,
+            self.add_zero_attn,
+            self.dropout,
+            self.out_proj.weight,
+            self.out_proj.bias,
+            key_padding_mask=key_padding_mask,
+            need_weights=need_weights,
+            attn_mask=attn_mask,
+            use_separate_proj_weight=not self._qkv_same_embed_dim,
+            q_proj_weight=self.q_proj_weight,
+            k_proj_weight=self.k_proj_weight,
+            v_proj_weight=self.v_proj_weight,
+            average_attn_weights=average_attn_weights,
+            is_causal=is_causal,
+            batch_first=self.batch_first,
+        )
 
     return {"forward": forward}
 
 
-def _forward(
-    module: nn.MultiheadAttention,
+def perturbed_multi_head(
+    site: Site,
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    mask: Tensor | None,
-    is_causal: bool,
-    need_weights: bool,
-    average_weights: bool,
+    embed_dim_to_check: int,
+    num_heads: int,
+    in_proj_weight: Tensor | None,
+    in_proj_bias: Tensor | None,
+    bias_k: Tensor | None,
+    bias_v: Tensor | None,
+    add_zero_attn: bool,
+    dropout_p: float,
+    out_proj_weight: Tensor,
+    out_proj_bias: Tensor | None,
+    training: bool = True,
+    key_padding_mask: Tensor | None = None,
+    need_weights: bool = True,
+    attn_mask: Tensor | None = None,
+    use_separate_proj_weight: bool = False,
+    q_proj_weight: Tensor | None = None,
+    k_proj_weight: Tensor | None = None,
+    v_proj_weight: Tensor | None = None,
+    static_k: Tensor | None = None,
+    static_v: Tensor | None = None,
+    average_attn_weights: bool = True,
+    is_causal: bool = False,
+    *,
+    batch_first: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    site: Site = getattr(module, ATTRIBUTE)
+    """The arguments of `F.multi_head_attention_forward` after the site, with its attention perturbed."""
+    if is_causal and attn_mask is None:
+        raise RuntimeError("Need attn_mask if specifying the is_causal hint.")
+    mask = join_masks(key_padding_mask, attn_mask, query, num_heads)
+    # As in torch, to the letter: is_causal is a hint about attn_mask, taken only where nothing else needs the mask.
+    causal = is_causal and key_padding_mask is None and not need_weights
+    mask = None if causal else mask
     batched = query.dim() == 3
-    q, k, v = _project(module, query, key, value)
+    separate = (q_proj_weight, k_proj_weight, v_proj_weight) if use_separate_proj_weight else None
+    q, k, v = _project(query, key, value, in_proj_weight, in_proj_bias, separate)
     if not batched:
         q, k, v = q.unsqueeze(0), k.unsqueeze(0), v.unsqueeze(0)
-    elif not module.batch_first:
+    elif not batch_first:
         q, k, v = q.transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1)
-    k, v, mask = _extra_keys(module, k, v, mask)
-    q, k, v = (x.unflatten(-1, (module.num_heads, module.head_dim)).transpose(1, 2) for x in (q, k, v))
+    if bias_k is not None and bias_v is not None:
+        k = torch.cat([k, bias_k.expand(k.shape[0], -1, -1)], dim=1)
+        v = torch.cat([v, bias_v.expand(v.shape[0], -1, -1)], dim=1)
+        mask = _with_visible_key(mask)
+    q, k, v = (x.unflatten(-1, (num_heads, -1)).transpose(1, 2) for x in (q, k, v))
+    k = k if static_k is None else static_k.unflatten(0, (-1, num_heads))
+    v = v if static_v is None else static_v.unflatten(0, (-1, num_heads))
+    if add_zero_attn:
+        k, v = F.pad(k, (0, 0, 0, 1)), F.pad(v, (0, 0, 0, 1))
+        mask = _with_visible_key(mask)
     backend = "eager" if need_weights and site.backend == "auto" else site.backend
-    attended = attend(site, q, k, v, site.drop, Options(mask, module.dropout, is_causal), backend, site.monitor)
-    output = attended.output.transpose(1, 2).flatten(-2)
-    output = F.linear(output, module.out_proj.weight, module.out_proj.bias)
+    options = Options(mask, dropout_p if training else 0.0, causal)
+    attended = attend(site, q, k, v, site.drop, options, backend, site.monitor)
+    output = F.linear(attended.output.transpose(1, 2).flatten(-2), out_proj_weight, out_proj_bias)
     if not batched:
         output = output.squeeze(0)
-    elif not module.batch_first:
+    elif not batch_first:
         output = output.transpose(0, 1)
     if not need_weights or attended.weights is None:
         return output, None
     weights = attended.weights.to(output.dtype)
-    weights = weights.mean(dim=1) if average_weights else weights
+    weights = weights.mean(dim=1) if average_attn_weights else weights
     return output, weights if batched else weights.squeeze(0)
 
 
-def _project(module: nn.MultiheadAttention, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
-    """Queries, keys and values after the input projections, in one product where the module allows it."""
-    bias = module.in_proj_bias
-    # Declared as a tensor, but None where keys or values have a size of their own.
-    packed: Tensor | None = module.in_proj_weight
-    if packed is not None:
+def _project(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    packed: Tensor | None,
+    bias: Tensor | None,
+    separate: tuple[Tensor | None, ...] | None,
+) -> tuple[Tensor, ...]:
+    """Queries, keys and values after the input projections, in one product where the weights allow it."""
+    if separate is None and packed is not None:
         if query is key and key is value:
             return F.linear(query, packed, bias).chunk(3, dim=-1)
-        weights = packed.chunk(3)
-    else:
-        weights = (module.q_proj_weight, module.k_proj_weight, module.v_proj_weight)
+        separate = packed.chunk(3)
+    weights = [weight for weight in separate or () if weight is not None]
     biases = (None, None, None) if bias is None else bias.chunk(3)
     return tuple(F.linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases, strict=True))
 
 
-def _extra_keys(
-    module: nn.MultiheadAttention, k: Tensor, v: Tensor, mask: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Append what `add_bias_kv` and `add_zero_attn` ask for: keys that every row sees."""
-    extra = 0
-    if module.bias_k is not None and module.bias_v is not None:
-        k = torch.cat([k, module.bias_k.expand(k.shape[0], -1, -1)], dim=1)
-        v = torch.cat([v, module.bias_v.expand(v.shape[0], -1, -1)], dim=1)
-        extra += 1
-    if module.add_zero_attn:
-        k, v = F.pad(k, (0, 0, 0, 1)), F.pad(v, (0, 0, 0, 1))
-        extra += 1
-    if mask is not None and extra:
-        mask = F.pad(mask, (0, extra), value=mask.dtype == torch.bool)
-    return k, v, mask
+def _with_visible_key(mask: Tensor | None) -> Tensor | None:
+    """The mask with one more key, which every row sees: `add_bias_kv` and `add_zero_attn` ask for it."""
+    return None if mask is None else F.pad(mask, (0, 1), value=mask.dtype == torch.bool)
 
 
 def join_masks(padding: Tensor | None, attn_mask: Tensor | None, query: Tensor, heads: int) -> Tensor | None:
