@@ -40,8 +40,12 @@ class Site:
     monitor: Monitor | None = None
     #: How many views of one batch are stacked in what the module attends over, while `attentiondrop.torch.views` runs.
     views: int = 1
-    #: Who stacked them (`attentiondrop.torch.stack.Stack`).
-    stack: Any = None
+    #: Who stacked them (`attentiondrop.torch.stack.Stack`), the last one that was entered at the end.
+    stacks: tuple[Any, ...] = ()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies and pickles: those of a model that runs right now are not in the middle of anything."""
+        return {**self.__dict__, "views": 1, "stacks": ()}
 
     @property
     def drop(self) -> Spec | Driven:
