@@ -83,7 +83,7 @@ def make_case(number: int) -> Case:
         mask,
         spec,
         random.choice([0.0, 0.3, 0.7, 1.0]) if changes(spec) else 0.0,
-        1 if small else random.choice([1, 2]),
+        1 if small or compiled else random.choice([1, 2]),
         1 if small else random.choice([1, 2, 3]),
         (length, keys),
         heads,
