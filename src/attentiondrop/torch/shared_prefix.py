@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import inspect
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from .sites.base import site_of
-from .stack import Stack, StackError, is_batched, is_folded
+from .stack import Stack, StackError, find_stack, is_batched, is_folded
 from .trees import change_cache, is_cache, map_tensors
 
 #: The key of our hooks in a module's tables. Always the same: a compiled graph finds them again in the next step.
@@ -24,45 +24,70 @@ KEY = -0xA77D
 
 
 class SharedPrefix:
-    """Where the views of one model part. Built once for a model and its sites, entered in each pass."""
+    """Where the views of one model part. Built once for a model and its sites, entered in each pass.
+
+    It is kept from step to step, so it must not keep the model: it knows the modules by weak references alone.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         names = {module: name for name, module in model.named_modules()}
-        #: The blocks that contain a site; the first one that is called repeats the batch.
-        self.blocks = {_block(model, name) for module, name in names.items() if site_of(module) is not None}
-        if not self.blocks:
+        # The blocks that contain a site; the first one that is called repeats the batch.
+        blocks = {_block(model, name) for module, name in names.items() if site_of(module) is not None}
+        if not blocks:
             raise StackError(
                 'mode: "shared" expected attached sites, found none, so there is nothing to tell where the views part: '
                 'attach first, or use mode="batch"'
             )
-        above = {parent for block in self.blocks for parent in _above(model, names[block])}
+        above = {parent for block in blocks for parent in _above(model, names[block])}
         watched = [module for module in _watched(model, above) if module is not model]
         # Positional arguments by name; read here, because a compiler cannot.
-        self._hooks = [(module, self._hook(names[module], _parameters(module))) for module in watched]
-        self.stack: Stack | None = None
+        self._hooks = [
+            (weakref.ref(module), self._hook(names[module], _parameters(module), module in blocks))
+            for module in watched
+        ]
+        self.stacks: tuple[Stack, ...] = ()
+        #: Of the stack that is repeated for.
         self.views = 1
         self.batch = 0
+        #: Whether the views have parted in the forward pass that runs.
         self.parted = False
         self._repeated: dict[Any, tuple[Tensor, Tensor]] = {}
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether all modules that it watches still exist."""
+        return all(module() is not None for module, _ in self._hooks)
+
     def enter(self, stack: Stack) -> None:
         """Watch the model for the time of a pass."""
-        self.stack, self.views, self.batch, self.parted = stack, stack.views, stack.batch, False
-        for module, hook in self._hooks:
+        self.stacks = (*self.stacks, stack)
+        self.views, self.batch = stack.views, stack.batch
+        if not stack.replaying:
+            self._start()
+        for module, hook in self._alive():
             module._forward_pre_hooks[KEY] = hook
             module._forward_pre_hooks_with_kwargs[KEY] = True
 
-    def leave(self) -> None:
-        """Leave no trace in the model."""
-        self.stack, self.views, self.parted = None, 1, False
-        self._repeated.clear()
-        for module, _ in self._hooks:
-            module._forward_pre_hooks.pop(KEY, None)
-            module._forward_pre_hooks_with_kwargs.pop(KEY, None)
+    def leave(self, stack: Stack) -> None:
+        """Leave no trace in the model, unless another stack still needs it."""
+        self.stacks = tuple(other for other in self.stacks if other is not stack)
+        if not self.stacks:
+            self.views = 1
+            self._start()
+            for module, _ in self._alive():
+                module._forward_pre_hooks.pop(KEY, None)
+                module._forward_pre_hooks_with_kwargs.pop(KEY, None)
 
-    def _hook(self, name: str, parameters: Sequence[str]) -> Callable[..., Any]:
+    def _start(self) -> None:
+        self.parted = False
+        self._repeated.clear()
+
+    def _alive(self) -> Iterator[tuple[nn.Module, Callable[..., Any]]]:
+        return ((module, hook) for ref, hook in self._hooks if (module := ref()) is not None)
+
+    def _hook(self, name: str, parameters: Sequence[str], is_block: bool) -> Callable[..., Any]:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            if self._is_single(name, module, args, kwargs):
+            if self._is_single(name, is_block, args, kwargs):
                 return None
             stacked = [
                 self._stacked(x, parameters[index] if index < len(parameters) else "") for index, x in enumerate(args)
@@ -71,19 +96,23 @@ class SharedPrefix:
 
         return hook
 
-    def _is_single(self, name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Whether the module is called before the views part."""
+    def _is_single(self, name: str, is_block: bool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether the module is called before the views part, or not for a stack at all."""
         if torch.compiler.is_compiling():
-            self.parted = self.parted or module in self.blocks
+            self.parted = self.parted or is_block
             return not self.parted
-        stack = self.stack
+        if not self.stacks:
+            return True
+        if not self.stacks[-1].replaying:
+            self.parted = self.parted or is_block
+            if not self.parted:
+                return True
+        device = next((x.device for x in (*args, *kwargs.values()) if isinstance(x, Tensor)), torch.device("cpu"))
+        stack = find_stack(self.stacks, name, device)
         if stack is None:
             return True
-        self.parted = self.parted or (module in self.blocks and not stack.replaying)
-        if not self.parted and not stack.replaying:
-            return True
-        device = next((x.device for x in (*args, *kwargs.values()) if isinstance(x, Tensor)), torch.device("cpu"))
-        return not stack.belongs(name, device)
+        self.views, self.batch = stack.views, stack.batch
+        return False
 
     def _stacked(self, value: Any, name: str) -> Any:
         if is_cache(value):
@@ -99,7 +128,7 @@ class SharedPrefix:
             )
         if not is_batched(name, x, self.batch):
             return x
-        if torch.compiler.is_compiling() or self.stack is None or self.stack.replaying:
+        if torch.compiler.is_compiling() or not self.stacks or self.stacks[-1].replaying:
             return torch.cat([x] * self.views)
         # A mask goes to every layer: repeat it once. Without gradients (a checkpointed region) and with are two things.
         key = (id(x), torch.is_grad_enabled())
@@ -115,7 +144,7 @@ def shared_prefix(model: nn.Module) -> SharedPrefix:
     """The prefix of `model`, the same one as long as it has the same modules and the same of them are attached."""
     modules = [(id(module), site_of(module) is not None) for module in model.modules()]
     known = _prefixes.get(model)
-    if known is None or known[0] != modules:
+    if known is None or known[0] != modules or not known[1].is_whole:
         known = _prefixes[model] = (modules, SharedPrefix(model))
     return known[1]
 

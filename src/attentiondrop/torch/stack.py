@@ -3,9 +3,10 @@
 Views lie one after the other along the first dimension: view 0 of all samples, then view 1 of all samples, ...
 
 Activation checkpointing runs parts of the model a second time, in the backward pass, when the call that stacked the
-views is long over. So the outputs carry a node that brings the stack back once their gradient arrives, until the end of
-that backward pass. What else is recomputed meanwhile (a plain pass of the same model) is told apart by the state of the
-generator, which checkpointing restores: a call that the stack has not seen in that state is none of its own.
+views is long over. So the outputs carry a node that brings the stack back once their gradient arrives. That backward
+pass owns the stack from then on: it goes when the pass goes, whether it ends or raises (`_Replay`). What else is
+recomputed meanwhile (a plain pass of the same model, other views) is told apart by the state of the generator, which
+checkpointing restores: a call that the stack has not seen in that state is none of its own.
 """
 
 from __future__ import annotations
@@ -43,10 +44,10 @@ class Entry(Protocol):
     """Where the stack is made while the model runs (`attentiondrop.torch.shared_prefix`)."""
 
     def enter(self, stack: Stack) -> None:
-        """Start to watch the model."""
+        """Start to watch the model for this stack."""
 
-    def leave(self) -> None:
-        """Stop to watch the model."""
+    def leave(self, stack: Stack) -> None:
+        """Stop to watch the model for this stack; nothing happens if it does not."""
 
 
 class StackError(AttentionDropError):
@@ -70,19 +71,27 @@ class Stack:
         return self.views * self.batch
 
     def __enter__(self) -> Stack:
-        for site in self.sites:
-            site.views, site.stack = self.views, self
-        if self.entry is not None:
-            self.entry.enter(self)
+        try:
+            for site in self.sites:
+                _set_stacks(site, (*site.stacks, self))
+            if self.entry is not None:
+                self.entry.enter(self)
+        except BaseException:  # an interrupt: `__exit__` would not be called
+            self._leave()
+            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._leave()
+
+    def _leave(self) -> None:
+        """Leave no trace in the model. Doing it twice does no harm."""
         for site in self.sites:
-            site.views, site.stack = 1, None
+            _set_stacks(site, tuple(stack for stack in site.stacks if stack is not self))
         if self.entry is not None:
-            self.entry.leave()
+            self.entry.leave(self)
 
     def repeat(self, name: str, x: Tensor) -> Tensor:
         """`x` for all views, if it has a batch as its first dimension."""
@@ -121,34 +130,70 @@ class Stack:
         return map_tensors(output, lambda name, x: _Return.apply(x, self) if x.requires_grad else x)
 
     def replay(self) -> None:
-        """Be entered until the end of the running backward pass."""
+        """Be entered as long as the running backward pass lives."""
         if not self.replaying:
             self.replaying = True
+            torch.autograd.Variable._execution_engine.queue_callback(_Replay(self))
             self.__enter__()
-            torch.autograd.Variable._execution_engine.queue_callback(self._finish)
 
-    def _finish(self) -> None:
+    def finish(self) -> None:
+        """Be entered no longer; the opposite of `replay`."""
         self.replaying = False
-        self.__exit__(None, None, None)
+        self._leave()
 
     def belongs(self, place: Any, device: torch.device) -> bool:
         """Whether this call is the stack's: any in its forward pass, in a backward pass only what it has seen."""
+        if self.replaying and torch._C._current_graph_task_id() < 0:
+            return False  # another thread runs the backward pass, this one does not recompute anything
         key = (place, _state(device))
         if not self.replaying:
             self._seen.add(key)
         return key in self._seen
 
-    def views_at(self, site: Site, query: Tensor) -> int:
-        """How many views a site must tell apart in a batch of queries."""
-        if not self.belongs(site.name, query.device):
-            return 1
+    def check(self, site: Site, query: Tensor) -> None:
+        """Refuse queries of one of its own calls that do not hold all views."""
         if query.shape[0] % self.size:
             raise StackError(
                 f"{site.name or 'the model'}: expected a batch of {self.size} ({self.views} views of {self.batch} "
                 f"samples) as the first dimension of the queries, received {list(query.shape)}: the batch must come "
                 'first in the inputs and be kept together; use mode="sequential" otherwise'
             )
-        return self.views
+
+
+def views_at(site: Site, query: Tensor) -> int:
+    """How many views a site must tell apart in a batch of queries: 1, unless the call is one of a stack."""
+    stack: Stack | None = find_stack(site.stacks, site.name, query.device)
+    if stack is None:
+        return 1
+    stack.check(site, query)
+    return stack.views
+
+
+def find_stack(stacks: Sequence[Stack], place: Any, device: torch.device) -> Stack | None:
+    """The stack that a call belongs to. The last one that was entered comes first: it may be in its forward pass."""
+    return next((stack for stack in reversed(stacks) if stack.belongs(place, device)), None)
+
+
+def _set_stacks(site: Site, stacks: tuple[Stack, ...]) -> None:
+    # The number is all that a compiled graph sees, and guards on.
+    site.stacks, site.views = stacks, stacks[-1].views if stacks else 1
+
+
+class _Replay:
+    """Says to a stack that a backward pass is over.
+
+    The pass calls its callbacks only if it ends well. But it owns them in any case, and here it is the only owner: so
+    the end of this object is the end of the pass, also of one that raises.
+    """
+
+    def __init__(self, stack: Stack) -> None:
+        self.stack = stack
+
+    def __call__(self) -> None:
+        self.stack.finish()
+
+    def __del__(self) -> None:
+        self.stack.finish()
 
 
 class _Return(torch.autograd.Function):

@@ -172,15 +172,18 @@ CASES = {
 }
 
 
-def build(name: str) -> nn.Module:
-    """The model in training mode, the same one each time."""
-    torch.manual_seed(0)
-    model = randomise(CASES[name].build(), scale=1.5).double().train()
+def exact_norms(model: nn.Module) -> nn.Module:
+    """The model with norms that compute in the dtype they are given, in place of those that round to float32."""
     for module in list(model.modules()):
         for key, child in module.named_children():
             if type(child).__name__ in ("T5LayerNorm", "LlamaRMSNorm"):
-                # The model's own computes in float32 whatever it is given, and rounds gradients there.
                 exact = nn.RMSNorm(child.weight.shape[0], eps=child.variance_epsilon, dtype=torch.float64)
                 exact.load_state_dict(child.state_dict())
                 setattr(module, key, exact)
     return model
+
+
+def build(name: str) -> nn.Module:
+    """The model in training mode, the same one each time."""
+    torch.manual_seed(0)
+    return exact_norms(randomise(CASES[name].build(), scale=1.5).double().train())

@@ -45,7 +45,7 @@ def leaves_no_trace(model: nn.Module) -> None:
     for module in model.modules():
         site = site_of(module)
         assert KEY not in module._forward_pre_hooks and KEY not in module._forward_pre_hooks_with_kwargs
-        assert site is None or (site.views, site.stack) == (1, None)
+        assert site is None or (site.views, site.stacks) == (1, ())
 
 
 class Checkpointed(nn.Module):

@@ -43,19 +43,20 @@ class Site:
     monitor: Monitor | None = None
     #: How many views of one batch are stacked in what the module attends over, while `attentiondrop.torch.views` runs.
     views: int = 1
-    #: Who stacked them (`attentiondrop.torch.stack.Stack`).
-    stack: Any = None
+    #: Who stacked them (`attentiondrop.torch.stack.Stack`), the last one that was entered at the end.
+    stacks: tuple[Any, ...] = ()
     #: The data-parallel rank that the site draws for; None is the rank of the process, each with draws of its own.
     rank: int | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        # Whoever loads a pickle is perhaps another rank.
-        return {**self.__dict__, "rank": None}
+        """For pickles: nothing is under way in them, and whoever loads one is perhaps another rank."""
+        return {**self.__dict__, "views": 1, "stacks": (), "rank": None}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Site:
+        """Nothing is under way in a copy either, but it draws for the same rank."""
         twin = object.__new__(type(self))
         memo[id(self)] = twin
-        twin.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        twin.__dict__.update(copy.deepcopy({**self.__getstate__(), "rank": self.rank}, memo))
         return twin
 
     @property

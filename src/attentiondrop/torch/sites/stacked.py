@@ -10,6 +10,7 @@ from ..draws import Driven
 from ..functional import Attended, Options, perturbed_attention
 from ..monitoring import Monitor
 from ..random import draw_seed, view_seed
+from ..stack import views_at
 from .base import Site
 
 
@@ -52,10 +53,7 @@ def attend(
 
 
 def _views(site: Site, query: Tensor) -> int:
-    if torch.compiler.is_compiling() or site.stack is None:
-        return site.views
-    views: int = site.stack.views_at(site, query)
-    return views
+    return site.views if torch.compiler.is_compiling() else views_at(site, query)
 
 
 def _split(x: Tensor | None, query: Tensor, views: int) -> tuple[Tensor | None, ...]:
