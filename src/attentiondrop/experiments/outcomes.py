@@ -88,7 +88,8 @@ def other_recipe(run: Run, plan: Comparison | Ablation, part: str) -> list[str]:
     changes = differences(then, trained_from(recipe, plan.checksums, part))
     if changes or part != FINAL or run.result is None or run.result.status != "finished":
         return changes
-    return differences(scored_by(run), scored_from(recipe, plan.checksums, part))
+    changes = differences(scored_by(run), scored_from(recipe, plan.checksums, part))
+    return changes or (["it was not tested"] if run.result.test is None else [])
 
 
 def by_seed(outcomes: Sequence[Outcome], value: Callable[[Result], float | None]) -> dict[int, float]:
