@@ -107,7 +107,7 @@ def changed(path: Path, **changes: object) -> str:
         (RESULT, {"seconds": "long"}),
         (RESULT, {"seconds": float("nan")}),
         (RESULT, {"test": {"accuracy": 1}}),
-        (RESULT, {"test": None}),
+        (RESULT, {"validation": None}),
         (RESULT, {"reliability": {"confidence": [1], "accuracy": ["x"], "count": [1]}}),
         (BEST, ""),
         (BEST, "\0" * 100),
