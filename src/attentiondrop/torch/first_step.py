@@ -32,11 +32,12 @@ class FirstStep:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the module; if it trains, look, and step aside for good."""
+        model: Any = self._model()
         if torch.compiler.is_compiling():
-            return self._model()._call_impl(*args, **kwargs)  # type: ignore[union-attr]
+            return model._call_impl(*args, **kwargs)
         # nn.DataParallel gives replicas the attributes of their original: the one that is called is to run.
-        module: nn.Module = sys._getframe(1).f_locals.get("self") or self._model()
-        if not module.training or module is not self._model():
+        module = sys._getframe(1).f_locals.get("self", model)
+        if not module.training or module is not model:
             return module._call_impl(*args, **kwargs)
         del module.__dict__[_PLACE]
         # What a compiler left to the interpreter is not looked at either: it goes on with the calls inside. (Asked here

@@ -236,7 +236,7 @@ def test_compiled_the_first_step_is_left_out(x: Tensor) -> None:
     assert not isinstance(model._compiled_call_impl, FirstStep)
 
 
-def test_a_graph_break_does_not_start_it(x: Tensor) -> None:
+def test_a_graph_break_does_not_start_it(x: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
     class Breaks(nn.Sequential):
         def forward(self, x: Tensor) -> Tensor:
             torch._dynamo.graph_break()
@@ -246,6 +246,7 @@ def test_a_graph_break_does_not_start_it(x: Tensor) -> None:
     torch._dynamo.reset()
     model = Breaks(InTable(), Plain())
     attach(model, HARD)
+    monkeypatch.setattr("attentiondrop.torch.first_step.FindUnperturbed", None)
     quietly(torch.compile(model, backend="eager"), x)
 
 
