@@ -29,8 +29,8 @@ from attentiondrop.bench.quantiles import Quantiles, ratios
 from attentiondrop.bench.records import FAILED, TIMED, Outcome, digits, ratio
 from attentiondrop.bench.report import Report
 from attentiondrop.torch import attach, consistency_loss, functional
-from attentiondrop.torch.random import draw_seed, view_seed
-from attentiondrop.torch.sites import stacked
+from attentiondrop.torch.attach import attend as stacked
+from attentiondrop.torch.draws import draw_seed, view_seed
 
 SINGLE, PLAIN = "single pass", "single pass, nothing attached"
 MODES = ("shared", "batch", "sequential")

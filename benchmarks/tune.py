@@ -19,10 +19,10 @@ import triton
 from torch import Tensor
 
 import attentiondrop as ad
-from attentiondrop.torch.draws import active_leaves
-from attentiondrop.torch.kernels import launch
-from attentiondrop.torch.kernels.tiles import Tiles, pick_tiles
-from attentiondrop.torch.plan import Plan, plan_of
+from attentiondrop.torch.call.leaves import active_leaves
+from attentiondrop.torch.call.stages import Plan, plan_of
+from attentiondrop.torch.kernels.decide import launch
+from attentiondrop.torch.kernels.shared.tiles import Tiles, pick_tiles
 
 _SELECT = [
     Tiles(rows, columns, warps, stages, 4)

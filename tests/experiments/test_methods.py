@@ -8,14 +8,7 @@ import pytest
 
 from attentiondrop import AttentionDropError, BlurSmoothing, Compose, Consistency, HardMasking, OneOf, r_drop
 from attentiondrop.experiments.methods import Method, read_method, read_methods
-from attentiondrop.experiments.regularisers import (
-    REGULARISERS,
-    DropConnect,
-    Dropout,
-    DropPath,
-    LabelSmoothing,
-    RDrop,
-)
+from attentiondrop.experiments.regularisers import REGULARISERS, DropConnect, Dropout, DropPath, LabelSmoothing, RDrop
 from attentiondrop.experiments.tuning import GRIDS, candidates, check_grids
 from attentiondrop.specs import REGISTRY
 

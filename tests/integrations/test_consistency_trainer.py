@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 import attentiondrop as ad
 from attentiondrop.torch import attach
-from attentiondrop.torch.sites import stacked
+from attentiondrop.torch.attach import attend as stacked
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")

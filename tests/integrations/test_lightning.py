@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import attentiondrop as ad
-from attentiondrop.torch.sites.base import site_of
+from attentiondrop.torch.attach.sites import site_of
 
 # Lightning warns of the deprecations of what it builds on while it is imported.
 with warnings.catch_warnings():
@@ -72,7 +72,7 @@ def test_a_fit(mode: str) -> None:
 
 
 def test_the_callback_detaches_after_an_error_and_sets_progress(monkeypatch: pytest.MonkeyPatch) -> None:
-    from attentiondrop.torch.attachment import Attachment
+    from attentiondrop.torch.attach.attachment import Attachment
 
     progress: list[float] = []
     monkeypatch.setattr(Attachment, "set_progress", lambda self, x: progress.append(x), raising=False)

@@ -12,15 +12,7 @@ import numpy as np
 
 from attentiondrop import reference
 from attentiondrop.keras import attention
-from attentiondrop.specs import (
-    BlurSmoothing,
-    Compose,
-    Consistency,
-    DropHead,
-    GaussianNoise,
-    OneOf,
-    Spec,
-)
+from attentiondrop.specs import BlurSmoothing, Compose, Consistency, DropHead, GaussianNoise, OneOf, Spec
 
 BACKEND = keras.backend.backend()
 

@@ -12,8 +12,8 @@ from keras_parity import BACKEND, numpy_draws, relative_error, to_numpy
 
 import attentiondrop as ad
 import attentiondrop.keras as ak
-from attentiondrop.keras.draws import LogitShape, leaves_of
-from attentiondrop.keras.random import Stream, seed_words
+from attentiondrop.keras.draws import Stream, seed_words
+from attentiondrop.keras.leaves import LogitShape, leaves_of
 
 LOGITS = np.random.default_rng(0).normal(size=(2, 3, 7, 9)).astype("float32")
 
@@ -22,7 +22,7 @@ LOGITS = np.random.default_rng(0).normal(size=(2, 3, 7, 9)).astype("float32")
 def test_the_hash_is_that_of_the_torch_package(seed: int) -> None:
     import torch
 
-    from attentiondrop.torch.random import Stream as TorchStream
+    from attentiondrop.torch.draws import Stream as TorchStream
 
     theirs, ours = TorchStream(torch.tensor(seed), 2), Stream(seed_words(seed), 2)
     shape = (2, 3, 5, 7)

@@ -12,14 +12,7 @@ import scipy.stats
 
 from attentiondrop import ArgumentError, AttentionDropError
 from attentiondrop.errors import ShapeError
-from attentiondrop.theory import (
-    binomial_upper,
-    gaussian_kl,
-    kl_inverse,
-    logit_noise_kl,
-    pac_bayes_bound,
-    paper_kl,
-)
+from attentiondrop.theory import binomial_upper, gaussian_kl, kl_inverse, logit_noise_kl, pac_bayes_bound, paper_kl
 from attentiondrop.theory.divergences import PAPER_SIGN_CHANGE
 
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from attentiondrop import reference
 from attentiondrop.specs import Spec
 from attentiondrop.torch import attention
-from attentiondrop.torch.draws import DROPOUT_STREAM, LogitShape, sample
-from attentiondrop.torch.random import Stream, draw_seed
+from attentiondrop.torch.call.leaves import DROPOUT_STREAM, LogitShape, sample
+from attentiondrop.torch.draws import Stream, draw_seed
 
 
 @dataclass(frozen=True)

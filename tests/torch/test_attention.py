@@ -12,7 +12,8 @@ from torch.nn import functional as F
 
 import attentiondrop as ad
 from attentiondrop.specs import Spec
-from attentiondrop.torch import AttentionDrop, attention, blur_causal
+from attentiondrop.torch import AttentionDrop, attention
+from attentiondrop.torch.fused import blurred_causal as blur_causal
 
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
 

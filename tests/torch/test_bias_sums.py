@@ -12,8 +12,8 @@ from torch import Tensor, nn
 import attentiondrop as ad
 from attentiondrop import reference
 from attentiondrop.torch import attach, attention
-from attentiondrop.torch.draws import LogitShape
-from attentiondrop.torch.sites.multihead import join_masks
+from attentiondrop.torch.attach.multihead import join_masks
+from attentiondrop.torch.call.leaves import LogitShape
 
 SHAPE = LogitShape(2, 4, 6, 9)
 SPECS = [

@@ -17,11 +17,12 @@ from torch.utils._pytree import tree_leaves
 import attentiondrop as ad
 from attentiondrop import reference
 from attentiondrop.specs import Spec
-from attentiondrop.torch import attention, blockwise
-from attentiondrop.torch.draws import DROPOUT_STREAM, LogitShape
-from attentiondrop.torch.fused_call import Call
-from attentiondrop.torch.random import Stream, Words, draw_seed
-from attentiondrop.torch.visibility import split
+from attentiondrop.torch import attention
+from attentiondrop.torch.call.decisions import Call
+from attentiondrop.torch.call.leaves import DROPOUT_STREAM, LogitShape
+from attentiondrop.torch.call.visibility import split
+from attentiondrop.torch.draws import Stream, Words, draw_seed
+from attentiondrop.torch.fused import row_blocks as blockwise
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", ad.AttentionDropWarning)  # extreme rates are part of the test

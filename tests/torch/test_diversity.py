@@ -8,8 +8,8 @@ from torch.nn import functional as F
 
 import attentiondrop as ad
 from attentiondrop.torch import attention, head_diversity_loss
-from attentiondrop.torch.draws import LogitShape, draw_for
-from attentiondrop.torch.random import Stream
+from attentiondrop.torch.call.leaves import LogitShape, draw_for
+from attentiondrop.torch.draws import Stream
 
 
 @pytest.mark.parametrize("p", [0.0, 0.1, 0.25, 0.5, 0.7, 1.0])

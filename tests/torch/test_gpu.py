@@ -10,7 +10,7 @@ from test_parity import FUSED, SPECS, has_fused_path, tolerance
 import attentiondrop as ad
 from attentiondrop.specs import Spec
 from attentiondrop.torch import attach, attention
-from attentiondrop.torch.random import Stream
+from attentiondrop.torch.draws import Stream
 
 pytestmark = [
     pytest.mark.gpu,

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 import attentiondrop as ad
-from attentiondrop.torch import attention, blockwise
+from attentiondrop.torch import attention
+from attentiondrop.torch.fused import row_blocks as blockwise
 
 SPECS = [
     *(ad.HardMasking(p=0.5, k=k, fill=fill) for k in (3, 100) for fill in ("zero", "-inf")),

@@ -17,8 +17,8 @@ from torch import Tensor
 import attentiondrop as ad
 from attentiondrop.specs import Spec
 from attentiondrop.torch import attention
-from attentiondrop.torch.draws import LogitShape, sample
-from attentiondrop.torch.random import Stream, draw_seed
+from attentiondrop.torch.call.leaves import LogitShape, sample
+from attentiondrop.torch.draws import Stream, draw_seed
 
 LIMIT = 5.2
 SHAPE = LogitShape(4, 8, 128, 96)

@@ -9,12 +9,7 @@ except ImportError as error:
 
 from ..scores import ReliabilityDiagram, RobustnessReport, Scores
 from .attacks import pgd_attack
-from .calibration import (
-    brier_score,
-    calibration_error,
-    reliability,
-    scores,
-)
+from .calibration import brier_score, calibration_error, reliability, scores
 from .robustness import robust_accuracy
 
 __all__ = [

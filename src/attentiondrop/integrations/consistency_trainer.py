@@ -12,10 +12,10 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from ..errors import bad_argument
 from ..specs import Consistency
-from ..torch.consistency import check_varies, pick_logits, settings_for
-from ..torch.divergence import check_logits, divergence
-from ..torch.passes import MODES, Mode, views
-from ..torch.stack import check_parted
+from ..torch.consistency.divergence import check_logits, divergence
+from ..torch.consistency.loss import check_varies, pick_logits, settings_for
+from ..torch.consistency.stacked_batch import check_parted
+from ..torch.consistency.views import MODES, Mode, views
 from ..validation import one_of
 
 #: The label that transformers' losses leave out.

@@ -14,10 +14,10 @@ from ..attaching import Choice, Patterns
 from ..errors import ArgumentError, AttentionDropWarning
 from ..specs import Consistency
 from ..torch.attach import attach
-from ..torch.attachment import Attachment
-from ..torch.consistency import ConsistencyResult, consistency_loss
+from ..torch.attach.attachment import Attachment
+from ..torch.consistency.loss import ConsistencyResult, consistency_loss
+from ..torch.consistency.views import Mode
 from ..torch.functional import Backend
-from ..torch.passes import Mode
 from ..validation import number
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from ..torch.attachment import Attachment
+from ..torch.attach.attachment import Attachment
 
 
 class ScheduleCallback(TrainerCallback):  # type: ignore[misc]

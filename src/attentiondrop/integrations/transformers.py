@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 
+from ..torch.attach.attend import attend
+from ..torch.attach.sites import site_of
+from ..torch.attach.transformers import implementation_now
 from ..torch.functional import Options
-from ..torch.sites.base import site_of
-from ..torch.sites.stacked import attend
-from ..torch.sites.transformers import implementation_now
 
 #: Without "/" or "flash" in it: transformers would look for a kernel to load.
 NAME = "attentiondrop"

@@ -24,7 +24,7 @@ from ..errors import bad_argument
 from ..schedules import check_progress
 from ..specs import Spec
 from .rates import check_names
-from .site import RegularisedAttention, Site, install, site_of, uninstall
+from .sites import RegularisedAttention, Site, install, site_of, uninstall
 
 #: The layers whose attention we know; subclasses count as long as they leave `_compute_attention` alone.
 STOCK = (keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention)

@@ -13,7 +13,7 @@ from keras import ops
 
 from ..specs import AttentionDropout, BlurSmoothing, DropHead, DropKey, GaussianNoise, HardMasking
 from . import regularisers
-from .draws import Leaf
+from .leaves import Leaf
 from .visibility import both, is_same_for_all_rows, past
 
 Tensor = Any

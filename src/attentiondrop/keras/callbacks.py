@@ -12,7 +12,7 @@ from ..validation import one_of
 from .attach import named_layers
 from .consistency import ConsistencyModel
 from .rates import Rates, check_names
-from .site import site_of
+from .sites import site_of
 
 
 def set_rates(model: Any, rates: Mapping[str, float]) -> None:

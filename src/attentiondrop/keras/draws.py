@@ -1,174 +1,116 @@
-"""The regularisers of one call with their draws: passed in, as `attentiondrop.reference` takes them, or from a seed."""
+"""Random numbers by position, as in `attentiondrop.torch.draws`: the same seed words give the same numbers there.
+
+Why not `keras.random`: TensorFlow's stateless generators give other numbers under XLA than without it, and each backend
+has generators of its own. A hash of (seed, regulariser, position) in integer arithmetic is the same on all three
+backends, compiled or not. Only the seed comes from a `keras.random.SeedGenerator`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+import math
+from typing import Any
 
+import keras
+import numpy as np
 from keras import ops
 
+# The only way to the global generator that `seed=None` means everywhere in Keras, with its errors under JAX tracing.
+from keras.src.random.seed_generator import draw_seed
+
 from ..errors import ShapeError, bad_argument
-from ..specs import (
-    AttentionDropout,
-    BlurSmoothing,
-    Compose,
-    Consistency,
-    DropHead,
-    DropKey,
-    GaussianNoise,
-    HardMasking,
-    OneOf,
-    Spec,
-)
-from .random import Stream, seed_words
-from .rates import rate_fields
 
 Tensor = Any
 
+_GOLDEN = 0x9E3779B1
+_PRIME = 0x85EBCA77
+_MIX_1 = 0x7FEB352D
+_MIX_2 = 0x846CA68B
 
-class LogitShape(NamedTuple):
-    """The shape of the logits that the draws are for; while a graph is traced, dimensions may be tensors."""
-
-    batch: Any
-    heads: Any
-    rows: Any
-    columns: Any
-
-
-class Leaf(NamedTuple):
-    """One regulariser of a call. `gate` is None, or a 0-dim tensor that is 0 where `OneOf` chose another one."""
-
-    spec: Any
-    draw: Tensor
-    rates: dict[str, Any]
-    gate: Tensor | None
-
-    def rate(self, field: str, dtype: str = "float32") -> Any:
-        """A number of the spec, switched off by the gate: every regulariser is the identity at rate 0."""
-        value = self.rates[field]
-        if not isinstance(value, float):
-            value = ops.cast(value, dtype)
-        return value if self.gate is None else ops.cast(self.gate, dtype) * value
-
-    def sigma(self, dtype: str) -> Tensor:
-        """The sigma of a blur as [B or 1, H or 1]."""
-        low, high = self.rate("sigma_min", dtype), self.rate("sigma_max", dtype)
-        sigma = (high - low) * ops.cast(self.draw, dtype) + low
-        return ops.reshape(sigma, (-1, 1) if self.spec.sampling == "sample" else (1, -1))
+#: torch multiplies no uint32; TensorFlow computes int32 on the host when it has a GPU.
+_WORD = "int32" if keras.backend.backend() == "torch" else "uint32"
 
 
-def leaves_of(
-    spec: Spec, shape: LogitShape, seed: Any = None, draws: Any = None, rates: Tensor | None = None
-) -> list[Leaf]:
-    """The regularisers of a call in one flat list. All parts of a `OneOf` are in it, gated by its choice.
+def seed_words(seed: Any) -> tuple[Tensor, Tensor]:
+    """The low and the high word of the seed of one call.
 
-    Gates instead of a branch: the choice stays in the graph, so that a compiled step chooses anew in each call.
-    `rates` are the numbers of the spec in one tensor (see `Rates`); those of the spec itself otherwise.
+    `seed` is a `SeedGenerator` (which moves on), an int, two integers in a tensor (as TensorFlow's stateless functions
+    take them), or None for the global generator of Keras.
     """
-    words = None if draws is not None else seed_words(seed)
-    numbers = iter(range(2**20))
-    leaves = list(_walk(spec, draws, None, _Source(shape, words, numbers, _rate_reader(rates))))
-    if not leaves:
-        raise bad_argument("drop", "a spec that acts on attention (consistency acts on model outputs)", str(spec))
-    return leaves
+    if isinstance(seed, bool | float | str):
+        raise bad_argument("seed", "an int, a keras.random.SeedGenerator, a tensor of two integers, or None", seed)
+    if isinstance(seed, int):
+        return _constant(seed & 0xFFFFFFFF), _constant((seed >> 32) & 0xFFFFFFFF)
+    drawn = draw_seed(seed) if seed is None or isinstance(seed, keras.random.SeedGenerator) else seed
+    words = ops.convert_to_tensor(drawn)
+    if tuple(words.shape) != (2,):
+        raise ShapeError(f"seed: expected two integers, received a tensor of shape {tuple(words.shape)}")
+    words = ops.cast(words, _WORD)
+    return words[0], words[1]
 
 
-class _Source(NamedTuple):
-    """Where a walk over a spec finds what it needs, in the order in which it asks."""
+class Stream:
+    """The draws of one regulariser in one call: a seed and the number of the regulariser within its spec."""
 
-    shape: LogitShape
-    words: tuple[Tensor, Tensor] | None
-    #: Each regulariser has a stream of its own, numbered by its place in the spec, as in `attentiondrop.torch`.
-    numbers: Iterator[int]
-    read_rates: Callable[[Spec], dict[str, Any]]
+    def __init__(self, words: tuple[Tensor, Tensor], number: int) -> None:
+        low, high = words
+        offset = _constant(number * _GOLDEN & 0xFFFFFFFF)
+        self.key = _mix(ops.bitwise_xor(low, _mix(ops.add(high, offset))))
 
-    def stream(self) -> Stream | None:
-        """The next stream, or None where the draws were passed in."""
-        number = next(self.numbers)
-        return None if self.words is None else Stream(self.words, number)
+    def uniforms(self, batch: Any, heads: Any, rows: Any, columns: Any) -> Tensor:
+        """Uniforms in [0, 1) of shape [batch, heads, rows, columns], float32."""
+        return _to_uniform(self._words(batch, heads, rows, columns))
 
+    def normals(self, batch: Any, heads: Any, rows: Any, columns: Any) -> Tensor:
+        """Standard normals of the same shape, by Box and Muller from two words at each position."""
+        first = self._words(batch, heads, rows, columns)
+        second = _finish(ops.bitwise_xor(first, _constant(_PRIME)))
+        # (n + 1) / 2^24 is never 0, so the logarithm is finite.
+        radius = ops.sqrt(-2.0 * ops.log(_to_uniform(first) + 2.0**-24))
+        return radius * ops.cos(2.0 * math.pi * _to_uniform(second))
 
-def _rate_reader(rates: Tensor | None) -> Callable[[Spec], dict[str, Any]]:
-    position = iter(range(2**20))
-    if rates is not None:
-        rates = ops.convert_to_tensor(rates)
+    def uniform_vector(self, length: Any) -> Tensor:
+        """`length` uniforms in [0, 1), float32."""
+        return _to_uniform(self._lines(length))
 
-    def read(leaf: Spec) -> dict[str, Any]:
-        if rates is None:
-            return {field: getattr(leaf, field) for field in rate_fields(leaf)}
-        return {field: rates[next(position)] for field in rate_fields(leaf)}
+    def _words(self, batch: Any, heads: Any, rows: Any, columns: Any) -> Tensor:
+        one = _constant(1)
+        line = ops.reshape(self._lines(batch * heads * rows), (batch, heads, rows, 1))
+        start = _mix(ops.bitwise_xor(self.key, _constant(_PRIME)))
+        column = _mix(ops.add(start, _positions(columns)))
+        return ops.multiply(ops.bitwise_or(line, one), ops.bitwise_or(column, one))
 
-    return read
-
-
-def _walk(spec: Spec, given: Any, gate: Tensor | None, source: _Source) -> Iterator[Leaf]:
-    if isinstance(spec, Consistency):
-        source.read_rates(spec)
-    elif isinstance(spec, Compose):
-        for part, draw in _parts(spec, given):
-            yield from _walk(part, draw, gate, source)
-    elif isinstance(spec, OneOf):
-        stream = source.stream()
-        choice, inner = (stream.uniform_vector(1)[0], None) if stream is not None else _pair(spec, given)
-        choice = ops.convert_to_tensor(choice)
-        below = 0.0
-        for index, (part, draw) in enumerate(_parts(spec, inner)):
-            above = below + spec.weights[index]
-            chosen = choice >= below
-            # The last interval is open above, so that rounding of the sum leaves no gap.
-            if index < len(spec.parts) - 1:
-                chosen = ops.logical_and(chosen, choice < above)
-            switch = ops.cast(chosen, "float32")
-            yield from _walk(part, draw, switch if gate is None else gate * switch, source)
-            below = above
-    else:
-        stream = source.stream()
-        expected = _draw_shape(spec, source.shape)
-        draw = _drawn(spec, stream, expected) if stream is not None else _checked(spec, given, expected)
-        yield Leaf(spec, draw, source.read_rates(spec), gate)
+    def _lines(self, length: Any) -> Tensor:
+        return _mix(ops.add(self.key, _positions(length)))
 
 
-def _parts(spec: Compose | OneOf, given: Any) -> list[tuple[Spec, Any]]:
-    if given is None:
-        return [(part, None) for part in spec.parts]
-    if not isinstance(given, list | tuple) or len(given) != len(spec.parts):
-        raise bad_argument("draws", f"a list of {len(spec.parts)} for {spec}", type(given).__name__)
-    return list(zip(spec.parts, given, strict=True))
+def _positions(length: Any) -> Tensor:
+    return ops.cast(ops.arange(length, dtype="int32"), _WORD)
 
 
-def _pair(spec: OneOf, given: Any) -> tuple[Any, Any]:
-    if not isinstance(given, list | tuple) or len(given) != 2:
-        raise bad_argument("draws", f"a pair (uniform, list of draws) for {spec}", type(given).__name__)
-    return given[0], given[1]
+def _constant(value: int) -> Tensor:
+    """A 32-bit word as the backend spells it."""
+    return ops.convert_to_tensor(np.array(value, dtype=np.uint32).astype(_WORD), dtype=_WORD)
 
 
-def _draw_shape(spec: Spec, shape: LogitShape) -> tuple[Any, ...]:
-    """The shape of what one regulariser draws."""
-    if isinstance(spec, HardMasking | DropKey | AttentionDropout | GaussianNoise):
-        return tuple(shape)
-    if isinstance(spec, BlurSmoothing):
-        return {"batch": (), "sample": (shape.batch,), "head": (shape.heads,)}[spec.sampling]
-    if isinstance(spec, DropHead):
-        return (shape.batch, shape.heads)
-    raise bad_argument("spec", "a spec that attentiondrop.keras can compute", spec)
+def _shifted(x: Tensor, bits: int) -> Tensor:
+    """A logical right shift: that of a signed word copies the sign."""
+    return ops.bitwise_and(ops.right_shift(x, _constant(bits)), _constant((1 << (32 - bits)) - 1))
 
 
-def _drawn(spec: Spec, stream: Stream, shape: tuple[Any, ...]) -> Tensor:
-    if isinstance(spec, GaussianNoise):
-        return stream.normals(*shape)
-    if len(shape) == 4:
-        return stream.uniforms(*shape)
-    if shape == ():
-        return stream.uniform_vector(1)[0]
-    length = shape[0] if len(shape) == 1 else shape[0] * shape[1]
-    return ops.reshape(stream.uniform_vector(length), shape)
+def _mix(x: Tensor) -> Tensor:
+    x = ops.bitwise_xor(x, _shifted(x, 16))
+    x = ops.multiply(x, _constant(_MIX_1))
+    x = ops.bitwise_xor(x, _shifted(x, 15))
+    x = ops.multiply(x, _constant(_MIX_2))
+    return ops.bitwise_xor(x, _shifted(x, 16))
 
 
-def _checked(spec: Spec, given: Any, shape: tuple[Any, ...]) -> Tensor:
-    draw = ops.convert_to_tensor(given)
-    fits = len(draw.shape) == len(shape) and all(
-        not isinstance(want, int) or have is None or have == want for have, want in zip(draw.shape, shape, strict=True)
-    )
-    if not fits:
-        raise ShapeError(f"draws: expected shape {list(shape)} for {spec}, received {list(draw.shape)}")
-    return draw
+def _finish(x: Tensor) -> Tensor:
+    x = ops.multiply(x, _constant(_GOLDEN))
+    x = ops.bitwise_xor(x, _shifted(x, 15))
+    x = ops.multiply(x, _constant(_PRIME))
+    return ops.bitwise_xor(x, _shifted(x, 13))
+
+
+def _to_uniform(x: Tensor) -> Tensor:
+    return ops.cast(_shifted(x, 8), "float32") * 2.0**-24

@@ -9,15 +9,8 @@ from keras import ops
 
 from ..errors import ArgumentError, ShapeError, bad_argument
 from ..specs import Spec
-from .attend import (
-    Sight,
-    attend_on_logits,
-    attend_to_blurred_keys,
-    perturbed_weights,
-    runs_on_blurred_keys,
-    work_dtype,
-)
-from .draws import LogitShape, leaves_of
+from .attend import Sight, attend_on_logits, attend_to_blurred_keys, perturbed_weights, runs_on_blurred_keys, work_dtype
+from .leaves import LogitShape, leaves_of
 from .rates import check_computable
 from .visibility import both, check_both_axes, split
 

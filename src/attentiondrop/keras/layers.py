@@ -10,7 +10,7 @@ from ..building import from_dict
 from ..parsing import parse
 from ..specs import Spec
 from .functional import attention_weights, check_spec
-from .site import RegularisedAttention, Site, install, site_of
+from .sites import RegularisedAttention, Site, install, site_of
 
 Tensor = Any
 

@@ -1,7 +1,7 @@
 """Each regulariser as a differentiable function of logits, visibility and draws, on `keras.ops`.
 
-The twin of `attentiondrop.reference` and of `attentiondrop.torch.regularisers`. `visible` is a boolean tensor that
-broadcasts against the logits [B, H, N, M], or None when every key is visible. Rates are floats or 0-dim tensors.
+The twin of `attentiondrop.reference` and of `attentiondrop.torch.eager.regularisers`. `visible` is a boolean tensor
+that broadcasts against the logits [B, H, N, M], or None when every key is visible. Rates are floats or 0-dim tensors.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from keras import ops
 
 from ..errors import ArgumentError, ShapeError
 from ..specs import BlurSmoothing
-from .draws import Leaf
+from .leaves import Leaf
 
 Tensor = Any
 

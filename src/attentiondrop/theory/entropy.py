@@ -16,7 +16,7 @@ from ..errors import ArgumentError
 from ..parsing import parse
 from ..specs import Spec
 from ..torch import attach, detach
-from ..torch.monitoring import SiteStats
+from ..torch.rates.monitoring import SiteStats
 from ..validation import integer
 from .stochastic import device_of, seeded, sites_of
 

@@ -19,9 +19,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..errors import ArgumentError
 from ..specs import BlurSmoothing, OneOf, Spec
-from ..torch.consistency import pick_logits
-from ..torch.divergence import check_logits
-from ..torch.sites.base import Site, site_of
+from ..torch.attach.sites import Site, site_of
+from ..torch.consistency.divergence import check_logits
+from ..torch.consistency.loss import pick_logits
 
 #: Examples in one vectorised call; attention weights are held for all of them.
 CHUNK = 64

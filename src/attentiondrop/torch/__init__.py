@@ -8,12 +8,12 @@ except ImportError as error:
     ) from error
 
 from .attach import attach, detach
-from .attachment import Attachment
-from .consistency import ConsistencyResult, consistency_loss
-from .diversity import head_diversity_loss
+from .attach.attachment import Attachment
+from .consistency.head_diversity import head_diversity_loss
+from .consistency.loss import ConsistencyResult, consistency_loss
+from .consistency.views import views
 from .functional import attention
 from .modules import AttentionDrop
-from .passes import views
 
 __all__ = [
     "AttentionDrop",

@@ -1,308 +1,192 @@
-"""From one seed to the draws of every regulariser in a spec, in the form that `attentiondrop.reference` takes."""
+"""Random numbers by position: a call draws one seed, everything else is a hash of (seed, stream, position).
+
+Why not `torch.rand`: a hash needs no stored mask, gives a fused kernel and the eager path the same decisions whatever
+order they compute in, and gives a compiled graph the same numbers as an eager one (Inductor replaces `torch.rand` by a
+generator of its own). Only the seed comes from the framework's generator, so `torch.manual_seed` is all a user needs,
+and activation checkpointing, which restores that generator, recomputes the same draws.
+
+The hash, on 32-bit words with wrap-around::
+
+    mix(x)         = lowbias32: x ^= x >> 16; x *= 0x7FEB352D; x ^= x >> 15; x *= 0x846CA68B; x ^= x >> 16
+    key            = mix(low word of seed ^ mix(high word of seed + stream * 0x9E3779B1))
+    line(i)        = mix(key + i)                              i: a row, counted over batch, heads and queries
+    column(j)      = mix(mix(key ^ 0x85EBCA77) + j)            j: a key
+    joined(i, j)   = (line(i) | 1) * (column(j) | 1)
+    uniform        = top 24 bits / 2^24
+
+Joining by a product is one multiplication at each logit, which is what a fused kernel can afford, and it is strong:
+over random rows, the pair (r * c1, r * c2) fills the square like a lattice of 2^31 points. (An exclusive or followed by
+a multiplication costs one operation more, and shows correlations of tens of standard deviations between some columns.)
+"""
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..errors import bad_argument
-from ..schedules import PerHead
-from ..specs import (
-    AttentionDropout,
-    BlurSmoothing,
-    Compose,
-    Consistency,
-    DropHead,
-    DropKey,
-    GaussianNoise,
-    HardMasking,
-    OneOf,
-    Spec,
-)
-from .learned import LearnedRate
-from .random import Stream
+from ..errors import BackendError
+from .rates.recent_calls import runs_in_backward
 
-#: The stream of SDPA's own `dropout_p`, out of reach of the numbers that regularisers get.
-DROPOUT_STREAM = 2**20
+# Signed spellings of the constants above: torch has full int32 arithmetic, and hardly any for uint32.
+_GOLDEN = 0x9E3779B1 - 2**32
+_PRIME = 0x85EBCA77 - 2**32
+_MIX_1 = 0x7FEB352D
+_MIX_2 = 0x846CA68B - 2**32
 
 
-class LogitShape(NamedTuple):
-    """The shape of the logits that the draws are for."""
-
-    batch: int
-    heads: int
-    rows: int
-    columns: int
+# An op of its own, because Inductor would otherwise lower the draw to its own generator. Defined by hand:
+# `torch.library.custom_op` loads the compiler, and with it Triton, on the first call even on a CPU.
+_library = torch.library.Library("attentiondrop", "FRAGMENT")
+_library.define("draw_seed(Tensor like, int call, int rank=-1) -> Tensor", tags=(torch.Tag.nondeterministic_seeded,))
 
 
-#: Number of a regulariser -> field -> its value as a tensor, 0-dim or one entry for each head; or what gives one.
-Values = Mapping[int, dict[str, Tensor | LearnedRate]]
+def _draw_seed(like: Tensor, call: int, rank: int = -1) -> Tensor:
+    """A fresh seed from the default generator of the device of `like`, as a 0-dim int64 tensor (no synchronisation).
+
+    `rank` is whose draws these are; -1 stands for this process. The other arguments do not change the seed, but both
+    keep a compiled graph honest: `like` orders the draws of layers that feed each other, and `call`, which no two
+    places of a graph share, keeps equal-looking draws from being merged into one (torch 2.11 was seen to do that: its
+    list of random operators does not know this one).
+    """
+    seed = torch.randint(0, 2**63 - 1, (), dtype=torch.int64, device=like.device)
+    if rank < 0 and torch.distributed.is_available() and torch.distributed.is_initialized():
+        rank = torch.distributed.get_rank()
+    # Ranks that were all seeded alike must not drop the same positions. Rank 0 keeps its seed.
+    return seed ^ ((rank * 0x9E3779B97F4A7C15) & (2**63 - 1)) if rank > 0 else seed
 
 
-class Driven(NamedTuple):
-    """A spec some of whose rates live in tensors, which change without anybody noticing but the computation.
+def _fake_seed(like: Tensor, call: int, rank: int = -1) -> Tensor:
+    return torch.empty((), dtype=torch.int64, device=like.device)
 
-    `bounds` are what these rates never exceed: a path is chosen by them, since nobody waits for a tensor.
+
+_library.impl("draw_seed", _draw_seed, "CompositeExplicitAutograd")
+torch.library.register_fake("attentiondrop::draw_seed", _fake_seed, lib=_library)
+
+
+_calls = itertools.count(1)
+
+
+def _next_call() -> int:
+    """A number that is new each time, while a graph is traced; the graph then holds it as a constant."""
+    return next(_calls)
+
+
+# What torch.compiler.assume_constant_result does, without loading the compiler.
+_next_call._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def draw_seed(like: Tensor, generator: torch.Generator | None = None, rank: int | None = None) -> Tensor:
+    """One seed for one call, on the device of `like`. A generator that is passed in is used as it is, on every rank.
+
+    Processes that were seeded alike draw apart, unless they say the same `rank` (this process's own by default).
+    """
+    if generator is None:
+        call = _next_call() if torch.compiler.is_compiling() else 0
+        seed: Tensor = torch.ops.attentiondrop.draw_seed(like.detach(), call, -1 if rank is None else rank)
+        return seed
+    if torch.compiler.is_compiling():
+        raise BackendError("generator: torch.compile cannot trace a generator; seed the default one instead")
+    if runs_in_backward():
+        # Checkpointing restores the default generators only: this one has moved on, and would draw something else.
+        raise BackendError(
+            "generator: expected None inside of activation checkpointing, whose recomputation would draw another seed "
+            "from it and give another gradient; seed the default generator instead (torch.manual_seed)"
+        )
+    drawn = torch.randint(0, 2**63 - 1, (), dtype=torch.int64, device=generator.device, generator=generator)
+    return drawn.to(like.device)
+
+
+def view_seed(seed: Tensor, view: int) -> Tensor:
+    """The seed of one of several stacked views of a call; the first keeps the seed of the call.
+
+    Another constant than that of the ranks: the second view of one rank must not be the first of the next.
+    """
+    return seed ^ ((view * 0xBF58476D1CE4E5B9) & (2**63 - 1))
+
+
+class Stream:
+    """The draws of one regulariser in one call: a seed and the number of the regulariser within its spec."""
+
+    def __init__(self, seed: Tensor, number: int) -> None:
+        # The int64 sums stay below 2^63; only their low words count.
+        high = _word((seed >> 32) + number * 0x9E3779B1)
+        self.key = _mix(_word(seed) ^ _mix(high))
+
+    def uniforms(self, batch: int, heads: int, rows: int, columns: int) -> Tensor:
+        """Uniforms in [0, 1) of shape [batch, heads, rows, columns], float32."""
+        return self.words(batch, heads, rows, columns).uniforms()
+
+    def normals(self, batch: int, heads: int, rows: int, columns: int) -> Tensor:
+        """Standard normals of the same shape, by Box and Muller from two words at each position."""
+        return self.words(batch, heads, rows, columns).normals()
+
+    def words(self, batch: int, heads: int, rows: int, columns: int) -> Words:
+        """What these draws are made of: a word for each row and one for each key, still to be joined."""
+        device = self.key.device
+        line = self._lines(batch * heads * rows).view(batch, heads, rows, 1)
+        column = _mix(_mix(self.key ^ _PRIME) + torch.arange(columns, dtype=torch.int32, device=device))
+        return Words(line | 1, column | 1)
+
+    def uniform_vector(self, length: int) -> Tensor:
+        """`length` uniforms in [0, 1), float32."""
+        return _to_uniform(self._lines(length))
+
+    def _lines(self, length: int) -> Tensor:
+        return _mix(self.key + torch.arange(length, dtype=torch.int32, device=self.key.device))
+
+
+class Words(NamedTuple):
+    """Row words [..., rows, 1] and key words [columns] (or [..., rows, anything]), which broadcast against each other.
+
+    Slices of either draw the same numbers as the whole does at the same positions.
     """
 
-    spec: Spec
-    values: Values
-    bounds: Mapping[int, dict[str, float]] = {}
+    line: Tensor
+    column: Tensor
+
+    def uniforms(self) -> Tensor:
+        """Uniforms in [0, 1), float32."""
+        return _to_uniform(self.line * self.column)
+
+    def normals(self) -> Tensor:
+        """Standard normals, float32."""
+        first = self.line * self.column
+        second = _finish(first ^ _PRIME)
+        # (n + 1) / 2^24 is never 0, so the logarithm is finite.
+        radius = torch.sqrt(-2.0 * torch.log(_to_uniform(first) + 2.0**-24))
+        return radius * torch.cos(2.0 * math.pi * _to_uniform(second))
 
 
-class Excerpt(NamedTuple):
-    """Some rows of the first samples of a larger call, whose draws they share."""
-
-    whole: LogitShape
-    rows: Tensor
-
-
-class Active(NamedTuple):
-    """One regulariser of a call, with where its draws come from: nothing is drawn before a path asks for it.
-
-    `gate` is None, or a 0-dim tensor, 0 when `OneOf` chose another one. `branches` are the (stream number of a `OneOf`,
-    index of its part) that lead to the leaf. `values` are the fields that are tensors, in the dtype of the logits;
-    `bounds` are numbers that they never exceed.
-    """
-
-    spec: Any
-    seed: Tensor
-    number: int
-    gate: Tensor | None = None
-    branches: tuple[tuple[int, int], ...] = ()
-    values: Mapping[str, Tensor] = {}
-    bounds: Mapping[str, float] = {}
-    excerpt: Excerpt | None = None
-
-    def draw(self, shape: LogitShape) -> Tensor:
-        """The draws of this regulariser for logits of `shape`, as the oracle takes them."""
-        stream = Stream(self.seed, self.number)
-        if self.excerpt is None:
-            return draw_for(self.spec, stream, shape)
-        return _excerpt_for(self.spec, stream, shape, self.excerpt)
-
-    def vector(self, field: str) -> float | Tensor:
-        """A rate of the spec: a number, 0-dim, or one entry for each head."""
-        found: float | Tensor = self.values[field] if field in self.values else getattr(self.spec, field)
-        return found
-
-    def rate(self, field: str) -> float | Tensor:
-        """The same, as it broadcasts against logits, switched off by the gate: at rate 0 nothing happens."""
-        value = self.vector(field)
-        if isinstance(value, Tensor) and value.ndim == 1:
-            value = value.view(-1, 1, 1)
-        return value if self.gate is None else self.gate * value
-
-    def bound(self, field: str) -> float:
-        """A number that the rate never exceeds."""
-        if field in self.values:
-            return self.bounds.get(field, math.inf)
-        bound: float = getattr(self.spec, field)
-        return bound
-
-    @property
-    def is_learned(self) -> bool:
-        """Whether a rate has a gradient."""
-        return torch.is_grad_enabled() and any(value.requires_grad for value in self.values.values())
-
-    @property
-    def differs_by_head(self) -> bool:
-        """Whether heads have rates of their own."""
-        return any(value.ndim == 1 for value in self.values.values())
+def _word(x: Tensor) -> Tensor:
+    """The low 32 bits of an int64, as an int32 of the same bits."""
+    low = x & 0xFFFFFFFF
+    return torch.where(low >= 2**31, low - 2**32, low).to(torch.int32)
 
 
-def sample(spec: Spec, seed: Tensor, shape: LogitShape) -> Any:
-    """The draws of one call. Each regulariser has a stream of its own, numbered by its place in the spec."""
-    return _sample(spec, seed, shape, _Counter())
+def _shifted(x: Tensor, bits: int) -> Tensor:
+    """A logical right shift: torch's `>>` copies the sign."""
+    return (x >> bits) & ((1 << (32 - bits)) - 1)
 
 
-class _Counter:
-    """Hands out stream numbers in the order in which a spec is walked."""
-
-    def __init__(self) -> None:
-        self.next = 0
-
-    def take(self) -> int:
-        self.next += 1
-        return self.next - 1
+def _mix(x: Tensor) -> Tensor:
+    x = x ^ _shifted(x, 16)
+    x = x * _MIX_1
+    x = x ^ _shifted(x, 15)
+    x = x * _MIX_2
+    return x ^ _shifted(x, 16)
 
 
-def _sample(spec: Spec, seed: Tensor, shape: LogitShape, counter: _Counter) -> Any:
-    if isinstance(spec, Compose):
-        return [_sample(part, seed, shape, counter) for part in spec.parts]
-    if isinstance(spec, OneOf):
-        choice = Stream(seed, counter.take()).uniform_vector(1)[0]
-        return choice, [_sample(part, seed, shape, counter) for part in spec.parts]
-    if isinstance(spec, Consistency):
-        return None
-    return draw_for(spec, Stream(seed, counter.take()), shape)
+def _finish(x: Tensor) -> Tensor:
+    x = x * _GOLDEN
+    x = x ^ _shifted(x, 15)
+    x = x * _PRIME
+    return x ^ _shifted(x, 13)
 
 
-def draw_for(spec: Spec, stream: Stream, shape: LogitShape) -> Tensor:
-    """What one regulariser draws from its stream."""
-    if isinstance(spec, HardMasking) and spec.heads == "stratified":
-        return _stratified(stream, shape, min(spec.k, shape.columns), None)
-    if isinstance(spec, HardMasking | DropKey | AttentionDropout):
-        return stream.uniforms(*shape)
-    if isinstance(spec, GaussianNoise):
-        return stream.normals(*shape)
-    if isinstance(spec, BlurSmoothing):
-        if spec.sampling == "batch":
-            return stream.uniform_vector(1)[0]
-        return stream.uniform_vector(shape.batch if spec.sampling == "sample" else shape.heads)
-    if isinstance(spec, DropHead):
-        return stream.uniform_vector(shape.batch * shape.heads).view(shape.batch, shape.heads)
-    raise bad_argument("spec", "a spec that attentiondrop.torch can compute", spec)
-
-
-def _stratified(stream: Stream, shape: LogitShape, ranks: int, rows: Tensor | None) -> Tensor:
-    """Uniforms [B, H, N or rows, ranks] of which, over the heads, one lies in each H-th part of [0, 1).
-
-    `(m + u) / H` with one u for all heads and m a random order of them: then the number of uniforms below p is the
-    floor or the ceiling of `p * H`, and each of them is uniform by itself.
-    """
-    heads = shape.heads
-    words = stream.words(shape.batch, heads + 1, shape.rows, ranks)
-    if rows is not None:
-        words = words._replace(line=words.line[:, :, rows])
-    drawn = words.uniforms()
-    order = drawn[:, :heads].argsort(dim=1).argsort(dim=1)
-    # A sum that rounds up to 1 would escape p = 1.
-    return ((order + drawn[:, heads:]) / heads).clamp_max(1.0 - 2.0**-24)
-
-
-def _excerpt_for(spec: Spec, stream: Stream, shape: LogitShape, excerpt: Excerpt) -> Tensor:
-    """What `draw_for` draws for the whole call, at the rows of the excerpt."""
-    if isinstance(spec, BlurSmoothing | DropHead):
-        whole = draw_for(spec, stream, excerpt.whole)
-        by_sample = isinstance(spec, DropHead) or spec.sampling == "sample"
-        return whole[: shape.batch] if by_sample else whole
-    if isinstance(spec, HardMasking) and spec.heads == "stratified":
-        return _stratified(stream, excerpt.whole, min(spec.k, shape.columns), excerpt.rows)[: shape.batch]
-    words = stream.words(shape.batch, *excerpt.whole[1:])
-    words = words._replace(line=words.line[:, :, excerpt.rows])
-    return words.normals() if isinstance(spec, GaussianNoise) else words.uniforms()
-
-
-def numbered(spec: Spec) -> list[tuple[int, Spec]]:
-    """The regularisers of a spec with their numbers, in order."""
-    return _numbered(spec, _Counter())
-
-
-def _numbered(spec: Spec, counter: _Counter) -> list[tuple[int, Spec]]:
-    if isinstance(spec, Consistency):
-        return []
-    if isinstance(spec, OneOf):
-        counter.take()
-    if isinstance(spec, Compose | OneOf):
-        return [leaf for part in spec.parts for leaf in _numbered(part, counter)]
-    return [(counter.take(), spec)]
-
-
-def active_leaves(drop: Spec | Driven, seed: Tensor, dtype: torch.dtype) -> list[Active]:
-    """The regularisers of a call in one flat list. All parts of a `OneOf` are in it, gated by its choice.
-
-    `dtype` is that of the logits: a gated rate must not be less exact than a plain one.
-
-    Gates instead of a branch: the choice stays on the device, so nothing synchronises and a compiled or captured graph
-    chooses anew in each replay.
-    """
-    spec, values, bounds = drop if isinstance(drop, Driven) else Driven(drop, {})
-    leaves = _active(spec, Active(spec, seed, 0), dtype, _Counter())
-    return [
-        leaf._replace(values=_values_of(leaf, values, dtype), bounds=bounds.get(leaf.number, {})) for leaf in leaves
-    ]
-
-
-def _values_of(leaf: Active, values: Values, dtype: torch.dtype) -> dict[str, Tensor]:
-    given = {
-        field: value() if isinstance(value, LearnedRate) else value
-        for field, value in values.get(leaf.number, {}).items()
-    }
-    if leaf.seed.is_meta:
-        # A gradient could not come back from there to a rate that has a value.
-        given = {field: value.detach() for field, value in given.items()}
-    found = {field: value.to(leaf.seed.device, dtype) for field, value in given.items()}
-    for field, schedule in leaf.spec.scheduled().items():
-        if field not in found:
-            if not isinstance(schedule, PerHead) or not all(isinstance(value, float) for value in schedule.values):
-                expected = "a number (attach evaluates schedules in training; spec.at(progress) does it by hand)"
-                raise bad_argument(field, expected, str(schedule))
-            found[field] = torch.tensor(schedule.values, dtype=dtype, device=leaf.seed.device)
-    return found
-
-
-def _active(spec: Spec, parent: Active, dtype: torch.dtype, counter: _Counter) -> list[Active]:
-    """Walks the spec in the order of `_sample`, so that every regulariser has the same stream there and here."""
-    if isinstance(spec, Consistency):
-        return []
-    if isinstance(spec, Compose):
-        return [leaf for part in spec.parts for leaf in _active(part, parent, dtype, counter)]
-    if isinstance(spec, OneOf):
-        number = counter.take()
-        choice = Stream(parent.seed, number).uniform_vector(1)[0]
-        leaves: list[Active] = []
-        below, last = 0.0, len(spec.parts) - 1
-        for index, part in enumerate(spec.parts):
-            above = below + spec.weights[index]
-            # The last interval is open above, so that rounding of the sum leaves no gap.
-            chosen = (choice >= below) if index == last else (choice >= below) & (choice < above)
-            chosen = chosen.to(dtype)
-            gate = chosen if parent.gate is None else parent.gate * chosen
-            branch = parent._replace(gate=gate, branches=(*parent.branches, (number, index)))
-            leaves += _active(part, branch, dtype, counter)
-            below = above
-        return leaves
-    return [parent._replace(spec=spec, number=counter.take())]
-
-
-def are_exclusive(one: Active, other: Active) -> bool:
-    """Whether the two sit in different parts of the same `OneOf`, so that at most one of them acts."""
-    places = dict(one.branches)
-    return any(places.get(number, index) != index for number, index in other.branches)
-
-
-def blur_sigma(leaf: Active, shape: LogitShape, dtype: torch.dtype) -> Tensor:
-    """The sigma of a blur leaf as [B or 1, H or 1]."""
-    low, high = leaf.vector("sigma_min"), leaf.vector("sigma_max")
-    uniform = leaf.draw(shape).to(dtype)
-    sigma: Tensor = low + (high - low) * (
-        uniform.view(-1, 1) if leaf.spec.sampling == "sample" else uniform.view(1, -1)
-    )
-    return sigma if leaf.gate is None else sigma * leaf.gate
-
-
-class BlurArguments(NamedTuple):
-    """A blur as our operators take it: they draw sigma themselves, on the device, and multiply it by the gate."""
-
-    gate: Tensor | None
-    rest: tuple[int, str, float, float, int, bool]
-
-
-def suits_operators(leaf: Active) -> bool:
-    """Whether our operators can blur by this leaf: not where heads or samples have sigmas of their own that are
-    tensors, or sigma has a gradient.
-    """
-    one = leaf.spec.sampling == "batch" and not leaf.differs_by_head
-    return not leaf.values or (one and not leaf.is_learned)
-
-
-def blur_arguments(leaf: Active) -> BlurArguments:
-    """The arguments of a blur leaf.
-
-    Under a compiler sigma_max goes into the gate: as a number it would be a constant, and a graph compiled for
-    each value of a schedule.
-    """
-    spec: BlurSmoothing = leaf.spec
-    if leaf.values:
-        sigma = blur_sigma(leaf, LogitShape(1, 1, 1, 1), next(iter(leaf.values.values())).dtype)
-        return BlurArguments(sigma.view(()), (leaf.number, "batch", 1.0, 1.0, spec.width, spec.edges == "renormalize"))
-    gate, low, high = leaf.gate, spec.sigma_min, spec.sigma_max
-    if torch.compiler.is_compiling() and high > 0:
-        one = torch.ones((), dtype=torch.float32, device=leaf.seed.device) if gate is None else gate
-        gate, low, high = one * high, low / high if low > 0 else 0.0, 1.0
-    return BlurArguments(gate, (leaf.number, spec.sampling, low, high, spec.width, spec.edges == "renormalize"))
+def _to_uniform(x: Tensor) -> Tensor:
+    # In place on what is new here: fresh memory costs a CPU more than the arithmetic.
+    return (x >> 8).bitwise_and_(0xFFFFFF).to(torch.float32).mul_(2.0**-24)

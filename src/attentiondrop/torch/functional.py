@@ -11,15 +11,15 @@ from torch.nn import functional as F
 from ..errors import ArgumentError, BackendError, bad_argument
 from ..specs import BlurSmoothing, Spec
 from ..validation import number, one_of
-from .derivatives import why_not_differentiable
-from .draws import Active, Driven, active_leaves
-from .eager import eager_attention
-from .fused import fused_attention, is_eager_better, why_not_fused
-from .inputs import Inputs, check_tensors, normalise
-from .monitoring import Monitor
-from .plan import Plan, plan_of
-from .random import draw_seed
-from .visibility import Visibility, find_layout, split
+from .call.inputs import Inputs, check_tensors, normalise
+from .call.leaves import Active, Driven, active_leaves
+from .call.stages import Plan, plan_of
+from .call.visibility import Visibility, find_layout, split
+from .draws import draw_seed
+from .eager.attention import eager_attention
+from .fused.choose import fused_attention, is_eager_better, why_not_fused
+from .fused.derivatives import why_not_differentiable
+from .rates.monitoring import Monitor
 
 Backend = Literal["auto", "eager", "fused"]
 BACKENDS = ("auto", "eager", "fused")

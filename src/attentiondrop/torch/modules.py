@@ -8,12 +8,12 @@ from torch import Tensor, nn
 from ..errors import ShapeError, bad_argument
 from ..parsing import parse
 from ..specs import Spec
-from .draws import LogitShape
-from .eager import perturbed_weights
+from .call.inputs import mask_in_four_dimensions
+from .call.leaves import LogitShape
+from .call.visibility import split
+from .draws import draw_seed
+from .eager.attention import perturbed_weights
 from .functional import layout_for, leaves_of
-from .inputs import mask_in_four_dimensions
-from .random import draw_seed
-from .visibility import split
 
 
 class AttentionDrop(nn.Module):

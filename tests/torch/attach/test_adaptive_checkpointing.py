@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import attentiondrop as ad
-from attentiondrop.torch import attach, recent
+from attentiondrop.torch import attach
+from attentiondrop.torch.rates import recent_calls as recent
 
 #: Moves by more than a hundredth in each call.
 RULE = ad.EntropyTarget(0.9, high=0.5, start=0.2, speed=0.1)

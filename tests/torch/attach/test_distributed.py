@@ -20,7 +20,7 @@ def worker(rank: int, kind: str) -> None:
 
     import attentiondrop as ad
     from attentiondrop.torch import attach, attention
-    from attentiondrop.torch.random import draw_seed
+    from attentiondrop.torch.draws import draw_seed
 
     dist.init_process_group("gloo", rank=rank, world_size=2)
     torch.manual_seed(0)

@@ -143,6 +143,6 @@ def test_compiled_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     torch._dynamo.reset()
     _, inner, x = pair(Attention, False, SPECS[0])
     # The compiler gives up on the whole and goes on with its parts: no first step to look at either.
-    monkeypatch.setattr("attentiondrop.torch.first_step.FindUnperturbed", None)
+    monkeypatch.setattr("attentiondrop.torch.attach.first_step.FindUnperturbed", None)
     with pytest.raises(ad.AttachError, match=r"the model \(Attention\) (has a branch|calls its attention)"):
         torch.compile(inner, backend="eager")(x)

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 import attentiondrop as ad
 from attentiondrop import reference
 from attentiondrop.torch import attach
-from attentiondrop.torch.draws import LogitShape, sample
+from attentiondrop.torch.call.leaves import LogitShape, sample
 from attentiondrop.torch.functional import Options, perturbed_attention
-from attentiondrop.torch.monitoring import Monitor
+from attentiondrop.torch.rates.monitoring import Monitor
 
 SPECS = [
     "hard(p=0.5,k=3)",

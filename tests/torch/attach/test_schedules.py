@@ -17,9 +17,9 @@ import attentiondrop as ad
 from attentiondrop import reference
 from attentiondrop.schedules import Depth, Linear, PerHead, PerLayer
 from attentiondrop.torch import attach, attention
-from attentiondrop.torch.draws import Driven, LogitShape, sample
+from attentiondrop.torch.attach.sites import site_of
+from attentiondrop.torch.call.leaves import Driven, LogitShape, sample
 from attentiondrop.torch.functional import Options, perturbed_attention
-from attentiondrop.torch.sites.base import site_of
 
 HALF = [
     ad.HardMasking(p=Linear(0.0, 0.5), k=4),
@@ -37,7 +37,7 @@ PLAIN = next(case for case in CASES if case.name == "plain")
 
 
 def driven(spec: ad.Spec, progress: float) -> Any:
-    from attentiondrop.torch.driving import driven_at
+    from attentiondrop.torch.rates.scheduled import driven_at
 
     return driven_at(spec, progress, 0, 1, nn.Linear(1, 1, dtype=torch.float64), None)
 
@@ -194,7 +194,7 @@ def test_a_schedule_never_recompiles() -> None:
 )
 def test_the_path_is_chosen_by_what_a_rate_never_exceeds(rate: Any, bound: float, monkeypatch: Any) -> None:
     """Whatever it is now: nothing waits for a tensor."""
-    from attentiondrop.torch import hard_sdpa
+    from attentiondrop.torch.fused import amended_hard as hard_sdpa
 
     asked: list[float] = []
 

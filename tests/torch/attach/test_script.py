@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 import attentiondrop as ad
 from attentiondrop.torch import attach
-from attentiondrop.torch.sites.base import site_of
+from attentiondrop.torch.attach.sites import site_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch calls its scripts deprecated
 

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrize
 
 from attentiondrop.torch import attach, detach
-from attentiondrop.torch.sites.base import site_of
+from attentiondrop.torch.attach.sites import site_of
 
 
 class Attention(nn.Module):

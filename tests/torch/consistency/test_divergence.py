@@ -9,7 +9,7 @@ from scipy.special import rel_entr, softmax
 from torch import Tensor
 
 import attentiondrop as ad
-from attentiondrop.torch.divergence import check_logits, divergence
+from attentiondrop.torch.consistency.divergence import check_logits, divergence
 
 SHAPES = [(4, 5), (2, 3, 6), (2, 2, 3, 4)]
 

@@ -14,8 +14,8 @@ from torch.nn import functional as F
 
 import attentiondrop as ad
 from attentiondrop.torch import attach, consistency_loss, functional
-from attentiondrop.torch.random import draw_seed, view_seed
-from attentiondrop.torch.sites import stacked
+from attentiondrop.torch.attach import attend as stacked
+from attentiondrop.torch.draws import draw_seed, view_seed
 
 Gradients = dict[str, Tensor]
 

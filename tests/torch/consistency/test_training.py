@@ -14,8 +14,8 @@ from torch.utils.checkpoint import checkpoint
 
 import attentiondrop as ad
 from attentiondrop.torch import attach, consistency_loss, views
-from attentiondrop.torch.shared_prefix import KEY
-from attentiondrop.torch.sites.base import site_of
+from attentiondrop.torch.attach.sites import site_of
+from attentiondrop.torch.consistency.shared_prefix import KEY
 
 CONSISTENCY = ad.Consistency(weight=0.5)
 Gradients = dict[str, Tensor]

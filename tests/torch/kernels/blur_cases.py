@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attentiondrop.torch import regularisers
-from attentiondrop.torch.random import Stream
+from attentiondrop.torch.draws import Stream
+from attentiondrop.torch.eager import regularisers
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 

@@ -7,7 +7,7 @@ import torch
 from devices import CPU, CUDA
 from torch import Tensor
 
-from attentiondrop.torch import kernel_support
+from attentiondrop.torch.kernels import support as kernel_support
 
 
 @pytest.fixture(params=[CPU, CUDA])

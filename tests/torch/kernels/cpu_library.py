@@ -1,11 +1,11 @@
-"""`attentiondrop.torch.library_attention` where there is no GPU, for the interpreter: torch's flash attention on a CPU."""
+"""`attentiondrop.torch.kernels.library_attention` where there is no GPU, for the interpreter: torch's flash attention on a CPU."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from attentiondrop.torch.inputs import repeat_heads
+from attentiondrop.torch.call.inputs import repeat_heads
 
 _aten = torch.ops.aten
 

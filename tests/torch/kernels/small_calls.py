@@ -13,7 +13,8 @@ import sys
 import torch
 
 import attentiondrop as ad
-from attentiondrop.torch import attention, hard_sdpa
+from attentiondrop.torch import attention
+from attentiondrop.torch.fused import amended_hard as hard_sdpa
 
 SPECS = [
     "hard(p=0.5,k=3)",

@@ -134,7 +134,7 @@ def test_nothing_to_blur(device: str) -> None:
 
 def test_a_column_of_a_huge_mask_is_copied() -> None:
     """The kernels count its places in 32 bits."""
-    from attentiondrop.torch.kernels.blur import visible_argument
+    from attentiondrop.torch.kernels.blur.rows import visible_argument
 
     huge = torch.empty_strided((1, 1, 1, 70_000), (1, 1, 1, 70_000), dtype=torch.bool, device="meta")
     assert visible_argument(huge)[1:] == (0, 0, 1)

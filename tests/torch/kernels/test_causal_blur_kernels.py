@@ -15,10 +15,12 @@ from devices import slow_on_gpu
 from torch import Tensor
 
 import attentiondrop as ad
-import attentiondrop.torch.blur_ops  # registers the operators
-from attentiondrop.torch import attention, library_attention, regularisers
-from attentiondrop.torch.inputs import repeat_heads
-from attentiondrop.torch.random import draw_seed
+import attentiondrop.torch.fused.blur_operators
+from attentiondrop.torch import attention
+from attentiondrop.torch.call.inputs import repeat_heads
+from attentiondrop.torch.draws import draw_seed
+from attentiondrop.torch.eager import regularisers
+from attentiondrop.torch.kernels import library_attention
 
 pytestmark = [
     # The interpreter computes with NumPy scalars, whose wrap-around (meant, in a hash) warns.
@@ -147,7 +149,7 @@ def test_the_output_lies_in_memory_as_the_queries_do(device: str) -> None:
 
 def test_offsets_in_64_bits_are_those_in_32(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which tensors too long for 32 bits need; here they are forced upon short ones."""
-    from attentiondrop.torch.kernels import blur_band
+    from attentiondrop.torch.kernels.blur import causal_band as blur_band
 
     asked: list[bool] = []
     tiles = blur_band._tiles
@@ -167,8 +169,8 @@ def test_offsets_in_64_bits_are_those_in_32(device: str, monkeypatch: pytest.Mon
 
 
 def test_tensors_too_long_for_32_bits_are_known() -> None:
-    from attentiondrop.torch.kernels.blur import Blur
-    from attentiondrop.torch.kernels.blur_band import _tiles
+    from attentiondrop.torch.kernels.blur.causal_band import _tiles
+    from attentiondrop.torch.kernels.blur.rows import Blur
 
     x = torch.empty(1, 1, 1 << 20, 64, device="meta")
     blur = Blur(x, None, *Setting().sigma_arguments())
@@ -191,8 +193,8 @@ def test_causal_attention_repeats_bit_for_bit(device: str) -> None:
 
 def test_a_part_with_the_gradients_of_groups(device: str) -> None:
     """The part may hand over gradients of key heads already summed over their query heads."""
-    from attentiondrop.torch.kernels.blur import Blur
-    from attentiondrop.torch.kernels.blur_band import merge_backward
+    from attentiondrop.torch.kernels.blur.causal_band import merge_backward
+    from attentiondrop.torch.kernels.blur.rows import Blur
 
     setting, sizes = Setting(renormalize=True, visible="keys"), Sizes(heads=4)
     (q, k, v), grad = sizes.make(device, torch.float32)
@@ -254,5 +256,5 @@ def test_what_the_backward_keeps(device: str) -> None:
 
 
 def test_registering_loads_no_triton() -> None:
-    code = "import sys, attentiondrop.torch.blur_ops; sys.exit('triton' in sys.modules)"
+    code = "import sys, attentiondrop.torch.fused.blur_operators; sys.exit('triton' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -16,9 +16,11 @@ from worst import Worst, dtypes
 
 import attentiondrop as ad
 from attentiondrop.specs import Spec
-from attentiondrop.torch import attention, hard_sdpa, library_attention
-from attentiondrop.torch.draws import Driven
+from attentiondrop.torch import attention
+from attentiondrop.torch.call.leaves import Driven
 from attentiondrop.torch.functional import Options, perturbed_attention
+from attentiondrop.torch.fused import amended_hard as hard_sdpa
+from attentiondrop.torch.kernels import library_attention
 
 CASES = [
     Case("plain", 1, 1, 1, 70, 150, 32, 32),
@@ -51,7 +53,8 @@ def calls(device: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(hard_sdpa, "FEWEST_KEYS", 64)
     monkeypatch.setattr(hard_sdpa, "HIGHEST_RATE", 1.0)
     if device == "cpu":
-        from attentiondrop.torch.kernels import amended, tiles
+        from attentiondrop.torch.kernels.amend import passes as amended
+        from attentiondrop.torch.kernels.shared import tiles
 
         monkeypatch.setattr(library_attention, "choose", lambda *tensors: "cpu")
         monkeypatch.setattr(library_attention, "backward", cpu_library.backward)
@@ -169,10 +172,10 @@ def test_extreme_inputs_give_no_nan(fill: str, device: str) -> None:
 @pytest.mark.parametrize("rate, kind", [(1.0, ""), (0.3, ""), (0.3, "twins"), (0.3, "steep")])
 def test_picks(top: int, columns: int, rate: float, kind: str, device: str) -> None:
     """The keys that the selection names are those of the largest logits that a draw drops, and so say its bounds."""
-    from attentiondrop.torch.fused_call import Call, empty_notes
-    from attentiondrop.torch.kernels import launch
-    from attentiondrop.torch.kernels.tiles import pick_tiles
-    from attentiondrop.torch.random import Stream
+    from attentiondrop.torch.call.decisions import Call, empty_notes
+    from attentiondrop.torch.draws import Stream
+    from attentiondrop.torch.kernels.decide import launch
+    from attentiondrop.torch.kernels.shared.tiles import pick_tiles
 
     q, k = (torch.randn(1, 2, n, 16, device=device).half() for n in (20, columns))
     if kind == "twins":

@@ -8,7 +8,7 @@ import torch
 triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
 
-from attentiondrop.torch.kernels.powers import power_of_two  # noqa: E402
+from attentiondrop.torch.kernels.shared.powers import power_of_two  # noqa: E402
 
 
 @triton.jit

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attentiondrop.torch import regularisers
+from attentiondrop.torch.eager import regularisers
 
 
 class Selection(NamedTuple):

@@ -1,0 +1,174 @@
+"""The regularisers of one call with their draws: passed in, as `attentiondrop.reference` takes them, or from a seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from keras import ops
+
+from ..errors import ShapeError, bad_argument
+from ..specs import (
+    AttentionDropout,
+    BlurSmoothing,
+    Compose,
+    Consistency,
+    DropHead,
+    DropKey,
+    GaussianNoise,
+    HardMasking,
+    OneOf,
+    Spec,
+)
+from .draws import Stream, seed_words
+from .rates import rate_fields
+
+Tensor = Any
+
+
+class LogitShape(NamedTuple):
+    """The shape of the logits that the draws are for; while a graph is traced, dimensions may be tensors."""
+
+    batch: Any
+    heads: Any
+    rows: Any
+    columns: Any
+
+
+class Leaf(NamedTuple):
+    """One regulariser of a call. `gate` is None, or a 0-dim tensor that is 0 where `OneOf` chose another one."""
+
+    spec: Any
+    draw: Tensor
+    rates: dict[str, Any]
+    gate: Tensor | None
+
+    def rate(self, field: str, dtype: str = "float32") -> Any:
+        """A number of the spec, switched off by the gate: every regulariser is the identity at rate 0."""
+        value = self.rates[field]
+        if not isinstance(value, float):
+            value = ops.cast(value, dtype)
+        return value if self.gate is None else ops.cast(self.gate, dtype) * value
+
+    def sigma(self, dtype: str) -> Tensor:
+        """The sigma of a blur as [B or 1, H or 1]."""
+        low, high = self.rate("sigma_min", dtype), self.rate("sigma_max", dtype)
+        sigma = (high - low) * ops.cast(self.draw, dtype) + low
+        return ops.reshape(sigma, (-1, 1) if self.spec.sampling == "sample" else (1, -1))
+
+
+def leaves_of(
+    spec: Spec, shape: LogitShape, seed: Any = None, draws: Any = None, rates: Tensor | None = None
+) -> list[Leaf]:
+    """The regularisers of a call in one flat list. All parts of a `OneOf` are in it, gated by its choice.
+
+    Gates instead of a branch: the choice stays in the graph, so that a compiled step chooses anew in each call.
+    `rates` are the numbers of the spec in one tensor (see `Rates`); those of the spec itself otherwise.
+    """
+    words = None if draws is not None else seed_words(seed)
+    numbers = iter(range(2**20))
+    leaves = list(_walk(spec, draws, None, _Source(shape, words, numbers, _rate_reader(rates))))
+    if not leaves:
+        raise bad_argument("drop", "a spec that acts on attention (consistency acts on model outputs)", str(spec))
+    return leaves
+
+
+class _Source(NamedTuple):
+    """Where a walk over a spec finds what it needs, in the order in which it asks."""
+
+    shape: LogitShape
+    words: tuple[Tensor, Tensor] | None
+    #: Each regulariser has a stream of its own, numbered by its place in the spec, as in `attentiondrop.torch`.
+    numbers: Iterator[int]
+    read_rates: Callable[[Spec], dict[str, Any]]
+
+    def stream(self) -> Stream | None:
+        """The next stream, or None where the draws were passed in."""
+        number = next(self.numbers)
+        return None if self.words is None else Stream(self.words, number)
+
+
+def _rate_reader(rates: Tensor | None) -> Callable[[Spec], dict[str, Any]]:
+    position = iter(range(2**20))
+    if rates is not None:
+        rates = ops.convert_to_tensor(rates)
+
+    def read(leaf: Spec) -> dict[str, Any]:
+        if rates is None:
+            return {field: getattr(leaf, field) for field in rate_fields(leaf)}
+        return {field: rates[next(position)] for field in rate_fields(leaf)}
+
+    return read
+
+
+def _walk(spec: Spec, given: Any, gate: Tensor | None, source: _Source) -> Iterator[Leaf]:
+    if isinstance(spec, Consistency):
+        source.read_rates(spec)
+    elif isinstance(spec, Compose):
+        for part, draw in _parts(spec, given):
+            yield from _walk(part, draw, gate, source)
+    elif isinstance(spec, OneOf):
+        stream = source.stream()
+        choice, inner = (stream.uniform_vector(1)[0], None) if stream is not None else _pair(spec, given)
+        choice = ops.convert_to_tensor(choice)
+        below = 0.0
+        for index, (part, draw) in enumerate(_parts(spec, inner)):
+            above = below + spec.weights[index]
+            chosen = choice >= below
+            # The last interval is open above, so that rounding of the sum leaves no gap.
+            if index < len(spec.parts) - 1:
+                chosen = ops.logical_and(chosen, choice < above)
+            switch = ops.cast(chosen, "float32")
+            yield from _walk(part, draw, switch if gate is None else gate * switch, source)
+            below = above
+    else:
+        stream = source.stream()
+        expected = _draw_shape(spec, source.shape)
+        draw = _drawn(spec, stream, expected) if stream is not None else _checked(spec, given, expected)
+        yield Leaf(spec, draw, source.read_rates(spec), gate)
+
+
+def _parts(spec: Compose | OneOf, given: Any) -> list[tuple[Spec, Any]]:
+    if given is None:
+        return [(part, None) for part in spec.parts]
+    if not isinstance(given, list | tuple) or len(given) != len(spec.parts):
+        raise bad_argument("draws", f"a list of {len(spec.parts)} for {spec}", type(given).__name__)
+    return list(zip(spec.parts, given, strict=True))
+
+
+def _pair(spec: OneOf, given: Any) -> tuple[Any, Any]:
+    if not isinstance(given, list | tuple) or len(given) != 2:
+        raise bad_argument("draws", f"a pair (uniform, list of draws) for {spec}", type(given).__name__)
+    return given[0], given[1]
+
+
+def _draw_shape(spec: Spec, shape: LogitShape) -> tuple[Any, ...]:
+    """The shape of what one regulariser draws."""
+    if isinstance(spec, HardMasking | DropKey | AttentionDropout | GaussianNoise):
+        return tuple(shape)
+    if isinstance(spec, BlurSmoothing):
+        return {"batch": (), "sample": (shape.batch,), "head": (shape.heads,)}[spec.sampling]
+    if isinstance(spec, DropHead):
+        return (shape.batch, shape.heads)
+    raise bad_argument("spec", "a spec that attentiondrop.keras can compute", spec)
+
+
+def _drawn(spec: Spec, stream: Stream, shape: tuple[Any, ...]) -> Tensor:
+    if isinstance(spec, GaussianNoise):
+        return stream.normals(*shape)
+    if len(shape) == 4:
+        return stream.uniforms(*shape)
+    if shape == ():
+        return stream.uniform_vector(1)[0]
+    length = shape[0] if len(shape) == 1 else shape[0] * shape[1]
+    return ops.reshape(stream.uniform_vector(length), shape)
+
+
+def _checked(spec: Spec, given: Any, shape: tuple[Any, ...]) -> Tensor:
+    draw = ops.convert_to_tensor(given)
+    fits = len(draw.shape) == len(shape) and all(
+        not isinstance(want, int) or have is None or have == want for have, want in zip(draw.shape, shape, strict=True)
+    )
+    if not fits:
+        raise ShapeError(f"draws: expected shape {list(shape)} for {spec}, received {list(draw.shape)}")
+    return draw

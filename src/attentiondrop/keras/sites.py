@@ -1,0 +1,186 @@
+"""A site: one attention layer, what it does in training, and how it gets at its own attention."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import keras
+from keras import ops
+
+from ..specs import Spec
+from .attend import Sight, attend_on_logits, attend_to_blurred_keys, perturbed_weights, runs_on_blurred_keys, work_dtype
+from .leaves import Leaf, LogitShape, leaves_of
+from .rates import Rates
+from .visibility import check_both_axes
+
+Tensor = Any
+
+#: Keeps a layer's own `seed=` from giving its dropout and our draws the same numbers.
+_SEED_OFFSET = 0x5EED_A77
+
+
+class Site:
+    """What one layer does to its attention in training.
+
+    A plain object, so that Keras looks for no weights in it; its state is tracked by hand.
+    """
+
+    def __init__(
+        self,
+        spec: Spec,
+        name: str = "",
+        seed: int | None = None,
+        dtype: str = "float32",
+        layer: int = 0,
+        layers: int = 1,
+    ) -> None:
+        self.name = name
+        self.generator = keras.random.SeedGenerator(None if seed is None else (seed + _SEED_OFFSET) % 2**31)
+        self.rates = Rates(spec, dtype, layer, layers)
+
+    @property
+    def spec(self) -> Spec:
+        """The spec with its present rates."""
+        return self.rates.spec
+
+    def set_rates(self, rates: Mapping[str, float]) -> None:
+        """Change numbers of the spec; a compiled step sees them without being compiled again."""
+        self.rates.set(rates)
+
+    def leaves(self, shape: LogitShape) -> list[Leaf]:
+        """The regularisers of one call."""
+        return leaves_of(self.spec, shape, self.generator, rates=self.rates.state)
+
+
+def install(layer: Any, spec: Spec, name: str, seed: int | None = None, place: int = 0, places: int = 1) -> Site:
+    """Put a site on a layer, in place of the one that it may have; it is number `place` of `places`.
+
+    Its state goes where a layer keeps its seed generators: JAX passes it through a compiled step, and it is no weight.
+    """
+    uninstall(layer)
+    dtype = "float64" if layer.variable_dtype == "float64" else "float32"
+    site = Site(spec, name, seed, dtype, place, places)
+    layer._seed_generators.extend([site.generator, site.rates])
+    layer._attentiondrop_site = site
+    return site
+
+
+def uninstall(layer: Any) -> None:
+    """Take the site off a layer, if it has one."""
+    site = site_of(layer)
+    if site is not None:
+        for state in (site.generator, site.rates):
+            layer._seed_generators.remove(state)
+        layer._attentiondrop_site = None
+
+
+def site_of(layer: Any) -> Site | None:
+    """The site on this very layer."""
+    site: Site | None = getattr(layer, "_attentiondrop_site", None)
+    return site
+
+
+class _ComputeAttention:
+    """`_compute_attention` of a regularised layer.
+
+    On an instance it is ours. On the class it is that of the stock layer, because that layer asks
+    `type(self)._compute_attention` before it hands causality to the backend instead of building a mask: in eval the
+    call must be, bit for bit, the one that it makes without us.
+    """
+
+    def __get__(self, layer: Any, owner: type) -> Any:
+        stock = super(RegularisedAttention, owner)._compute_attention  # type: ignore[misc]
+        return stock if layer is None else types.MethodType(_attend_as(stock), layer)
+
+
+class RegularisedAttention:
+    """Goes before `MultiHeadAttention`, `GroupedQueryAttention` or a subclass of them that computes as they do."""
+
+    _attentiondrop_site: Site | None = None
+    _compute_attention = _ComputeAttention()
+
+
+@functools.cache
+def _attend_as(stock: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(stock)
+
+    def compute_attention(layer: Any, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
+        site: Site | None = layer._attentiondrop_site
+        given = signature.bind(layer, *args, **kwargs).arguments
+        scores = given.get("return_attention_scores", getattr(layer, "_return_attention_scores", False))
+        flash = layer._flash_attention
+        # With flash attention and scores asked for, the stock layer says why that is an error.
+        if site is None or not given.get("training") or (flash and scores):
+            result: tuple[Tensor, Tensor | None] = stock(layer, *args, **kwargs)
+            return result
+        mask, causal = given.get("attention_mask"), bool(given.get("use_causal_mask", False))
+        return _regularised(layer, site, given["query"], given["key"], given["value"], mask, causal, scores)
+
+    return compute_attention
+
+
+def _regularised(
+    layer: Any, site: Site, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, scores: bool
+) -> tuple[Tensor, Tensor | None]:
+    if len(query.shape) != 4:
+        return _over_several_axes(layer, site, query, key, value, mask, causal)
+    batch, rows, heads, _ = ops.shape(query)
+    leaves = site.leaves(LogitShape(batch, heads, rows, ops.shape(key)[1]))
+    sight = Sight(_mask_like(mask, 4, axes=1), None, causal)
+    check_both_axes(leaves, sight.visible, causal)
+    dropout = _dropout(layer)
+    scale = query.shape[-1] ** -0.5
+    if dropout is None and not scores and runs_on_blurred_keys(query, value, leaves, sight):
+        return attend_to_blurred_keys(query, key, value, leaves, sight, scale, layer._flash_attention), None
+    return attend_on_logits(query, key, value, leaves, sight, scale, dropout)
+
+
+def _over_several_axes(
+    layer: Any, site: Site, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool
+) -> tuple[Tensor, Tensor]:
+    """Attention over axes of a higher rank, which only `MultiHeadAttention` has: its own products, flattened axes."""
+    if causal:
+        past = layer._compute_causal_mask(query, value)
+        mask = past if mask is None else ops.logical_and(ops.cast(mask, "bool"), past)
+    axes = len(layer._attention_axes)
+    scaled = query * ops.cast(query.shape[-1] ** -0.5, query.dtype)
+    products = ops.einsum(layer._dot_product_equation, key, scaled)
+    shape = ops.shape(products)
+    lead, rows, columns = shape[: -2 * axes], shape[-2 * axes : -axes], shape[-axes:]
+    flat = (_product(lead[:-1]), lead[-1], _product(rows), _product(columns))
+    visible = _mask_like(mask, len(products.shape), axes)
+    if visible is not None:
+        visible = ops.reshape(ops.broadcast_to(visible, shape), flat)
+    leaves = site.leaves(LogitShape(*flat))
+    check_both_axes(leaves, visible, causal)
+    logits = ops.reshape(products, flat)
+    weights = perturbed_weights(ops.cast(logits, work_dtype(logits)), leaves, Sight(visible))
+    weights = ops.cast(ops.reshape(weights, shape), query.dtype)
+    dropout = _dropout(layer)
+    return ops.einsum(layer._combine_equation, weights if dropout is None else dropout(weights), value), weights
+
+
+def _mask_like(mask: Tensor | None, rank: int, axes: int) -> Tensor | None:
+    """A Keras attention mask with the dimensions that it leaves out, which start at the heads."""
+    if mask is None:
+        return None
+    for _ in range(rank - len(mask.shape)):
+        mask = ops.expand_dims(mask, axis=-2 * axes - 1)
+    return ops.cast(mask, "bool")
+
+
+def _dropout(layer: Any) -> Callable[[Tensor], Tensor] | None:
+    """The layer's own dropout of its attention weights, where it has any."""
+    dropout = layer._dropout_layer
+    return (lambda weights: dropout(weights, training=True)) if dropout.rate > 0 else None
+
+
+def _product(sizes: Any) -> Any:
+    total = 1
+    for size in sizes:
+        total = total * size
+    return total

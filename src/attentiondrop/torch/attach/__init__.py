@@ -1,0 +1,165 @@
+"""`attach`: regularise the attention of a model that somebody else wrote, in one line."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from torch import nn
+
+from ...attaching import (
+    Choice,
+    Patterns,
+    Unreached,
+    check_schedules,
+    choose,
+    chosen_sites,
+    nothing_reached,
+    read_patterns,
+    warn_of_unreached,
+)
+from ...errors import bad_argument
+from ...specs import Spec
+from ...validation import one_of
+from ..functional import BACKENDS, Backend
+from ..trees import call_arguments
+
+# Each import registers its kind of site.
+from . import multihead as _multihead  # noqa: F401
+from . import sdpa as _sdpa  # noqa: F401
+from . import transformers as _transformers  # noqa: F401
+from .attachment import Attachment
+from .discovery import Found, find_attention
+from .first_step import Report, await_first_step, forget_first_step, is_compiled
+from .missed import FindUnperturbed
+from .sites import Site, install, site_of, uninstall
+from .trial import training_forward
+
+
+def attach(model: nn.Module, spec: Choice | Patterns, backend: Backend = "auto", *, example: Any = None) -> Attachment:
+    """Perturb the attention of `model` in training mode. Nothing else about the model changes.
+
+    Parameters, buffers and `state_dict` keys stay; `model.eval()` is the original model.
+
+    Args:
+        model: any module with attention inside: timm, transformers, torchvision, `nn.MultiheadAttention`,
+            `nn.Transformer*`, or modules that call `scaled_dot_product_attention`.
+        spec: a spec or its text for every site, or a mapping from patterns of module names (`fnmatch`) to specs, of
+            which the first that matches wins; a pattern with None, and a name that no pattern matches, is left alone.
+        backend: as for `attention`.
+        example: what the model is called with in training: a tensor, a tuple of positional or a dict of keyword
+            arguments. The model runs on it once, without gradients, and attention that it computes unperturbed is
+            listed as not reached. Buffers, training flags and random numbers stay as they were. Without an example the
+            first training step shows the same.
+
+    Returns:
+        The attachment. Print it to see which attention was found and which could not be reached.
+
+    Raises:
+        AttachError: if no attention could be reached, or a pattern matches none.
+
+    Example:
+        >>> import torch, attentiondrop as ad
+        >>> layer = nn.TransformerEncoderLayer(d_model=16, nhead=2, batch_first=True)
+        >>> attachment = attach(layer, ad.HardMasking(p=0.1, k=5))
+        >>> print(attachment)
+        AttentionDrop on TransformerEncoderLayer: 1 attention site
+          self_attn  MultiheadAttention  hard(p=0.1,k=5)
+        >>> attachment.remove()
+    """
+    if not isinstance(model, nn.Module):
+        raise bad_argument("model", "a torch.nn.Module", type(model).__name__)
+    one_of("backend", backend, BACKENDS)
+    patterns = read_patterns(spec)
+    root = unwrapped(model)
+    found = find_attention(root)
+    reachable = [entry for entry in found if entry.kind is not None]
+    unreached = [_unreached(entry) for entry in found if entry.kind is None and entry.certain]
+    unsure = [_unreached(entry) for entry in found if not entry.certain]
+    arguments = None if example is None else call_arguments("example", example)
+    if not reachable:
+        unreached += _missed(root, arguments, unreached) if arguments is not None else unsure
+        otherwise = "nothing in it calls scaled_dot_product_attention or is nn.MultiheadAttention"
+        raise nothing_reached(root, unreached, otherwise)
+    attachment = Attachment(root, backend)
+    chosen = chosen_sites([entry.name for entry in reachable], patterns)
+    check_schedules([drop for _, drop in chosen])
+    for place, drop in chosen:
+        entry = reachable[place]
+        install(entry.module, Site(entry.name, drop, backend, str(entry.kind)))
+        attachment._modules.append(entry.module)
+    attachment.set_progress(0.0)
+    # What no pattern asks for is not missed either.
+    attachment.unreached = tuple(entry for entry in unreached if choose(entry.name, patterns) is not None)
+    missed: list[Unreached] = []
+    if arguments is None:
+        attachment._report = _reporter(attachment, patterns)
+        if (model is not root and is_compiled(model)) or not await_first_step(root, attachment._report):
+            missed = unsure  # nothing will run to tell
+    else:
+        try:
+            missed = _missed(root, arguments, attachment.unreached)
+        except BaseException:
+            attachment.remove()
+            raise
+    attachment.unreached += tuple(entry for entry in missed if choose(entry.name, patterns) is not None)
+    warn_of_unreached(root, attachment.unreached)
+    return attachment
+
+
+def _unreached(entry: Found) -> Unreached:
+    return Unreached(entry.name, type(entry.module).__name__, str(entry.reason))
+
+
+def _missed(
+    root: nn.Module, arguments: tuple[tuple[Any, ...], dict[str, Any]], known: Sequence[Unreached]
+) -> list[Unreached]:
+    """What a training forward on the example attends to unperturbed, apart from what is known."""
+    with FindUnperturbed(root) as finder:
+        try:
+            training_forward(root, *arguments)
+        except Exception as error:
+            error.add_note(f"example: expected what {type(root).__name__} is called with in training")
+            raise
+    return _new(finder.found.values(), known)
+
+
+def _reporter(attachment: Attachment, patterns: Mapping[str, Spec | None]) -> Report:
+    """What tells the attachment, and the user, after the first training step."""
+    # Weakly: the model holds this, and the attachment holds the model.
+    reference, known = weakref.ref(attachment), attachment.unreached
+
+    def report(root: nn.Module, found: Sequence[Unreached]) -> None:
+        missed = tuple(entry for entry in _new(found, known) if choose(entry.name, patterns) is not None)
+        alive = reference()
+        if alive is not None:
+            alive.unreached += missed
+        warn_of_unreached(root, missed)
+
+    return report
+
+
+def _new(found: Iterable[Unreached], known: Sequence[Unreached]) -> list[Unreached]:
+    """What is not part of a module that is known to be out of reach."""
+    names = {entry.name for entry in known if entry.name}
+    inside = tuple(f"{name}." for name in names)
+    listed = {entry.name for entry in known}
+    return [entry for entry in found if entry.name not in listed and not entry.name.startswith(inside)]
+
+
+def detach(model: nn.Module) -> int:
+    """Remove every site from `model`, for example from a copy or a loaded pickle; returns how many there were."""
+    attached = [module for module in model.modules() if site_of(module) is not None]
+    for module in attached:
+        uninstall(module)
+    forget_first_step(unwrapped(model))
+    return len(attached)
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The user's model inside DataParallel, DistributedDataParallel and `torch.compile`."""
+    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        return unwrapped(model.module)
+    inner = model._modules.get("_orig_mod")
+    return model if inner is None else unwrapped(inner)

@@ -1,0 +1,192 @@
+"""`Attachment`: what `attach` did to a model, and everything one can do with that afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from ...attaching import BaseAttachment, Choice, Patterns
+from ...errors import AttachError, bad_argument
+from ...schedules import check_progress
+from ...specs import Spec
+from ...validation import integer
+from ..call.leaves import numbered
+from ..functional import Backend
+from ..rates.learned import LearnedRate
+from ..rates.monitoring import SiteStats
+from .first_step import Report, forget_first_step
+from .sites import Site, site_of, uninstall
+
+
+class Attachment(BaseAttachment):
+    """What `attach` did to a model, and the handle to change or undo it. Also a context manager that removes itself."""
+
+    def __init__(self, model: nn.Module, backend: Backend) -> None:
+        self.model = model
+        self.backend = backend
+        #: How much of the training is done, in [0, 1]: where schedules stand. See `set_progress`.
+        self.progress = 0.0
+        self._modules: list[nn.Module] = []
+        #: What looks for missed attention in the first training step, while that has not come.
+        self._report: Report | None = None
+
+    @property
+    def sites(self) -> tuple[Site, ...]:
+        """The attached sites: `name`, `spec`, `backend` and `kind` of each."""
+        return tuple(site for site, _ in self.rows())
+
+    def rows(self) -> list[tuple[Site, str]]:
+        """The attached sites, each with the name of its module's class."""
+        pairs = ((site_of(module), type(module).__name__) for module in self._modules)
+        return [(site, cls) for site, cls in pairs if site is not None]
+
+    def assign(self, site: Site, spec: Spec) -> None:
+        """Give one site another spec."""
+        site.respec(spec)
+
+    def update(self, spec: Choice | Patterns) -> None:
+        """Give the sites other specs; every site must still get one. A compiled model notices."""
+        super().update(spec)
+        self.set_progress(self.progress)
+
+    def remove(self) -> None:
+        """Give every module its own class back. Doing it twice does no harm."""
+        for module in self._modules:
+            if site_of(module) is not None:
+                uninstall(module)
+        self._modules.clear()
+        if self._report is not None:
+            forget_first_step(self.model, self._report)
+
+    def set_progress(self, progress: float) -> None:
+        """Say how much of the training is done, from 0 to 1: schedules give their rates for it from now on.
+
+        Nothing is compiled anew. The callbacks in `attentiondrop.integrations` call this for you.
+
+        >>> import attentiondrop as ad
+        >>> from attentiondrop.torch import attach
+        >>> layer = nn.TransformerEncoderLayer(d_model=16, nhead=2, batch_first=True)
+        >>> attachment = attach(layer, ad.HardMasking(p=ad.schedules.Linear(0.0, 0.2)))
+        >>> attachment.set_progress(0.5)
+        >>> attachment.specs()
+        {'self_attn': HardMasking(p=0.1, k=5, fill='zero', heads='independent')}
+        """
+        self.progress = check_progress(progress)
+        sites = self.sites
+        modules = [module for module in self._modules if site_of(module) is not None]
+        for layer, (site, module) in enumerate(zip(sites, modules, strict=True)):
+            site.set_progress(self.progress, layer, len(sites), module)
+
+    def set_data_parallel_rank(self, rank: int | None) -> None:
+        """Under tensor parallelism: whose draws the sites make. Processes that say the same rank draw alike.
+
+        Every process draws for itself by default (None). That is right where each has other data, and where each has
+        other heads of the same data. Attention that several processes compute alike, on the same data, must be
+        perturbed alike: there, tell each process its place in the data-parallel group. These processes must be seeded
+        alike, as for dropout. A pickle does not keep the rank, since another process may load it.
+
+        Example::
+
+            attachment.set_data_parallel_rank(mesh.get_local_rank("dp"))  # of a DeviceMesh with "dp" and "tp"
+        """
+        number = None if rank is None else integer("rank", rank, minimum=0)
+        for site in self.sites:
+            site.rank = number
+
+    def specs(self) -> dict[str, Spec]:
+        """What each site does at the present progress, its schedules evaluated."""
+        sites = self.sites
+        return {site.name: site.spec.at(self.progress, layer, len(sites)) for layer, site in enumerate(sites)}
+
+    def watch(self, rows: int = 8, samples: int = 1) -> None:
+        """Measure from now on what happens to the attention, on a few rows of each call; `stats` tells.
+
+        Args:
+            rows: how many queries of a sample, spread evenly.
+            samples: how many samples of a batch, its first ones.
+        """
+        rows, samples = integer("rows", rows, minimum=1), integer("samples", samples, minimum=1)
+        for site in self.sites:
+            site.watch(rows, samples)
+
+    def unwatch(self) -> None:
+        """Measure no longer; what was measured is gone."""
+        for site in self.sites:
+            site.unwatch()
+
+    def stats(self) -> dict[str, SiteStats]:
+        """What `watch` has measured at each site in training: entropies, rates of dropping, sigmas, by head.
+
+        >>> import torch, attentiondrop as ad
+        >>> from attentiondrop.torch import attach
+        >>> layer = nn.TransformerEncoderLayer(d_model=16, nhead=2, batch_first=True)
+        >>> attachment = attach(layer, ad.BlurSmoothing(sigma_min=0.5, sigma_max=0.5))
+        >>> attachment.watch()
+        >>> _ = layer(torch.randn(4, 10, 16))
+        >>> attachment.stats()["self_attn"].sigmas
+        {'blur': [0.5, 0.5]}
+        """
+        watched = {site.name: site.monitor for site in self.sites if site.monitor is not None}
+        if not watched:
+            raise AttachError("stats: nothing is measured; call watch() before the steps to be measured")
+        return {name: monitor.stats() for name, monitor in watched.items() if monitor.sums}
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint of the training needs in order to go on: never part of the model's own."""
+        adaptive = {
+            site.name: [controller.state() for controller in site.monitor.controllers]
+            for site in self.sites
+            if site.monitor is not None and site.monitor.controllers
+        }
+        learned = {name: rate.raw.detach().clone() for name, rate in self._learned()}
+        return {"progress": self.progress, "adaptive": adaptive, "learned": learned}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state_dict` was taken, with the same specs."""
+        self.set_progress(state["progress"])
+        known = {site.name: () if site.monitor is None else site.monitor.controllers for site in self.sites}
+        for name, states in state["adaptive"].items():
+            if len(known.get(name, ())) != len(states):
+                raise bad_argument("state", "the state of an attachment with the same specs", name)
+            for controller, saved in zip(known[name], states, strict=True):
+                controller.load(saved)
+        for name, rate in self._learned():
+            if name not in state["learned"]:
+                raise bad_argument("state", "the state of an attachment with the same specs", name)
+            rate.raw.data.copy_(state["learned"][name])
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """The rates that are learned, for the optimiser; the model's own `parameters()` never has them.
+
+        >>> import torch, attentiondrop as ad
+        >>> from attentiondrop.torch import attach
+        >>> layer = nn.TransformerEncoderLayer(d_model=16, nhead=2, batch_first=True)
+        >>> attachment = attach(layer, ad.BlurSmoothing(sigma_max=ad.Learnable(0.5, high=2.0)))
+        >>> optimiser = torch.optim.AdamW([{"params": layer.parameters()}, {"params": attachment.parameters()}])
+        """
+        return (rate.raw for _, rate in self._learned())
+
+    def _learned(self) -> Iterator[tuple[str, LearnedRate]]:
+        for site in self.sites:
+            for number, fields in ({} if site.driven is None else site.driven.values).items():
+                for field, value in fields.items():
+                    if isinstance(value, LearnedRate):
+                        yield f"{site.name}.{number}.{field}", value
+
+    def rates(self) -> dict[str, dict[str, Any]]:
+        """What the rates of each site that change are now: scheduled, adaptive or learned."""
+        return {
+            site.name: {
+                f"{leaf.name}.{field}": _plain(site.driven.values[number][field])
+                for number, leaf in numbered(site.spec)
+                for field in leaf.scheduled()
+            }
+            for site in self.sites
+            if site.driven is not None
+        }
+
+
+def _plain(rate: Tensor | LearnedRate) -> Any:
+    return (rate().detach() if isinstance(rate, LearnedRate) else rate).tolist()

@@ -1,0 +1,170 @@
+"""Modules that call `scaled_dot_product_attention` or `F.multi_head_attention_forward`: timm, most written by hand.
+
+A function mode around the module's own forward exchanges the call. Activation checkpointing *around* the module enters
+that forward again. A module that checkpoints a part of *itself* has that part called again by the backward, where no
+forward of ours runs: so the methods that the forward leads to enter the mode as well, and a part that is no method is
+refused before a gradient could be wrong.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable
+from types import CodeType, FunctionType
+from typing import Any
+
+import torch
+import torch.utils.checkpoint
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+
+from ...errors import AttachError
+from ..functional import Options
+from .attend import attend
+from .multihead import perturbed_multi_head
+from .reading import methods_of, plain_function
+from .sites import ATTRIBUTE, KINDS, Kind, Site
+
+#: The attribute with which a timm module chooses between SDPA and an explicit softmax.
+SWITCH = "fused_attn"
+
+
+class PerturbSdpa(TorchFunctionMode):
+    """While active, `scaled_dot_product_attention` is `attention` with the spec of the site."""
+
+    def __init__(self, site: Site, cls: str) -> None:
+        super().__init__()
+        self.site = site
+        self.cls = cls
+        self.calls = 0
+        #: Whether a backward may follow.
+        self.differentiated = torch.is_grad_enabled()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        exchanged = _EXCHANGED.get(func)
+        if exchanged is not None:
+            self.calls += 1
+            if self.differentiated and not torch.compiler.is_compiling():
+                self._refuse_recomputation()
+            return exchanged(self.site, *args, **(kwargs or {}))
+        if func is Tensor.unflatten:
+            func = torch.unflatten  # the same; the compiler of torch 2.11 cannot trace the method from here
+        return func(*args, **(kwargs or {}))
+
+    def _refuse_recomputation(self) -> None:
+        """Refuse a call that the backward will make again without passing through the module's methods."""
+        # A function of autograd runs its forward without gradients, and differentiates in its own way.
+        functions = set() if torch.is_grad_enabled() else _forwards(torch.autograd.Function)
+        frame = sys._getframe(2)
+        while frame is not None and frame.f_code not in _ENTRANCES:
+            if frame.f_code.co_filename == _CHECKPOINT or frame.f_code in functions:
+                raise AttachError(
+                    f"{self.site.name or 'the model'} ({self.cls}) calls its attention inside of a checkpointed "
+                    "function (or another torch.autograd.Function) that is no method of the module: the backward would "
+                    "compute it again unperturbed; give checkpoint a method, or checkpoint the whole module"
+                )
+            frame = frame.f_back  # type: ignore[assignment]
+
+
+def _forwards(function: type) -> set[CodeType]:
+    """The code of the forward of every autograd function that there is."""
+    below: list[type] = type.__subclasses__(function)
+    codes = {code for other in below for code in _forwards(other)}
+    forward = plain_function(getattr(function, "forward", None))
+    return codes if forward is None else {*codes, forward.__code__}
+
+
+#: Where activation checkpointing calls what it was given.
+_CHECKPOINT = inspect.getsourcefile(torch.utils.checkpoint)
+
+#: The code of the functions below that enter the mode.
+_ENTRANCES: set[CodeType] = set()
+
+
+def _perturbed(
+    site: Site,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    options = Options(attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    return attend(site, query, key, value, site.drop, options, site.backend, site.monitor).output
+
+
+#: What is exchanged for what.
+_EXCHANGED: dict[Any, Callable[..., Any]] = {
+    F.scaled_dot_product_attention: _perturbed,
+    F.multi_head_attention_forward: perturbed_multi_head,
+}
+
+
+def members(base: type[nn.Module]) -> dict[str, Any]:
+    """Enter the mode around the module's own forward only, and only in training."""
+
+    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if not self.training:
+            return base.forward(self, *args, **kwargs)
+        site: Site = getattr(self, ATTRIBUTE)
+        mode = PerturbSdpa(site, base.__name__)
+        with mode:
+            output = base.forward(self, *args, **kwargs)
+        if mode.calls == 0:
+            raise AttachError(
+                f"{site.name or 'the model'} ({base.__name__}) has a branch without scaled_dot_product_attention and "
+                "took it, so nothing was perturbed: switch its fused attention on, or leave it out of attach "
+                "(compiled, it must not checkpoint its attention itself: checkpoint the whole module)"
+            )
+        return output
+
+    _ENTRANCES.add(forward.__code__)
+    methods = sorted(name for name in methods_of(base) - {"forward"} if not name.startswith("__"))
+    return {"forward": forward, **{name: _entering(getattr(base, name), base) for name in methods}}
+
+
+def _entering(method: FunctionType, base: type[nn.Module]) -> Any:
+    """The method, which enters the mode where it is called from outside of the forward: when it is recomputed."""
+
+    def entering(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling() or not self.training:
+            return method(self, *args, **kwargs)
+        site: Site = getattr(self, ATTRIBUTE)
+        if any(isinstance(mode, PerturbSdpa) and mode.site is site for mode in _get_current_function_mode_stack()):
+            return method(self, *args, **kwargs)
+        with PerturbSdpa(site, base.__name__):
+            return method(self, *args, **kwargs)
+
+    _ENTRANCES.add(entering.__code__)
+
+    return functools.wraps(method)(entering)
+
+
+def members_with_switch(base: type[nn.Module]) -> dict[str, Any]:
+    """timm's modules, which have a switch between SDPA and an explicit softmax."""
+    return {**members(base), SWITCH: property(_switch, _set_switch)}
+
+
+def _switch(self: nn.Module) -> bool:
+    """In training always SDPA, otherwise what the model says."""
+    site: Site = getattr(self, ATTRIBUTE)
+    return self.training or site.extra[SWITCH]
+
+
+def _set_switch(self: nn.Module, value: bool) -> None:
+    self.__dict__[SWITCH] = value  # for the class that the module returns to
+    getattr(self, ATTRIBUTE).extra[SWITCH] = value
+
+
+def _remember_switch(module: nn.Module) -> dict[str, Any]:
+    return {SWITCH: module.__dict__[SWITCH]}
+
+
+KINDS["sdpa"] = Kind(members)
+KINDS["sdpa with a switch"] = Kind(members_with_switch, _remember_switch)

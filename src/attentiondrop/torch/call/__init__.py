@@ -1,0 +1,1 @@
+"""What one call of `attention` asks for: inputs, visibility, regularisers, places. Nothing is computed here."""

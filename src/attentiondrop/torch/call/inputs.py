@@ -1,0 +1,158 @@
+"""Bring whatever `scaled_dot_product_attention` accepts into one form: [B, H, N, D] with broadcastable masks."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ...errors import ShapeError, bad_argument
+from .leaves import LogitShape
+
+
+class Inputs(NamedTuple):
+    """Queries [B, H, N, D], keys [B, Hk, M, D], values [B, Hk, M, E], and what hides or shifts logits.
+
+    `mask` is a boolean or additive mask and `bias` an additive one that hides nothing, each None or broadcastable to
+    [B, H, N, M]. `lead` is the shape before [N, D] that the caller's tensors had.
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    mask: Tensor | None
+    bias: Tensor | None
+    scale: float
+    lead: tuple[int, ...]
+
+    @property
+    def shape(self) -> LogitShape:
+        """The shape of the logits, whether they are ever built or not."""
+        return LogitShape(self.q.shape[0], self.q.shape[1], self.q.shape[2], self.k.shape[2])
+
+    @property
+    def compute_dtype(self) -> torch.dtype:
+        """Logits, kernels and probabilities are float32 or wider."""
+        return torch.float64 if self.q.dtype == torch.float64 else torch.float32
+
+    def restore(self, output: Tensor) -> Tensor:
+        """Give an output [B, H, N, E] the leading shape of the caller's queries."""
+        return output if len(self.lead) == 2 else output.reshape(*self.lead, *output.shape[-2:])
+
+
+def repeat_heads(x: Tensor, heads: int) -> Tensor:
+    """Keys or values [B, Hk, M, D] with each head repeated for the query heads that share it."""
+    return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], dim=1)
+
+
+def unit_stride(x: Tensor) -> Tensor:
+    """`x` as kernels read it: without a stride along the last dimension."""
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def laid_out(x: Tensor, like: Tensor) -> Tensor:
+    """`x` with the strides of `like`, which are those that a compiler was told."""
+    return x if x.stride() == like.stride() else torch.empty_like(like, device=x.device).copy_(x)
+
+
+def check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
+    """Refuse what is not a floating-point tensor of at least two dimensions."""
+    for name, x in (("query", q), ("key", k), ("value", v)):
+        if not isinstance(x, Tensor) or not x.is_floating_point():
+            raise bad_argument(name, "a floating-point tensor", x.dtype if isinstance(x, Tensor) else type(x).__name__)
+        if x.ndim < 2:
+            raise ShapeError(
+                f"{name}: expected at least 2 dimensions [..., length, head size], received {list(x.shape)}"
+            )
+
+
+def normalise(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    bias: Tensor | None,
+    scale: float | None,
+    enable_gqa: bool,
+) -> Inputs:
+    """Check that shapes and dtypes belong together, and bring everything into four dimensions.
+
+    Heads are dimension -3, as for SDPA; tensors of fewer than four dimensions have one head.
+    """
+    shapes = f"query {list(q.shape)}, key {list(k.shape)}, value {list(v.shape)}"
+    if not q.dtype == k.dtype == v.dtype:
+        raise bad_argument("key, value", f"the dtype of query, {q.dtype}", f"{k.dtype}, {v.dtype}")
+    if q.shape[-1] != k.shape[-1]:
+        raise ShapeError(f"query and key need the same head size, received {shapes}")
+    if k.shape[-2] != v.shape[-2]:
+        raise ShapeError(f"key and value need the same length, received {shapes}")
+    if scale is None:
+        scale = q.shape[-1] ** -0.5
+
+    common = q.ndim == k.ndim == v.ndim == 4 and q.shape[0] == k.shape[0] == v.shape[0]
+    if common and (q.shape[1] == k.shape[1] == v.shape[1]):
+        lead = tuple(q.shape[:2])
+    else:
+        q, k, v, lead = _broadcast(q, k, v, enable_gqa, shapes)
+    target = (*lead, q.shape[-2], k.shape[-2])
+    mask = mask_in_four_dimensions(mask, target, "attn_mask")
+    bias = mask_in_four_dimensions(bias, target, "bias")
+    return Inputs(q, k, v, mask, bias, scale, lead)
+
+
+def _broadcast(
+    q: Tensor, k: Tensor, v: Tensor, enable_gqa: bool, shapes: str
+) -> tuple[Tensor, Tensor, Tensor, tuple[int, ...]]:
+    """Expand batch (and head) dimensions to their common shape and flatten them to [B, H]."""
+    if not q.ndim == k.ndim == v.ndim:
+        raise ShapeError(f"query, key and value need the same number of dimensions, received {shapes}")
+    headless = q.ndim < 4
+    if headless:
+        q, k, v = q.unsqueeze(-3), k.unsqueeze(-3), v.unsqueeze(-3)
+    try:
+        batch = tuple(torch.broadcast_shapes(q.shape[:-3], k.shape[:-3], v.shape[:-3]))
+    except RuntimeError:
+        raise ShapeError(f"batch dimensions do not belong together: {shapes}") from None
+    heads = [q.shape[-3], k.shape[-3], v.shape[-3]]
+    if enable_gqa and len(set(heads)) > 1:
+        if heads[0] % heads[1] or heads[1] != heads[2]:
+            raise ShapeError(f"enable_gqa needs query heads that are a multiple of the key and value heads: {shapes}")
+    elif len({count for count in heads if count != 1}) > 1:
+        raise ShapeError(f"heads differ (enable_gqa=True for grouped queries): {shapes}")
+    else:
+        heads = [max(heads)] * 3
+    flat = math.prod(batch)
+    q, k, v = (
+        x.expand(*batch, count, *x.shape[-2:]).reshape(flat, count, *x.shape[-2:])
+        for x, count in zip((q, k, v), heads, strict=True)
+    )
+    return q, k, v, batch if headless else (*batch, heads[0])
+
+
+def mask_in_four_dimensions(mask: Tensor | None, target: tuple[int, ...], name: str) -> Tensor | None:
+    """A mask that broadcasts against `target` (lead, N, M) as one that broadcasts against [B, H, N, M]."""
+    if mask is None:
+        return None
+    if not isinstance(mask, Tensor) or not (mask.dtype == torch.bool or mask.is_floating_point()):
+        received = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+        raise bad_argument(name, "a boolean or floating-point tensor", received)
+    fits = mask.ndim <= len(target) and all(
+        have in (1, want) for have, want in zip(reversed(mask.shape), reversed(target), strict=False)
+    )
+    if not fits:
+        raise ShapeError(f"{name}: expected a shape that broadcasts to {list(target)}, received {list(mask.shape)}")
+    missing = len(target) - mask.ndim
+    mask = mask[(None,) * missing]
+    # Keys are spelled out, at no cost, since masks are cut along them; rows stay as they came, since that tells a lot.
+    mask = mask.expand(*mask.shape[:-1], target[-1])
+    if len(target) == 4:
+        return mask
+    if len(target) < 4:
+        # [N, M] or [B, N, M]: there is one head, and perhaps no batch.
+        return mask[None, None] if len(target) == 2 else mask[:, None]
+    batch, rest = target[:-3], mask.shape[-3:]
+    if all(size == 1 for size in mask.shape[:-3]):
+        return mask.reshape(1, *rest)
+    return mask.expand(*batch, *rest).reshape(math.prod(batch), *rest)

@@ -1,0 +1,1 @@
+"""Several stochastic passes over one input, and the loss between their outputs."""

@@ -1,0 +1,142 @@
+"""`consistency_loss`: a task loss, and a penalty for predictions that change with the draws."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ...errors import ArgumentError, bad_argument
+from ...parsing import parse
+from ...specs import Consistency
+from ..attach.sites import site_of
+from .divergence import check_logits, divergence
+from .stacked_batch import check_parted
+from .views import Mode, views
+
+
+class ConsistencyResult(NamedTuple):
+    """`loss == task + weight * divergence`; `outputs` has the model's output for each view."""
+
+    loss: Tensor
+    task: Tensor
+    divergence: Tensor
+    outputs: tuple[Any, ...]
+
+
+def consistency_loss(
+    model: nn.Module,
+    inputs: Any,
+    task_loss: Callable[[Any], Tensor],
+    consistency: Consistency | str | None = None,
+    mode: Mode = "batch",
+    *,
+    logits: Callable[[Any], Tensor] | None = None,
+    mask: Tensor | None = None,
+    items: Tensor | float | None = None,
+) -> ConsistencyResult:
+    """The loss of several stochastic passes over the same input: `task + weight * KL` between their predictions.
+
+    Gradients flow through every view. Call `result.loss.backward()` as usual.
+
+    Args:
+        model: in training mode, with attached sites or dropout.
+        inputs: a tensor, a tuple of positional arguments or a dict of keyword arguments, without labels.
+        task_loss: maps the output of one view to its loss.
+        consistency: weight, number of views, direction and task; by default what the attached specs name.
+        mode: `"batch"`, `"sequential"` or `"shared"`, as for `views`.
+        logits: maps the output of one view to logits [batch, ..., classes]; by default the output itself if it is a
+            tensor, or its `logits`.
+        mask: [batch, ...], True at the positions whose divergence counts (not padding); all of them by default.
+        items: divide the divergence's sum over positions by this instead of by their number: what the task loss is
+            divided by where several batches are accumulated.
+
+    Returns:
+        `loss`, `task`, `divergence` and `outputs`.
+
+    Example:
+        >>> import attentiondrop as ad
+        >>> from attentiondrop.torch.attach import attach
+        >>> layer = nn.TransformerEncoderLayer(d_model=16, nhead=2, dropout=0.0, batch_first=True)
+        >>> model = nn.Sequential(nn.TransformerEncoder(layer, num_layers=2), nn.Linear(16, 5))
+        >>> attachment = attach(model, "dropkey(p=0.3)+consistency(weight=0.5)")
+        >>> x, labels = torch.randn(4, 7, 16), torch.randint(5, (4, 7))
+        >>> result = consistency_loss(model, x, lambda y: nn.functional.cross_entropy(y.mT, labels))
+        >>> bool(result.divergence > 0), torch.equal(result.loss, result.task + 0.5 * result.divergence)
+        (True, True)
+    """
+    settings = settings_for(model, consistency)
+    outputs = views(model, inputs, settings.views, mode)
+    scores = [check_logits(pick_logits(output) if logits is None else logits(output)) for output in outputs]
+    check_parted(scores[0])
+    check_varies(model, scores)
+    apart = divergence(scores, settings.direction, mask, items)
+    chosen = outputs if settings.task == "mean" else outputs[:1]
+    task = torch.stack([_scalar(task_loss(output)) for output in chosen]).mean()
+    return ConsistencyResult(task + settings.weight * apart, task, apart, outputs)
+
+
+def settings_for(model: nn.Module, consistency: Consistency | str | None) -> Consistency:
+    """What was given, or what the specs attached to `model` name."""
+    given: Any = parse(consistency) if isinstance(consistency, str) else consistency
+    sites = [site for module in model.modules() if (site := site_of(module)) is not None]
+    if given is None:
+        given = next((leaf for site in sites for leaf in site.spec.leaves() if isinstance(leaf, Consistency)), None)
+    if not isinstance(given, Consistency):
+        raise bad_argument(
+            "consistency", "a spec such as attentiondrop.Consistency(weight=0.5), here or in attach", consistency
+        )
+    # A weight that is scheduled goes by the progress that the attachment was told.
+    evaluated: Any = given.at(sites[0].progress if sites else 0.0)
+    result: Consistency = evaluated
+    return result
+
+
+def pick_logits(output: Any) -> Any:
+    """The logits of a model output in the usual forms."""
+    if isinstance(output, Tensor):
+        return output
+    found = output.get("logits") if isinstance(output, dict) else getattr(output, "logits", None)
+    if found is None:
+        raise bad_argument(
+            "logits",
+            "a function that picks the logits from the model's output, which is neither a tensor nor has `logits`",
+            type(output).__name__,
+        )
+    return found
+
+
+def check_varies(model: nn.Module, scores: Sequence[Tensor]) -> None:
+    """Refuse a model whose views are identical because nothing in it draws.
+
+    The logits are compared (which synchronises) only where nothing known to draw was found: if they differ, the model
+    has a way of its own.
+    """
+    if may_vary(model) or not all(torch.equal(scores[0], other) for other in scores[1:]):
+        return
+    why = "attach a spec, or give it dropout" if model.training else "it is in evaluation mode, call model.train()"
+    raise ArgumentError(
+        f"model: expected one whose passes differ, by attached sites or dropout, received {type(model).__name__} whose "
+        f"views are identical: {why}"
+    )
+
+
+def may_vary(model: nn.Module) -> bool:
+    """Whether something in the model is known to draw: an attached site, or dropout of a rate above 0."""
+    training = [module for module in model.modules() if module.training]
+    return any(site_of(module) is not None for module in training) or any(map(_has_dropout, training))
+
+
+def _has_dropout(module: nn.Module) -> bool:
+    dropout = "drop" in type(module).__name__.lower()
+    rates = (x for name, x in vars(module).items() if dropout or "drop" in name.lower())
+    return any(isinstance(rate, float) and rate > 0 for rate in rates)
+
+
+def _scalar(loss: Any) -> Tensor:
+    if not isinstance(loss, Tensor) or loss.dim() != 0:
+        what = list(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+        raise bad_argument("task_loss", "a function that returns a tensor without dimensions", what)
+    return loss

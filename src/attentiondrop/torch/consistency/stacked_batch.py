@@ -1,0 +1,248 @@
+"""A batch that holds several views: how it is made, how its sites know of it, and how it is taken apart again.
+
+Views lie one after the other along the first dimension: view 0 of all samples, then view 1 of all samples, ...
+
+Activation checkpointing runs parts of the model a second time, in the backward pass, when the call that stacked the
+views is long over. So the outputs carry a node that brings the stack back once their gradient arrives. That backward
+pass owns the stack from then on: it goes when the pass goes, whether it ends or raises (`_Replay`). What else is
+recomputed meanwhile (a plain pass of the same model, other views) is told apart by the state of the generator, which
+checkpointing restores: a call that the stack has not seen in that state is none of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from ...errors import AttentionDropError
+from ..attach.sites import Site
+from ..trees import Change, map_tensors
+
+#: What `nn.Transformer` and others call masks of [rows, keys], or of [batch * heads, rows, keys].
+_MASKS = {"mask", "src_mask", "tgt_mask", "memory_mask", "attn_mask"}
+#: Arguments that never have a batch as their first dimension.
+_NEVER = {"cache_position", "rope"}
+
+
+def is_batched(name: str, x: Tensor, batch: int) -> bool:
+    """Whether the first dimension of the argument `name` is a batch of that size."""
+    if x.dim() == 0 or x.shape[0] != batch or name in _NEVER:
+        return False
+    return not (name in _MASKS and x.dim() == 2 and x.shape[0] == x.shape[1])
+
+
+def is_folded(name: str, x: Tensor, batch: int) -> bool:
+    """Whether the argument is a mask whose first dimension holds batch and heads."""
+    return name in _MASKS and x.dim() == 3 and x.shape[0] > batch and x.shape[0] % batch == 0
+
+
+class Entry(Protocol):
+    """Where the stack is made while the model runs (`attentiondrop.torch.consistency.shared_prefix`)."""
+
+    def enter(self, stack: Stack) -> None:
+        """Start to watch the model for this stack."""
+
+    def leave(self, stack: Stack) -> None:
+        """Stop to watch the model for this stack; nothing happens if it does not."""
+
+
+class StackError(AttentionDropError):
+    """Views that cannot be stacked in this model."""
+
+
+class Stack:
+    """`views` copies of a batch of size `batch` in one, while it is entered and in the backward pass of its outputs."""
+
+    def __init__(self, views: int, batch: int, sites: Sequence[Site], entry: Entry | None = None) -> None:
+        self.views = views
+        self.batch = batch
+        self.sites = sites
+        self.entry = entry
+        self.replaying = False
+        self._seen: set[Any] = set()
+
+    @property
+    def size(self) -> int:
+        """The size of the stacked batch."""
+        return self.views * self.batch
+
+    def __enter__(self) -> Stack:
+        try:
+            for site in self.sites:
+                _set_stacks(site, (*site.stacks, self))
+            if self.entry is not None:
+                self.entry.enter(self)
+        except BaseException:  # an interrupt: `__exit__` would not be called
+            self._leave()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._leave()
+
+    def _leave(self) -> None:
+        """Leave no trace in the model. Doing it twice does no harm."""
+        for site in self.sites:
+            _set_stacks(site, tuple(stack for stack in site.stacks if stack is not self))
+        if self.entry is not None:
+            self.entry.leave(self)
+
+    def repeat(self, name: str, x: Tensor) -> Tensor:
+        """`x` for all views, if it has a batch as its first dimension."""
+        batched = is_batched(name, x, self.batch) or is_folded(name, x, self.batch)
+        return torch.cat([x] * self.views) if batched else x
+
+    def split(self, output: Any) -> tuple[Any, ...]:
+        """The output of each view. A tensor that has not the size of the stack is part of each."""
+        parts: dict[int, tuple[Tensor, ...]] = {}
+
+        def note(name: str, x: Tensor) -> Tensor:
+            if x.dim() > 0 and x.shape[0] == self.size:
+                parts[id(x)] = x.unflatten(0, (self.views, self.batch)).unbind(0)
+            elif x.dim() == 0 and name == "loss":
+                raise StackError(
+                    "inputs: expected no labels, received a model output with one loss over all views: "
+                    'compute the loss in task_loss, or use mode="sequential"'
+                )
+            return x
+
+        map_tensors(output, note)
+        if not parts:
+            raise StackError(
+                f"the model's output has no tensor with the {self.size} rows of {self.views} views of {self.batch} "
+                'samples: use mode="sequential"'
+                + ("" if self.entry is None else ', or mode="batch", which repeats the inputs themselves')
+            )
+
+        def part(view: int) -> Change:
+            return lambda name, x: parts[id(x)][view] if id(x) in parts else x
+
+        return tuple(map_tensors(output, part(view)) for view in range(self.views))
+
+    def watch(self, output: Any) -> Any:
+        """The output, which brings the stack back when its gradient arrives."""
+        return map_tensors(output, lambda name, x: _Return.apply(x, self) if x.requires_grad else x)
+
+    def replay(self) -> None:
+        """Be entered as long as the running backward pass lives."""
+        if not self.replaying:
+            self.replaying = True
+            torch.autograd.Variable._execution_engine.queue_callback(_Replay(self))
+            self.__enter__()
+
+    def finish(self) -> None:
+        """Be entered no longer; the opposite of `replay`."""
+        self.replaying = False
+        self._leave()
+
+    def belongs(self, place: Any, device: torch.device) -> bool:
+        """Whether this call is the stack's: any in its forward pass, in a backward pass only what it has seen."""
+        if self.replaying and torch._C._current_graph_task_id() < 0:
+            return False  # another thread runs the backward pass, this one does not recompute anything
+        key = (place, _state(device))
+        if not self.replaying:
+            self._seen.add(key)
+        return key in self._seen
+
+    def check(self, site: Site, query: Tensor) -> None:
+        """Refuse queries of one of its own calls that do not hold all views."""
+        if query.shape[0] % self.size:
+            raise StackError(
+                f"{site.name or 'the model'}: expected a batch of {self.size} ({self.views} views of {self.batch} "
+                f"samples) as the first dimension of the queries, received {list(query.shape)}: the batch must come "
+                'first in the inputs and be kept together; use mode="sequential" otherwise'
+            )
+
+
+def views_at(site: Site, query: Tensor) -> int:
+    """How many views a site must tell apart in a batch of queries: 1, unless the call is one of a stack."""
+    stack: Stack | None = find_stack(site.stacks, site.name, query.device)
+    if stack is None:
+        return 1
+    stack.check(site, query)
+    return stack.views
+
+
+def find_stack(stacks: Sequence[Stack], place: Any, device: torch.device) -> Stack | None:
+    """The stack that a call belongs to. The last one that was entered comes first: it may be in its forward pass."""
+    return next((stack for stack in reversed(stacks) if stack.belongs(place, device)), None)
+
+
+def _set_stacks(site: Site, stacks: tuple[Stack, ...]) -> None:
+    # The number is all that a compiled graph sees, and guards on.
+    site.stacks, site.views = stacks, stacks[-1].views if stacks else 1
+
+
+class _Replay:
+    """Says to a stack that a backward pass is over.
+
+    The pass calls its callbacks only if it ends well. But it owns them in any case, and here it is the only owner: so
+    the end of this object is the end of the pass, also of one that raises.
+    """
+
+    def __init__(self, stack: Stack) -> None:
+        self.stack = stack
+
+    def __call__(self) -> None:
+        self.stack.finish()
+
+    def __del__(self) -> None:
+        self.stack.finish()
+
+
+class _Return(torch.autograd.Function):
+    """The identity. Its backward says that the recomputations that follow may be those of the stack."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, stack: Stack) -> Tensor:
+        ctx.stack = stack
+        ctx.parted = x.dim() > 0 and x.shape[0] == stack.size
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        ctx.stack.replay()
+        return gradients[0], None
+
+
+def check_parted(logits: Tensor) -> None:
+    """Refuse logits of one view that were made from nothing but tensors that all views share.
+
+    A model may pick rows by the size of its inputs, and so return those of the first view alone.
+    """
+    waiting: list[Any] = [logits.grad_fn]
+    known: set[Any] = set()
+    shared = False
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in known:
+            continue
+        known.add(node)
+        parted: bool | None = getattr(node, "parted", None)
+        if parted:
+            return
+        if parted is None:
+            waiting += [parent for parent, _ in node.next_functions]
+        else:  # the node of `watch`, where the model ends: no need to look further
+            shared = True
+    if shared:
+        raise StackError(
+            "logits: expected those of one view among several, received the same for all views: the model's output "
+            'does not grow with the batch inside of it; use mode="batch", or "sequential"'
+        )
+
+
+def _state(device: torch.device) -> Any:
+    """The state of the generator that seeds are drawn from, in a form that can be compared without synchronising."""
+    if device.type == "cuda":
+        if torch.cuda.is_current_stream_capturing():
+            return None
+        generator = torch.cuda.default_generators[device.index or 0]
+        return generator.initial_seed(), generator.get_offset()
+    return hash(torch.get_rng_state().numpy().tobytes())

@@ -1,0 +1,1 @@
+"""The path that materialises the logits. It serves every regulariser, and defines what is right."""

@@ -1,0 +1,178 @@
+"""Each regulariser as a differentiable function of logits, visibility and draws: the twin of `attentiondrop.reference`.
+
+`visible` is a boolean tensor that broadcasts against the logits [B, H, N, M], or None when every key is visible.
+Rates are floats or 0-dim tensors. Selections and decisions are never differentiated.
+"""
+
+from __future__ import annotations
+
+from typing import TypeGuard
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..rates.learned import relaxed_below
+
+Rate = float | Tensor
+
+
+def is_learned(rate: Rate) -> TypeGuard[Tensor]:
+    """Whether a rate needs a gradient."""
+    return isinstance(rate, Tensor) and rate.requires_grad and torch.is_grad_enabled()
+
+
+def top_k(logits: Tensor, visible: Tensor | None, k: int) -> Tensor:
+    """The `min(k, visible)` largest visible logits of each row, as a boolean tensor; ties go to the lower key.
+
+    NaN is never among them.
+    """
+    logits = logits.detach()
+    shown = logits if visible is None else logits.masked_fill(~visible, -torch.inf)
+    if k >= shown.shape[-1]:
+        numbers = ~shown.isnan()
+        return numbers if visible is None else numbers & visible
+    # torch.topk may pick any of equal logits, so take only the threshold from it and fill up from the left.
+    threshold = shown.topk(k, dim=-1, sorted=False).values.amin(dim=-1, keepdim=True)
+    above = shown > threshold
+    level = shown == threshold
+    room = k - above.sum(dim=-1, keepdim=True, dtype=torch.int32)
+    selected = above | (level & (level.cumsum(dim=-1, dtype=torch.int32) <= room))
+    return selected if visible is None else selected & visible
+
+
+def without_emptying(dropped: Tensor, logits: Tensor, visible: Tensor | None) -> Tensor:
+    """`dropped`, except that a row which would lose every visible key keeps its largest one."""
+    kept = ~dropped if visible is None else visible & ~dropped
+    emptied = ~kept.any(dim=-1, keepdim=True)
+    return dropped & ~(emptied & top_k(logits, visible, 1))
+
+
+def below_by_rank(logits: Tensor, visible: Tensor | None, uniform: Tensor, p: Rate) -> Tensor:
+    """Whether the uniform of its rank [..., k] is below `p`, for a row's k largest logits; False for the others."""
+    shown = logits.detach() if visible is None else logits.detach().masked_fill(~visible, -torch.inf)
+    # Stable, so that ties go to the lower key.
+    order = shown.sort(dim=-1, descending=True, stable=True).indices[..., : uniform.shape[-1]]
+    return torch.zeros_like(shown, dtype=torch.bool).scatter(-1, order, uniform < p)
+
+
+def hard_masking(
+    logits: Tensor, visible: Tensor | None, uniform: Tensor, p: Rate, k: int, fill: str, by_rank: bool = False
+) -> tuple[Tensor, Tensor | None]:
+    """Each of the `k` largest logits of a row becomes 0 (or -inf) where its uniform is below `p`.
+
+    A uniform belongs to a key, or, with `by_rank`, to a rank: the first one to the largest logit.
+    """
+    if is_learned(p):
+        # A hidden logit must not make the gradient of p infinite.
+        shown = logits if visible is None else logits.masked_fill(~visible, 0.0)
+        return shown * (1.0 - top_k(logits, visible, k) * relaxed_below(uniform, p)), visible
+    below = below_by_rank(logits, visible, uniform, p) if by_rank else uniform < p
+    dropped = top_k(logits, visible, k) & below
+    if fill == "zero":
+        return logits.masked_fill(dropped, 0.0), visible
+    return _hide(logits, visible, dropped)
+
+
+def drop_key(logits: Tensor, visible: Tensor | None, uniform: Tensor, p: Rate) -> tuple[Tensor, Tensor | None]:
+    """Each visible key is hidden from the row where its uniform is below `p`; a NaN stays, and shows."""
+    dropped = (uniform < p) & ~logits.detach().isnan()
+    return _hide(logits, visible, dropped if visible is None else dropped & visible)
+
+
+def _hide(logits: Tensor, visible: Tensor | None, dropped: Tensor) -> tuple[Tensor, Tensor]:
+    dropped = without_emptying(dropped, logits, visible)
+    return logits, ~dropped if visible is None else visible & ~dropped
+
+
+def gaussian_noise(logits: Tensor, normal: Tensor, sigma: Rate) -> Tensor:
+    """Independent `N(0, sigma^2)` on every logit; what an invisible one gets does not matter."""
+    return logits + sigma * normal
+
+
+def gaussian_kernel(sigma: Tensor, width: int) -> Tensor:
+    """Weights of the offsets -r..r along a new last axis, summing to 1; `sigma = 0` is the identity."""
+    offsets = torch.arange(width, device=sigma.device, dtype=sigma.dtype) - (width - 1) // 2
+    # The floor keeps d^2 / variance finite; exp of it is 0 long before it matters.
+    variance = sigma.square().clamp_min(torch.finfo(sigma.dtype).tiny * 2 * width**2).unsqueeze(-1)
+    weights = torch.where(offsets == 0, torch.ones_like(variance), torch.exp(-offsets.square() / (2 * variance)))
+    return weights / weights.sum(dim=-1, keepdim=True)
+
+
+def convolve(x: Tensor, kernel: Tensor, dim: int) -> Tensor:
+    """`sum_d kernel[d] x[j + d]` along `dim` (-1 or -2), zeros outside; `kernel` is [B or 1, H or 1, width]."""
+    width = kernel.shape[-1]
+    radius = width // 2
+    length = x.shape[dim]
+    padded = F.pad(x, (radius, radius) if dim == -1 else (0, 0, radius, radius))
+    total = padded.narrow(dim, 0, length) * kernel[:, :, 0, None, None]
+    for place in range(1, width):
+        total = torch.addcmul(total, padded.narrow(dim, place, length), kernel[:, :, place, None, None])
+    return total
+
+
+def blur_smoothing(
+    logits: Tensor, visible: Tensor | None, kernel: Tensor, axes: str, edges: str
+) -> tuple[Tensor, Tensor | None]:
+    """Convolve along the keys (and the queries); what a row cannot see counts as 0 or is left out."""
+    for dim in (-1, -2) if axes == "both" else (-1,):
+        if visible is not None:
+            logits = logits.masked_fill(~visible, 0.0)
+        logits = convolve(logits, kernel, dim)
+        if edges == "renormalize":
+            logits = logits / blurred_visibility(visible, logits, kernel, dim)
+    return logits, visible
+
+
+def blurred_visibility(visible: Tensor | None, like: Tensor, kernel: Tensor, dim: int) -> Tensor:
+    """How much of the kernel falls on visible places along `dim`; 1 where the place itself is invisible."""
+    if visible is None:
+        shape = (1, 1, 1, like.shape[-1]) if dim == -1 else (1, 1, like.shape[-2], 1)
+        return convolve(torch.ones(shape, dtype=like.dtype, device=like.device), kernel, dim)
+    if visible.shape[dim] == 1:
+        visible = visible.expand(*visible.shape[:-2], *((like.shape[-2], -1) if dim == -2 else (-1, like.shape[-1])))
+    return convolve(visible.to(like.dtype), kernel, dim).masked_fill(~visible, 1.0)
+
+
+def convolve_keys(k: Tensor, visible_keys: Tensor | None, kernel: Tensor, edges: str) -> Tensor:
+    """Keys [B, H, M, D] blurred along M; a hidden key counts as 0 or is left out."""
+    column = None if visible_keys is None else visible_keys.transpose(-1, -2)
+    if column is not None:
+        k = k.masked_fill(~column, 0.0)
+    blurred = convolve(k, kernel, -2)
+    if edges == "renormalize":
+        blurred = blurred / blurred_visibility(column, k, kernel, -2)
+    return blurred
+
+
+def masked_softmax(logits: Tensor, visible: Tensor | None, sinks: Tensor | None = None) -> Tensor:
+    """Softmax over the visible keys; a row that sees none gives zeros, without a NaN on the way or in the gradient."""
+    seeing: Tensor | None = None
+    if visible is not None:
+        seeing = visible.any(dim=-1, keepdim=True)
+        logits = logits.masked_fill(~visible & seeing, -torch.inf)
+    if sinks is not None:
+        column = sinks.to(logits.dtype).view(1, -1, 1, 1).expand(*logits.shape[:-1], 1)
+        weights = torch.softmax(torch.cat([logits, column], dim=-1), dim=-1)[..., :-1]
+    else:
+        weights = torch.softmax(logits, dim=-1)
+    return weights if seeing is None else weights.masked_fill(~seeing, 0.0)
+
+
+def attention_dropout(weights: Tensor, uniform: Tensor, p: Rate) -> Tensor:
+    """Each weight becomes 0 where its uniform is below `p`; the others grow by `1 / (1 - p)`."""
+    kept = 1.0 - p
+    # At p = 1 nothing is kept, so any finite factor will do.
+    factor = 1.0 / torch.clamp_min(kept, 2.0**-24) if isinstance(kept, Tensor) else 1.0 / max(kept, 2.0**-24)
+    if is_learned(p):
+        return weights * factor * (1.0 - relaxed_below(uniform, p))
+    return (weights * factor).masked_fill(uniform < p, 0.0)
+
+
+def head_factors(uniform: Tensor, p: Rate, dtype: torch.dtype) -> Tensor:
+    """What each (sample, head) output is multiplied by; where all heads would go, the largest uniform stays."""
+    kept = uniform >= p
+    largest = uniform == uniform.amax(dim=-1, keepdim=True)
+    first = largest & (largest.cumsum(dim=-1, dtype=torch.int32) == 1)
+    kept = kept | (first & ~kept.any(dim=-1, keepdim=True))
+    return kept * (uniform.shape[-1] / kept.sum(dim=-1, keepdim=True, dtype=dtype))

@@ -1,0 +1,1 @@
+"""The paths that never hold a tensor of the size of the logits."""

@@ -1,0 +1,193 @@
+"""Blur by Triton kernels, as operators that the compiler knows: of rows, and of causal attention.
+
+Importing this loads no Triton: the implementations do, when they run. What the causal ones compute, and why their
+backward is exact, is told in `blurred_causal`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..call.decisions import output_like
+from ..call.inputs import repeat_heads, unit_stride
+from ..kernels.attention_with_lse import Part, attend_with_lse, attend_with_lse_backward
+from .derivatives import register_gradients
+
+SIGMA = "int stream, str sampling, float sigma_min, float sigma_max, int width, bool renormalize"
+_CAUSAL = f"Tensor? visible_keys, Tensor seed, Tensor? gate, {SIGMA}, float scale"
+
+# By hand and not by `torch.library.custom_op`, which loads the compiler, and with it Triton, even on a CPU.
+_library = torch.library.Library("attentiondrop", "FRAGMENT")
+_library.define(f"blur(Tensor x, Tensor seed, Tensor? gate, Tensor? visible, {SIGMA}, bool transposed) -> Tensor")
+_library.define(f"causal_blurred_attention(Tensor q, Tensor k, Tensor v, {_CAUSAL}) -> (Tensor, Tensor, Tensor)")
+_library.define(
+    "causal_blurred_attention_backward(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor output, Tensor lse,"
+    f" Tensor weights, {_CAUSAL}) -> (Tensor, Tensor, Tensor)"
+)
+
+
+def _blur(
+    x: Tensor,
+    seed: Tensor,
+    gate: Tensor | None,
+    visible: Tensor | None,
+    stream: int,
+    sampling: str,
+    sigma_min: float,
+    sigma_max: float,
+    width: int,
+    renormalize: bool,
+    transposed: bool,
+) -> Tensor:
+    """Rows x [B, H, M, D] blurred along M, or the transpose of that; hidden rows count as 0 or are left out."""
+    from ..kernels.blur.rows import Blur, blur_rows
+
+    x = unit_stride(x)
+    out = torch.empty_like(x)
+    blur = Blur(seed, gate, stream, sampling, sigma_min, sigma_max, width, renormalize)
+    blur_rows(x, out, x.shape[-2], visible, blur, transposed)
+    return out
+
+
+def _fake_blur(x: Tensor, *rest: Any) -> Tensor:
+    return torch.empty_like(unit_stride(x))
+
+
+def _keep_blur(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    _, seed, gate, visible, *ctx.rest = inputs
+    ctx.save_for_backward(seed, gate, visible)
+
+
+def _blur_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    *rest, transposed = ctx.rest
+    return (torch.ops.attentiondrop.blur(grad, *ctx.saved_tensors, *rest, not transposed), *[None] * 10)
+
+
+def _causal(
+    q: Tensor, k: Tensor, v: Tensor, visible_keys: Tensor | None, seed: Tensor, gate: Tensor | None, *rest: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Output [B, H, N, E] of causal attention over blurred logits, 0 for a blind row; and what its backward needs.
+
+    That is the log-sum-exp [B, H, N] and the weights [B, H, r, N] of the diagonals on which the kernel is cut off.
+
+    q [B, H, N, D]; k [B, Hk, M, D] and v [B, Hk, M, E] are the raw ones; visible_keys is None or boolean
+    [B or 1, H or 1, 1, M].
+    """
+    from ..kernels.blur.causal_band import merge
+    from ..kernels.blur.rows import Blur
+
+    *sigma, scale = rest
+    blur = Blur(seed, gate, *sigma)
+    q, k, v = unit_stride(q), unit_stride(k), unit_stride(v)
+    radius = blur.width // 2
+    blurred, values, keys = _part_inputs(q, k, v, visible_keys, blur)
+    part: tuple[Tensor, Tensor] | None = None
+    if blurred is not None:
+        output, lse = attend_with_lse(q[..., radius:, :], blurred, values, keys, scale)
+        if keys is not None:
+            lse = lse.masked_fill(_blind_rows(keys, lse.shape[-1]), -torch.inf)
+        part = unit_stride(output), lse
+    results = _empty_causal(q, k, v, visible_keys, seed, gate, *rest)
+    merge(q, k, v, part, *results, visible_keys, blur, scale)
+    return results
+
+
+def _causal_backward(
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    output: Tensor,
+    lse: Tensor,
+    weights: Tensor,
+    visible_keys: Tensor | None,
+    seed: Tensor,
+    gate: Tensor | None,
+    *rest: Any,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of q, k and v."""
+    from ..kernels.blur.causal_band import merge_backward
+    from ..kernels.blur.rows import Blur
+
+    *sigma, scale = rest
+    blur = Blur(seed, gate, *sigma)
+    grad, q, k, v, output = (unit_stride(x) for x in (grad, q, k, v, output))
+    lse, weights = lse.contiguous(), weights.contiguous()
+    radius = blur.width // 2
+    blurred, values, keys = _part_inputs(q, k, v, visible_keys, blur)
+    part: tuple[Tensor, Tensor, Tensor] | None = None
+    if blurred is not None:
+        whole = Part(output[..., radius:, :], lse[..., radius:])
+        received = grad[..., radius:, :]
+        # As it is where it comes in the layout of the output, which is the rule; an expanded or odd one is copied.
+        if received.stride() != whole.output.stride():
+            received = received.contiguous()
+        d_q, d_k, d_v = attend_with_lse_backward(received, q[..., radius:, :], blurred, values, whole, keys, scale)
+        part = unit_stride(d_q), unit_stride(d_k), unit_stride(d_v)
+    grads = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+    merge_backward(grad, q, k, v, output, weights, part, grads, visible_keys, blur, scale)
+    return grads
+
+
+def _part_inputs(
+    q: Tensor, k: Tensor, v: Tensor, visible_keys: Tensor | None, blur: Any
+) -> tuple[Tensor | None, Tensor, Tensor | None]:
+    """Blurred keys, values and visible keys of the part: the keys j <= i - r of some row i. None if there are none."""
+    from ..kernels.blur.rows import blur_rows
+
+    heads, length = q.shape[1], k.shape[-2]
+    columns = min(length, max(q.shape[-2] - blur.width // 2, 0))
+    if columns == 0:
+        return None, v, None
+    differ = blur.sampling == "head" or (visible_keys is not None and visible_keys.shape[1] > 1)
+    shape = (k.shape[0], columns, heads if differ else k.shape[1], k.shape[-1])
+    blurred = k.new_empty(shape).transpose(1, 2)
+    blur_rows(k, blurred, length, visible_keys, blur, False)
+    keys = None if visible_keys is None else visible_keys[..., :columns]
+    # Heads that share a key head go on sharing it, unless their blurs or what they see differ.
+    return blurred, repeat_heads(v[..., :columns, :], blurred.shape[1]), keys
+
+
+def _blind_rows(keys: Tensor, rows: int) -> Tensor:
+    """Which of `rows` causal rows see no visible key: [B or 1, H or 1, rows]."""
+    first = torch.where(keys.any(dim=-1), keys.to(torch.uint8).argmax(dim=-1), rows)
+    return torch.arange(rows, device=keys.device) < first
+
+
+def _empty_causal(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """The results without values: what the forward fills, and what the compiler is told about it."""
+    *_, width, _, _ = rest
+    q = unit_stride(q)
+    batch, heads, rows, _ = q.shape
+    # In memory as the queries are, and as SDPA writes it: a model that joins the heads again needs no copy, nor does
+    # cuDNN's backward, as the gradient comes in the layout of the output.
+    output = output_like(q, v) if q.stride(1) < q.stride(2) else q.new_empty(batch, heads, rows, v.shape[-1])
+    lse = q.new_empty(batch, heads, rows, dtype=torch.float32)
+    return output, lse, q.new_empty(batch, heads, width // 2, rows, dtype=torch.float32)
+
+
+def _fake_causal_backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+    return torch.empty_like(unit_stride(q)), torch.empty_like(unit_stride(k)), torch.empty_like(unit_stride(v))
+
+
+def _keep_causal(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    q, k, v, visible_keys, seed, gate, *ctx.rest = inputs
+    ctx.save_for_backward(q, k, v, *output, visible_keys, seed, gate)
+
+
+def _causal_autograd(ctx: Any, grad: Tensor, *unused: Tensor) -> tuple[Tensor | None, ...]:
+    grads = torch.ops.attentiondrop.causal_blurred_attention_backward(grad, *ctx.saved_tensors, *ctx.rest)
+    return (*grads, *[None] * 10)
+
+
+_library.impl("blur", _blur, "CompositeExplicitAutograd")
+_library.impl("causal_blurred_attention", _causal, "CompositeExplicitAutograd")
+_library.impl("causal_blurred_attention_backward", _causal_backward, "CompositeExplicitAutograd")
+torch.library.register_fake("attentiondrop::blur", _fake_blur, lib=_library)
+torch.library.register_fake("attentiondrop::causal_blurred_attention", _empty_causal, lib=_library)
+torch.library.register_fake("attentiondrop::causal_blurred_attention_backward", _fake_causal_backward, lib=_library)
+torch.library.register_autograd("attentiondrop::blur", _blur_backward, setup_context=_keep_blur, lib=_library)
+register_gradients(_library, "causal_blurred_attention", _causal_autograd, _keep_causal)

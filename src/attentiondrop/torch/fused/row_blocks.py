@@ -1,0 +1,342 @@
+"""Attention with hard masking, DropKey, noise and dropout on any device, a block of logits at a time.
+
+It computes what `attentiondrop.torch.eager.attention` computes, with the same draws, while no more than `BUDGET` logits
+exist at once. The backward pass makes each block again by the same operations, so it finds the same logits and the same
+decisions. Nothing here is recorded by autograd or traced by a compiler: branches may look at the data.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..call.decisions import Call, output_like
+from ..call.inputs import laid_out
+from ..call.leaves import LogitShape
+from ..draws import Stream, Words
+from ..eager import regularisers
+from ..eager.regularisers import Rate
+
+#: The most logits that a block has: few enough for the last cache of a CPU, enough for efficient matrix products.
+BUDGET = 2**20
+
+#: What the four entries of `rates`, `streams` and `gates` are for.
+NOISE, DROP, DROPOUT, DROPOUT_P = range(4)
+
+
+class Block(NamedTuple):
+    """A box of logits: some samples, query heads and rows, and as many keys as any of these rows can see."""
+
+    samples: slice
+    heads: slice
+    rows: slice
+    keys: int
+
+    def queries(self, x: Tensor) -> Tensor:
+        """The part of a tensor [B, H, N, ...]."""
+        return x[self.samples, self.heads, self.rows]
+
+    def of_keys(self, x: Tensor, group: int) -> Tensor:
+        """The part of a tensor [B, Hk, M, ...] whose heads serve `group` query heads each."""
+        return x[self.samples, self.heads.start // group : -(-self.heads.stop // group), : self.keys]
+
+    def pairs(self, x: Tensor) -> Tensor:
+        """The part of a tensor that broadcasts to [B, H, N, M]."""
+        cuts = (self.samples, self.heads, self.rows, slice(self.keys))
+        return x[tuple(slice(None) if size == 1 else cut for size, cut in zip(x.shape, cuts, strict=True))]
+
+
+def blocks(shape: LogitShape, group: int, is_causal: bool) -> Iterator[Block]:
+    """Blocks of at most `BUDGET` logits (but never less than a row), as large as they can be."""
+    batch, heads, rows, columns = shape
+    some_rows = min(rows, max(1, BUDGET // columns))
+    some_heads = min(heads, max(1, BUDGET // (rows * columns)))
+    # Query heads that share keys stay together, or are taken one by one.
+    some_heads = some_heads // group * group or 1
+    some_samples = min(batch, max(1, BUDGET // (heads * rows * columns)))
+    for sample in range(0, batch, some_samples):
+        for head in range(0, heads, some_heads):
+            for row in range(0, rows, some_rows):
+                end = min(row + some_rows, rows)
+                yield Block(
+                    slice(sample, min(sample + some_samples, batch)),
+                    slice(head, min(head + some_heads, heads)),
+                    slice(row, end),
+                    min(end, columns) if is_causal else columns,
+                )
+
+
+class Dropped(NamedTuple):
+    """Dropped places of a block: where `decided` is True, at the `indices` of each row, or at every key if None."""
+
+    decided: Tensor
+    indices: Tensor | None
+
+    def fill_(self, x: Tensor, value: float) -> Tensor:
+        """Write `value` to the dropped places of `x`."""
+        if self.indices is None:
+            return x.masked_fill_(self.decided, value)
+        return x.scatter_(-1, self.indices, x.gather(-1, self.indices).masked_fill_(self.decided, value))
+
+
+class Perturbed(NamedTuple):
+    """Logits of a block after noise and drop, -inf where hidden, with each row's largest one.
+
+    `dropped` is what was set to zero, if anything was, and passes no gradient.
+    """
+
+    logits: Tensor
+    peak: Tensor
+    dropped: Dropped | None
+
+    def weights(self, space: Tensor) -> Tensor:
+        """Softmax over what is visible, in `space` unless a row is blind."""
+        seeing = self.peak != -torch.inf  # a NaN is seen, and shows
+        if bool(seeing.all()):
+            return torch.softmax(self.logits, dim=-1, out=space)
+        return regularisers.masked_softmax(self.logits, seeing)
+
+
+class Problem:
+    """The arguments of one call, with everything that is made once for all blocks."""
+
+    def __init__(self, q: Tensor, k: Tensor, v: Tensor, call: Call) -> None:
+        self.dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
+        self.shape = LogitShape(q.shape[0], q.shape[1], q.shape[2], k.shape[2])
+        self.group = q.shape[1] // max(k.shape[1], 1)
+        self.q, self.k, self.v = q, k.to(self.dtype).contiguous(), v.to(self.dtype).contiguous()
+        self.visible, self.bias = _compact(call.visible), _compact(call.bias)
+        self.drop, self.top, self.is_causal, self.scale = call.drop, call.top, call.is_causal, call.scale
+        gates, rates, streams = call.gates, call.rates, call.streams
+        self.rates: dict[int, Rate] = {}
+        self.words: dict[int, Words] = {}
+        for slot in (NOISE, DROP, DROPOUT, DROPOUT_P):
+            idle = slot == DROP and not call.drop
+            if streams[slot] < 0 or idle or (gates is None and rates[slot] == 0):
+                continue
+            self.rates[slot] = rates[slot] if gates is None else gates[slot].to(self.dtype) * rates[slot]
+            self.words[slot] = Stream(call.seed, streams[slot]).words(*self.shape)
+
+        self.spaces: dict[str, Tensor] = {}
+        #: Whether something may be NaN: one look at the inputs, not at the logits.
+        self.doubtful = not all(
+            bool(x.sum(dtype=self.dtype).isfinite()) for x in (self.q, self.k, self.bias) if x is not None
+        )
+
+    def space(self, name: str, *shape: int) -> Tensor:
+        """A tensor of unknown content that the next block overwrites: fresh memory costs as much as filling it."""
+        length = math.prod(shape)
+        if name not in self.spaces or self.spaces[name].numel() < length:
+            self.spaces[name] = torch.empty(length, dtype=self.dtype, device=self.q.device)
+        return self.spaces[name][:length].view(shape)
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is no logit at all."""
+        return 0 in self.shape
+
+    def blocks(self) -> Iterator[Block]:
+        """The blocks that make up the logits."""
+        return blocks(self.shape, self.group, self.is_causal)
+
+    def keys(self, block: Block) -> Tensor:
+        """Keys of the heads of a block, [b, hk, m, D]."""
+        return block.of_keys(self.k, self.group)
+
+    def values(self, block: Block) -> Tensor:
+        """Values of the heads of a block, [b, hk, m, E]."""
+        return block.of_keys(self.v, self.group)
+
+    def fold(self, x: Tensor, block: Block) -> Tensor:
+        """A part [b, h, n, ...] with the rows of heads that share keys below one another: [b, hk, h / hk * n, ...]."""
+        x = block.queries(x).to(self.dtype)
+        together = self.group if x.shape[1] > 1 else 1
+        return x.reshape(x.shape[0], x.shape[1] // together, together * x.shape[2], x.shape[3])
+
+    def scaled_queries(self, block: Block) -> Tensor:
+        """Queries of a block, folded, times the scale."""
+        return self.fold(self.q, block) * self.scale
+
+    def draws(self, slot: int, block: Block) -> Words:
+        """The words of a block's draws."""
+        words = self.words[slot]
+        return Words(block.queries(words.line), words.column[: block.keys])
+
+    def logits(self, q: Tensor, block: Block) -> Tensor:
+        """Logits [b, h, n, m] of folded and scaled queries, -inf where a key is hidden."""
+        logits = torch.matmul(q, _transposed(self.keys(block)), out=self.space("logits", *q.shape[:3], block.keys))
+        logits = logits.view(-1, block.heads.stop - block.heads.start, block.rows.stop - block.rows.start, block.keys)
+        if self.bias is not None:
+            logits += block.pairs(self.bias)
+        if self.visible is not None:
+            visible = block.pairs(self.visible)
+            if visible.numel() < logits.numel() and not self.doubtful:
+                # Adding is a fifth of the price of filling, once the mask is spelled in numbers. It hides no NaN.
+                logits += torch.zeros_like(visible, dtype=self.dtype).masked_fill_(~visible, -torch.inf)
+            else:
+                logits.masked_fill_(~visible, -torch.inf)
+        first = block.rows.start
+        if self.is_causal and first + 1 < block.keys:
+            rest = logits[..., first + 1 :]
+            future = torch.ones(rest.shape[-2:], dtype=torch.bool, device=rest.device).triu()
+            rest.masked_fill_(future, -torch.inf)
+        return logits
+
+    def perturbed(self, logits: Tensor, block: Block) -> Perturbed:
+        """Noise, then the drop."""
+        if NOISE in self.rates:
+            normals = self.draws(NOISE, block).normals().to(self.dtype)
+            logits = regularisers.gaussian_noise(logits, normals, self.rates[NOISE])
+        if DROP not in self.rates:
+            return Perturbed(logits, logits.amax(dim=-1, keepdim=True), None)
+        dropped = self.dropped(logits, block)
+        if self.drop == "zero":
+            dropped.fill_(logits, 0.0)
+            return Perturbed(logits, logits.amax(dim=-1, keepdim=True), dropped)
+        before = self.space("gradients", *logits.shape).copy_(logits)
+        dropped.fill_(logits, -torch.inf)
+        peak = logits.amax(dim=-1, keepdim=True)
+        lost = (peak == -torch.inf).squeeze(-1)
+        if bool(lost.any()):
+            logits[lost] = _last_ones(before[lost])
+            peak = logits.amax(dim=-1, keepdim=True)
+        return Perturbed(logits, peak, None)
+
+    def dropped(self, logits: Tensor, block: Block) -> Dropped:
+        """Which logits the drop falls on; rows that would lose all of theirs are not looked at."""
+        rate = self.rates[DROP]
+        draws = self.draws(DROP, block)
+        if self.drop == "key" or self.top >= block.keys:
+            decided = draws.uniforms() < rate
+            # A hidden logit may become -inf again, but not 0. (The comparison leaves a NaN alone, too.)
+            if self.drop == "zero" or self.doubtful:
+                decided.logical_and_(logits > -torch.inf)
+            return Dropped(decided, None)
+        values, indices = largest(logits, self.top)
+        uniforms = Words(draws.line, draws.column[indices]).uniforms()
+        return Dropped((uniforms < rate).logical_and_(values > -torch.inf), indices)
+
+    def factors(self, block: Block) -> Tensor | None:
+        """What the dropouts multiply a block's weights by, or the gradients of them."""
+        factors: Tensor | None = None
+        for slot in (DROPOUT, DROPOUT_P):
+            if slot in self.rates:
+                uniforms = self.draws(slot, block).uniforms()
+                before = torch.ones((), dtype=self.dtype, device=uniforms.device) if factors is None else factors
+                factors = regularisers.attention_dropout(before.expand_as(uniforms), uniforms, self.rates[slot])
+        return factors
+
+
+def largest(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The `k` largest logits of each row, `k` below their number, and their keys; ties go to the lower key."""
+    # One more than asked for tells whether there is a tie to resolve.
+    values, indices = _some_largest(logits, k + 1)
+    tied = (values[..., k - 1] == values[..., k]).logical_and_(values[..., k] > -torch.inf)
+    values, indices = values[..., :k], indices[..., :k]
+    if bool(tied.any()):
+        # The set of values is right; which of the equal ones came was up to torch.topk.
+        indices[tied] = regularisers.top_k(logits[tied], None, k).to(torch.uint8).topk(k, dim=-1).indices
+        values = logits.gather(-1, indices)
+    return values, indices
+
+
+def _some_largest(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """`torch.topk`, by way of the largest of each chunk of keys where that is faster."""
+    columns = logits.shape[-1]
+    # torch.topk sorts the whole row by halves unless k is below columns / 64, when it keeps a heap.
+    if logits.device.type != "cpu" or not 12 * k <= columns < 64 * k:
+        return logits.topk(k, dim=-1)
+    length = round(math.sqrt(columns / k))
+    chunks = columns // length
+    whole = chunks * length
+    # Key j is in chunk j % chunks; no key outside of the k chunks with the largest peaks is larger than all k peaks.
+    peaks = logits[..., :whole].unflatten(-1, (length, chunks)).amax(dim=-2)
+    chosen = peaks.topk(k, dim=-1, sorted=False).indices
+    keys = (chosen.unsqueeze(-2) + torch.arange(0, whole, chunks).unsqueeze(-1)).flatten(-2)
+    if whole < columns:
+        keys = torch.cat([keys, torch.arange(whole, columns).expand(*keys.shape[:-1], -1)], dim=-1)
+    values, places = logits.gather(-1, keys).topk(k, dim=-1)
+    return values, keys.gather(-1, places)
+
+
+def _transposed(x: Tensor) -> Tensor:
+    """[..., M, D] as [..., D, M]; copied where few rows make the product with a transposed matrix slow."""
+    turned = x.transpose(-1, -2)
+    return turned.contiguous() if x.shape[-2] < 512 else turned
+
+
+def _last_ones(rows: Tensor) -> Tensor:
+    """Rows that lose every visible logit but the largest one."""
+    shown = rows > -torch.inf
+    return rows.masked_fill(regularisers.without_emptying(shown, rows, shown), -torch.inf)
+
+
+def _compact(x: Tensor | None) -> Tensor | None:
+    """A mask whose repeated dimensions have length 1."""
+    if x is None:
+        return None
+    return x[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in x.stride())]
+
+
+@torch.no_grad()
+def blockwise_forward(q: Tensor, k: Tensor, v: Tensor, call: Call) -> tuple[Tensor, Tensor]:
+    """Output [B, H, N, E] in the dtype of `q`, and the log-sum-exp [B, H, N] of the perturbed logits.
+
+    The output lies in memory as [B, N, H, E], which is how the next projection reads it.
+    """
+    problem = Problem(q, k, v, call)
+    output = output_like(q, v).zero_()
+    lse = torch.zeros(q.shape[:3], dtype=problem.dtype, device=q.device)
+    for block in () if problem.empty else problem.blocks():
+        logits = problem.logits(problem.scaled_queries(block), block)
+        perturbed = problem.perturbed(logits, block)
+        weights = perturbed.weights(problem.space("weights", *logits.shape))
+        # The largest weight is exp(peak - lse); a blind row has -inf - log(0) = NaN here, which becomes 0.
+        total = perturbed.peak - weights.amax(dim=-1, keepdim=True).log_()
+        block.queries(lse).copy_(total.masked_fill_(perturbed.peak == -torch.inf, 0.0).squeeze(-1))
+        values = problem.values(block)
+        factors = problem.factors(block)
+        if factors is not None:
+            weights *= factors
+        folded = weights.view(*values.shape[:2], -1, block.keys)
+        part = block.queries(output)
+        part.copy_((folded @ values).view(part.shape))
+    return output, lse
+
+
+@torch.no_grad()
+def blockwise_backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, call: Call) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of `q`, `k` and `v`, each in the dtype and the memory layout that `torch.empty_like` takes over."""
+    problem = Problem(q, k, v, call)
+    dq = torch.zeros_like(q)
+    dk, dv = torch.zeros_like(problem.k), torch.zeros_like(problem.v)
+    for block in () if problem.empty else problem.blocks():
+        scaled = problem.scaled_queries(block)
+        perturbed = problem.perturbed(problem.logits(scaled, block), block)
+        weights = perturbed.weights(problem.space("weights", *perturbed.logits.shape))
+        factors = problem.factors(block)
+        keys, values = problem.keys(block), problem.values(block)
+        folded = (*values.shape[:2], -1, block.keys)
+
+        upper = problem.fold(grad, block)
+        d_weights = problem.space("gradients", *upper.shape[:3], block.keys)
+        d_weights = torch.matmul(upper, _transposed(values), out=d_weights).view(weights.shape)
+        kept = weights
+        if factors is not None:
+            d_weights *= factors
+            kept = factors.mul_(weights)
+        d_values = kept.view(folded).transpose(-1, -2) @ upper
+        block.of_keys(dv, problem.group).add_(d_values)
+        # weights * (d_weights - sum(weights * d_weights)) in one pass, where the logits were.
+        d_logits = torch._softmax_backward_data(d_weights, weights, -1, problem.dtype, grad_input=perturbed.logits)
+        if perturbed.dropped is not None:
+            perturbed.dropped.fill_(d_logits, 0.0)
+        d_logits = d_logits.view(folded)
+        part = block.queries(dq)
+        part.copy_((d_logits @ keys).mul_(call.scale).view(part.shape))
+        block.of_keys(dk, problem.group).add_(d_logits.transpose(-1, -2) @ scaled)
+    return dq, laid_out(dk.to(k.dtype), torch.empty_like(k)), laid_out(dv.to(v.dtype), torch.empty_like(v))

@@ -1,0 +1,1 @@
+"""Blur of rows, and of the diagonals on which causality cuts a blur off."""

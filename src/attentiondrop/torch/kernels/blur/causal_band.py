@@ -1,0 +1,400 @@
+# mypy: ignore-errors
+"""The diagonals on which a causal mask cuts the blur off, merged with attention over blurred keys: Triton.
+
+Row i sees key j = i - t, t = 0..r-1, through a truncated kernel: its blurred logit is `sum_u G[t - u] * raw_u`, where
+raw_u is the raw logit of key i - u, u = 0..2r-1. These r logits of each row, the *band*, join the softmax of the rest.
+A tile of rows holds them as [rows, SLOTS], SLOTS being r rounded up to a power of two.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from .rows import (
+    Blur,
+    blurred_tile,
+    first_row,
+    gaussian,
+    in_units,
+    load_rows,
+    on_device,
+    seen,
+    tile_rows,
+    visible_argument,
+)
+
+# Enough for the usual width of 5 to have all its loads in flight, and wider ones do not spill registers.
+UNROLL = tl.constexpr(4)
+
+
+@triton.jit
+def _gains(slots, u, rate, norm, RADIUS: tl.constexpr):
+    """With which weight the raw diagonal `u` enters each slot."""
+    offsets = (slots - u).to(tl.float32)
+    used = (tl.abs(offsets) <= RADIUS) & (slots < RADIUS)
+    return tl.where(used, tl.exp(rate * offsets * offsets) * norm, 0.0)
+
+
+@triton.jit
+def _kept(weights, index, queries, rows, slots, RADIUS: tl.constexpr):
+    """Where the weights of a band are kept, and which of them there are."""
+    lines = weights + (index * RADIUS + slots) * queries
+    return lines[None, :] + rows[:, None], (rows < queries)[:, None] & (slots < RADIUS)[None, :]
+
+
+@triton.jit
+def _column(band, slots, t):
+    """Slot `t` of each row."""
+    return tl.sum(tl.where((slots == t)[None, :], band, 0.0), axis=1)
+
+
+@triton.jit
+def _share(
+    rows, slots, rate, norm, visible, visible_place, keys, RADIUS: tl.constexpr, HAS_VISIBLE: tl.constexpr
+):  # fmt: skip
+    """How much of the kernel falls on keys that a row sees, around each key of its band: [rows, slots], never 0."""
+    share = tl.zeros_like(rows.to(tl.float32))[:, None] + tl.zeros_like(slots.to(tl.float32))[None, :]
+    for u in tl.range(0, 2 * RADIUS, loop_unroll_factor=UNROLL):
+        inside = seen(visible, visible_place, rows - u, keys, HAS_VISIBLE)
+        share += tl.where(inside, 1.0, 0.0)[:, None] * _gains(slots, u, rate, norm, RADIUS)[None, :]
+    return tl.where(share > 0.0, share, 1.0)
+
+
+@triton.jit
+def _band(
+    q_tile, k, k_row, rows, columns, slots, rate, norm, visible, visible_place, keys,
+    SIZE: tl.constexpr, UNIT: tl.constexpr, RADIUS: tl.constexpr, HAS_VISIBLE: tl.constexpr,
+    RENORMALIZE: tl.constexpr,
+):  # fmt: skip
+    """Blurred logits [rows, slots] from scaled queries, -inf where the key is hidden."""
+    band = tl.zeros_like(rows.to(tl.float32))[:, None] + tl.zeros_like(slots.to(tl.float32))[None, :]
+    for u in tl.range(0, 2 * RADIUS, loop_unroll_factor=UNROLL):
+        inside = seen(visible, visible_place, rows - u, keys, HAS_VISIBLE)
+        raw = tl.sum(q_tile * load_rows(k, k_row, rows - u, inside, columns, SIZE, UNIT), axis=1)
+        band += raw[:, None] * _gains(slots, u, rate, norm, RADIUS)[None, :]
+    if RENORMALIZE:
+        band = band / _share(rows, slots, rate, norm, visible, visible_place, keys, RADIUS, HAS_VISIBLE)
+    shown = seen(visible, visible_place, rows[:, None] - slots[None, :], keys, HAS_VISIBLE) & (slots < RADIUS)[None, :]
+    return tl.where(shown, band, float("-inf"))
+
+
+@triton.jit(do_not_specialize=["stream", "heads", "group", "queries", "keys"])
+def merge_kernel(
+    q, k, v, part, part_lse, out, lse, weights, seed, gate, visible, stream, sigma_min, sigma_span, scale, heads,
+    group, queries, keys,
+    q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row,
+    part_batch, part_head, part_row, out_batch, out_head, out_row, part_lse_batch, part_lse_head, part_lse_row,
+    visible_batch, visible_head, visible_place,
+    SAMPLING: tl.constexpr, HAS_GATE: tl.constexpr, HAS_VISIBLE: tl.constexpr, HAS_PART: tl.constexpr,
+    RENORMALIZE: tl.constexpr, WIDTH: tl.constexpr, SLOTS: tl.constexpr, SIZE: tl.constexpr,
+    VALUE_SIZE: tl.constexpr, UNIT: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_E: tl.constexpr, LONG: tl.constexpr,
+):  # fmt: skip
+    """Output and log-sum-exp of one tile of rows of one head, from the band and the part over blurred keys.
+
+    The weights of the band, [B, H, r, N] with that of key i - t at [t, i], are kept for the backward.
+    """
+    RADIUS: tl.constexpr = WIDTH // 2
+    index = tl.program_id(0).to(tl.int64)
+    batch = index // heads
+    head = index % heads
+    rows = first_row(BLOCK_N, LONG) + tl.arange(0, BLOCK_N)
+    columns = tl.arange(0, BLOCK_D)
+    value_columns = tl.arange(0, BLOCK_E)
+    slots = tl.arange(0, SLOTS)
+    rate, norm = gaussian(seed, gate, stream, batch, head, sigma_min, sigma_span, SAMPLING, HAS_GATE, WIDTH)
+    if HAS_VISIBLE:
+        visible += batch * visible_batch + head * visible_head
+    k += (batch * k_batch + (head // group) * k_head) * UNIT
+    v += (batch * v_batch + (head // group) * v_head) * UNIT
+    q += (batch * q_batch + head * q_head) * UNIT
+
+    q_tile = load_rows(q, q_row, rows, rows < queries, columns, SIZE, UNIT) * scale
+    band = _band(
+        q_tile, k, k_row, rows, columns, slots, rate, norm, visible, visible_place, keys, SIZE, UNIT, RADIUS,
+        HAS_VISIBLE, RENORMALIZE,
+    )  # fmt: skip
+    top = tl.max(band, axis=1)
+    total = tl.zeros_like(top)
+    output = tl.zeros([BLOCK_N, BLOCK_E], tl.float32)
+    if HAS_PART:
+        # Row i of the whole is row i - r of the part.
+        places = rows - RADIUS
+        inside = (places >= 0) & (rows < queries)
+        part_lse += batch * part_lse_batch + head * part_lse_head
+        other = tl.load(part_lse + places * part_lse_row, mask=inside, other=float("-inf"))
+        top = tl.maximum(top, other)
+    # A blind row has only logits of -inf: a finite maximum gives it weights of 0 without a NaN.
+    blind = top == float("-inf")
+    top = tl.where(blind, 0.0, top)
+    band = tl.exp(band - top[:, None])
+    total += tl.sum(band, axis=1)
+    if HAS_PART:
+        other_weight = tl.exp(other - top)
+        total += other_weight
+    total = tl.where(blind, 1.0, total)
+    if HAS_PART:
+        # Rows that see nothing there may hold anything, even NaN: they are not read.
+        part += (batch * part_batch + head * part_head) * UNIT
+        tile = load_rows(part, part_row, places, inside & (other_weight > 0.0), value_columns, VALUE_SIZE, UNIT)
+        output += tile * (other_weight / total)[:, None]
+    band = band / total[:, None]
+    for t in tl.range(0, RADIUS, loop_unroll_factor=UNROLL):
+        inside = seen(visible, visible_place, rows - t, keys, HAS_VISIBLE)
+        tile = load_rows(v, v_row, rows - t, inside, value_columns, VALUE_SIZE, UNIT)
+        output += tile * _column(band, slots, t)[:, None]
+
+    tl.store(lse + index * queries + rows, top + tl.log(total), mask=rows < queries)
+    kept, real = _kept(weights, index, queries, rows, slots, RADIUS)
+    tl.store(kept, band, mask=real)
+    out += (batch * out_batch + head * out_head) * UNIT
+    mask = (rows < queries)[:, None] & (value_columns < VALUE_SIZE)[None, :]
+    places = (rows * out_row * UNIT)[:, None] + value_columns[None, :]
+    tl.store(out + places, output.to(out.dtype.element_ty), mask=mask)
+
+
+@triton.jit(do_not_specialize=["stream", "heads", "group", "queries", "keys"])
+def rows_backward_kernel(
+    grad, k, v, out, weights, part, d_q, d_raw, seed, gate, visible, stream, sigma_min, sigma_span,
+    scale, heads, group, queries, keys,
+    grad_batch, grad_head, grad_row, k_batch, k_head, k_row, v_batch, v_head, v_row,
+    out_batch, out_head, out_row, d_q_batch, d_q_head, d_q_row,
+    part_batch, part_head, part_row, visible_batch, visible_head, visible_place,
+    SAMPLING: tl.constexpr, HAS_GATE: tl.constexpr, HAS_VISIBLE: tl.constexpr, HAS_PART: tl.constexpr,
+    RENORMALIZE: tl.constexpr, WIDTH: tl.constexpr, SLOTS: tl.constexpr, SIZE: tl.constexpr,
+    VALUE_SIZE: tl.constexpr, UNIT: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_E: tl.constexpr, LONG: tl.constexpr,
+):  # fmt: skip
+    """Gradient of the queries, part and band; and for `keys_backward_kernel` that of the band's raw logits.
+
+    d_raw [B, H, 2r, N] holds the gradient of q_i.k_{i-u} at [u, i].
+    """
+    RADIUS: tl.constexpr = WIDTH // 2
+    index = tl.program_id(0).to(tl.int64)
+    batch = index // heads
+    head = index % heads
+    rows = first_row(BLOCK_N, LONG) + tl.arange(0, BLOCK_N)
+    real = rows < queries
+    columns = tl.arange(0, BLOCK_D)
+    value_columns = tl.arange(0, BLOCK_E)
+    slots = tl.arange(0, SLOTS)
+    rate, norm = gaussian(seed, gate, stream, batch, head, sigma_min, sigma_span, SAMPLING, HAS_GATE, WIDTH)
+    if HAS_VISIBLE:
+        visible += batch * visible_batch + head * visible_head
+    k += (batch * k_batch + (head // group) * k_head) * UNIT
+    v += (batch * v_batch + (head // group) * v_head) * UNIT
+    grad += (batch * grad_batch + head * grad_head) * UNIT
+    out += (batch * out_batch + head * out_head) * UNIT
+
+    kept, known = _kept(weights, index, queries, rows, slots, RADIUS)
+    band = tl.load(kept, mask=known, other=0.0)
+    grad_tile = load_rows(grad, grad_row, rows, real, value_columns, VALUE_SIZE, UNIT)
+    delta = tl.sum(grad_tile * load_rows(out, out_row, rows, real, value_columns, VALUE_SIZE, UNIT), axis=1)
+    d_band = tl.zeros_like(band) - delta[:, None]
+    for t in tl.range(0, RADIUS, loop_unroll_factor=UNROLL):
+        inside = seen(visible, visible_place, rows - t, keys, HAS_VISIBLE)
+        tile = load_rows(v, v_row, rows - t, inside, value_columns, VALUE_SIZE, UNIT)
+        d_band += tl.where((slots == t)[None, :], tl.sum(grad_tile * tile, axis=1)[:, None], 0.0)
+    d_band *= band
+    if RENORMALIZE:
+        d_band = d_band / _share(rows, slots, rate, norm, visible, visible_place, keys, RADIUS, HAS_VISIBLE)
+
+    total = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
+    if HAS_PART:
+        part += (batch * part_batch + head * part_head) * UNIT
+        total += load_rows(part, part_row, rows - RADIUS, real & (rows >= RADIUS), columns, SIZE, UNIT)
+    for u in tl.range(0, 2 * RADIUS, loop_unroll_factor=UNROLL):
+        inside = seen(visible, visible_place, rows - u, keys, HAS_VISIBLE)
+        d = tl.sum(d_band * _gains(slots, u, rate, norm, RADIUS)[None, :], axis=1) * scale
+        d = tl.where(inside, d, 0.0)
+        tl.store(d_raw + (index * (2 * RADIUS) + u) * queries + rows, d, mask=real)
+        total += d[:, None] * load_rows(k, k_row, rows - u, inside, columns, SIZE, UNIT)
+    d_q += (batch * d_q_batch + head * d_q_head) * UNIT
+    places = (rows * d_q_row * UNIT)[:, None] + columns[None, :]
+    tl.store(d_q + places, total.to(d_q.dtype.element_ty), mask=real[:, None] & (columns < SIZE)[None, :])
+
+
+@triton.jit(do_not_specialize=["stream", "heads", "queries", "keys", "part_keys"])
+def keys_backward_kernel(
+    grad, q, part_k, part_v, d_k, d_v, weights, d_raw, seed, gate, visible, stream, sigma_min, sigma_span,
+    heads, queries, keys, part_keys,
+    grad_batch, grad_head, grad_row, q_batch, q_head, q_row, d_k_batch, d_k_head, d_k_row,
+    d_v_batch, d_v_head, d_v_row, part_k_batch, part_k_head, part_k_row, part_v_batch, part_v_head, part_v_row,
+    visible_batch, visible_head, visible_place,
+    SAMPLING: tl.constexpr, HAS_GATE: tl.constexpr, HAS_VISIBLE: tl.constexpr, HAS_PART: tl.constexpr,
+    GROUP: tl.constexpr, PART_GROUP: tl.constexpr,
+    RENORMALIZE: tl.constexpr, WIDTH: tl.constexpr, SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr,
+    UNIT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr, LONG: tl.constexpr,
+):  # fmt: skip
+    """Gradients of the raw keys and the values of one tile of one key head: the part's, and the band's.
+
+    The part's gradient is that of blurred keys: it is blurred back here, so that dk is written once and rounded once.
+    Every key looks up the rows that used it, so no atomic addition is needed and results repeat bit for bit.
+    """
+    RADIUS: tl.constexpr = WIDTH // 2
+    index = tl.program_id(0).to(tl.int64)
+    batch = index // heads
+    head = index % heads
+    start = first_row(BLOCK_M, LONG)
+    places = start + tl.arange(0, BLOCK_M)
+    real = places < keys
+    columns = tl.arange(0, BLOCK_D)
+    value_columns = tl.arange(0, BLOCK_E)
+    near_edge = (start < WIDTH) | (start + BLOCK_M + WIDTH > keys)
+    k_total = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    v_total = tl.zeros([BLOCK_M, BLOCK_E], tl.float32)
+    if HAS_PART:
+        for member in range(PART_GROUP):
+            # The part may have one gradient for each query head, or one for all heads that share a key head (then
+            # neither the kernel nor visibility differs between them).
+            part_head = head * PART_GROUP + member
+            rate, norm = gaussian(
+                seed, gate, stream, batch, part_head, sigma_min, sigma_span, SAMPLING, HAS_GATE, WIDTH
+            )
+            part_visible = visible
+            if HAS_VISIBLE:
+                part_visible = visible + batch * visible_batch + part_head * visible_head
+            k_total += blurred_tile(
+                part_k + (batch * part_k_batch + part_head * part_k_head) * UNIT, part_k_row, places, columns,
+                near_edge, rate, norm, part_visible, visible_place, part_keys, keys, SIZE, UNIT, WIDTH,
+                HAS_VISIBLE, RENORMALIZE, True,
+            )  # fmt: skip
+            values = part_v + (batch * part_v_batch + part_head * part_v_head) * UNIT
+            v_total += load_rows(values, part_v_row, places, places < part_keys, value_columns, VALUE_SIZE, UNIT)
+    for member in range(GROUP):
+        query_head = head * GROUP + member
+        line = batch * heads * GROUP + query_head
+        queried = q + (batch * q_batch + query_head * q_head) * UNIT
+        for u in tl.range(0, 2 * RADIUS, loop_unroll_factor=UNROLL):
+            inside = real & (places + u < queries)
+            d = tl.load(d_raw + (line * (2 * RADIUS) + u) * queries + places + u, mask=inside, other=0.0)
+            k_total += d[:, None] * load_rows(queried, q_row, places + u, inside, columns, SIZE, UNIT)
+        received = grad + (batch * grad_batch + query_head * grad_head) * UNIT
+        for t in tl.range(0, RADIUS, loop_unroll_factor=UNROLL):
+            inside = real & (places + t < queries)
+            w = tl.load(weights + (line * RADIUS + t) * queries + places + t, mask=inside, other=0.0)
+            v_total += w[:, None] * load_rows(received, grad_row, places + t, inside, value_columns, VALUE_SIZE, UNIT)
+    d_k += (batch * d_k_batch + head * d_k_head) * UNIT
+    d_v += (batch * d_v_batch + head * d_v_head) * UNIT
+    k_places = (places * d_k_row * UNIT)[:, None] + columns[None, :]
+    v_places = (places * d_v_row * UNIT)[:, None] + value_columns[None, :]
+    tl.store(d_k + k_places, k_total.to(d_k.dtype.element_ty), mask=real[:, None] & (columns < SIZE)[None, :])
+    v_mask = real[:, None] & (value_columns < VALUE_SIZE)[None, :]
+    tl.store(d_v + v_places, v_total.to(d_v.dtype.element_ty), mask=v_mask)
+
+
+def merge(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    part: tuple[Tensor, Tensor] | None,
+    out: Tensor,
+    lse: Tensor,
+    weights: Tensor,
+    visible: Tensor | None,
+    blur: Blur,
+    scale: float,
+) -> None:
+    """Write output [B, H, N, E], log-sum-exp [B, H, N] and the band's weights [B, H, r, N] of causal blurred attention.
+
+    `part` holds output and log-sum-exp of the rows r.. over the blurred keys j <= i - r, -inf for a row that sees none
+    of them, or is None if there are no such keys. k and v are the raw ones, with H or fewer heads. All have unit stride
+    along their last dimension.
+    """
+    if out.numel() == 0:
+        lse.zero_()
+        weights.zero_()
+        return
+    part_out, part_lse = (None, None) if part is None else part
+    unit, strides = in_units(q, k, v, part_out, out)
+    shown, *places = visible_argument(visible)
+    tiles, constants = _tiles(q, v, part_out, visible, blur, unit, strides)
+    with on_device(q):
+        merge_kernel[(q.shape[0] * q.shape[1], triton.cdiv(q.shape[2], tiles))](
+            *(q, k, v, part_out, part_lse, out, lse, weights, blur.seed, blur.gate, shown),
+            *(*blur.scalars(), scale, q.shape[1], q.shape[1] // k.shape[1], q.shape[2], k.shape[2]),
+            *(*strides, *((0, 0, 0) if part_lse is None else part_lse.stride()), *places),
+            **constants,
+            SLOTS=triton.next_power_of_2(max(1, blur.width // 2)),
+            BLOCK_N=tiles,
+            num_warps=2,
+        )
+
+
+def merge_backward(
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    weights: Tensor,
+    part: tuple[Tensor, Tensor, Tensor] | None,
+    grads: tuple[Tensor, Tensor, Tensor],
+    visible: Tensor | None,
+    blur: Blur,
+    scale: float,
+) -> None:
+    """Write the gradients of q, k and v into `grads`.
+
+    `part` holds the part's gradients of the rows r.. of q, and of the blurred keys and values j <= N - r, for each
+    query head or for each key head; or is None.
+    """
+    (batch, heads, queries, _), (_, key_heads, keys, _) = q.shape, k.shape
+    d_q, d_k, d_v = grads
+    radius = blur.width // 2
+    # 2r numbers for each row, alive in this call only: the rows that use a key need not be computed again for it.
+    d_raw = torch.empty(batch, heads, 2 * radius, queries, dtype=torch.float32, device=q.device)
+    part_q, part_k, part_v = (None, None, None) if part is None else part
+    shown, *places = visible_argument(visible)
+    with on_device(q):
+        if d_q.numel() > 0:
+            unit, strides = in_units(grad, k, v, out, d_q, part_q)
+            tiles, constants = _tiles(q, v, part, visible, blur, unit, strides)
+            rows_backward_kernel[(batch * heads, triton.cdiv(queries, tiles))](
+                *(grad, k, v, out, weights, part_q, d_q, d_raw, blur.seed, blur.gate, shown),
+                *(*blur.scalars(), scale, heads, heads // key_heads, queries, keys, *strides, *places),
+                **constants,
+                SLOTS=triton.next_power_of_2(max(1, radius)),
+                BLOCK_N=tiles,
+                num_warps=2,
+            )
+        if d_k.numel() > 0:
+            unit, strides = in_units(grad, q, d_k, d_v, part_k, part_v)
+            tiles, constants = _tiles(k, v, part, visible, blur, unit, strides)
+            part_group, part_keys = (1, 0) if part_k is None else (part_k.shape[1] // key_heads, part_k.shape[2])
+            keys_backward_kernel[(batch * key_heads, triton.cdiv(keys, tiles))](
+                *(grad, q, part_k, part_v, d_k, d_v, weights, d_raw, blur.seed, blur.gate, shown),
+                *(*blur.scalars(), key_heads, queries, keys, part_keys),
+                *(*strides, *places),
+                **constants,
+                GROUP=heads // key_heads,
+                PART_GROUP=part_group,
+                BLOCK_M=tiles,
+                num_warps=2 if heads == key_heads else 4,
+            )
+
+
+def _tiles(
+    x: Tensor, v: Tensor, part: object, visible: Tensor | None, blur: Blur, unit: int, strides: list[int]
+) -> tuple[int, dict[str, object]]:
+    """How many rows of `x` make a tile, and the constants that all kernels here take."""
+    block_d, block_e = triton.next_power_of_2(x.shape[-1]), triton.next_power_of_2(v.shape[-1])
+    # 1 K elements: on an H200 no kernel here was faster with 2 to 8 K, at 2 to 8 warps.
+    tiles = tile_rows(x.shape[-2], 1024 // max(block_d, block_e))
+    return tiles, {
+        "SAMPLING": blur.sampling,
+        "HAS_GATE": blur.gate is not None,
+        "HAS_VISIBLE": visible is not None,
+        "HAS_PART": part is not None,
+        "RENORMALIZE": blur.renormalize,
+        "WIDTH": blur.width,
+        "SIZE": x.shape[-1],
+        "VALUE_SIZE": v.shape[-1],
+        "UNIT": unit,
+        "BLOCK_D": block_d,
+        "BLOCK_E": block_e,
+        "LONG": (x.shape[-2] + tiles + blur.width) * max(strides[2::3]) * unit >= 2**31,
+    }

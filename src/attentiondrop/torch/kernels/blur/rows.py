@@ -1,0 +1,334 @@
+# mypy: ignore-errors
+"""Blur of rows [B, H, M, D] along M, and its transpose, in one read and one write: Triton.
+
+Each program takes a tile of rows of one head; the weights are scalars that it makes itself from the seed, so nothing is
+launched before it and nothing synchronises. Narrow kernels go through runs of neighbouring rows, each of which is
+loaded once and serves the whole run from registers: loading a tile once for every offset costs three times the
+instructions, and those bound it, not the memory.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ..shared.hashing import line_word, stream_key, to_uniform
+
+#: Beyond it, the rows of a run no longer fit into registers.
+WIDEST_RUN = 7
+
+
+@triton.jit
+def gaussian(
+    seed, gate, stream, batch, head, sigma_min, sigma_span,
+    SAMPLING: tl.constexpr, HAS_GATE: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """`rate` and `norm` of the kernel of one head: `G[d] = exp(rate * d^2) * norm`."""
+    line = batch * 0
+    if SAMPLING == "sample":
+        line = batch
+    if SAMPLING == "head":
+        line = head
+    sigma = sigma_min + sigma_span * to_uniform(line_word(stream_key(seed, stream), line))
+    if HAS_GATE:
+        sigma *= tl.load(gate).to(tl.float32)
+    # The floor is that of `regularisers.gaussian_kernel`: it makes sigma = 0 the identity without 0 / 0.
+    rate = -0.5 / tl.maximum(sigma * sigma, 1.1754943508222875e-38 * 2 * WIDTH * WIDTH)
+    total = rate * 0.0 + 1.0
+    if WIDTH <= 15:
+        for d in tl.static_range(1, WIDTH // 2 + 1):
+            total += 2.0 * tl.exp(rate * (d * d))
+    else:
+        for d in range(1, WIDTH // 2 + 1):
+            total += 2.0 * tl.exp(rate * (d * d))
+    return rate, 1.0 / total
+
+
+@triton.jit
+def seen(visible, visible_stride, places, length, HAS_VISIBLE: tl.constexpr):
+    """Which places lie inside the sequence and are visible; `visible` points to the first place of its head."""
+    inside = (places >= 0) & (places < length)
+    if HAS_VISIBLE:
+        inside = tl.load(visible + places * visible_stride, mask=inside, other=0) != 0
+    return inside
+
+
+@triton.jit
+def first_row(BLOCK: tl.constexpr, LONG: tl.constexpr):
+    """Of the tile of a program. LONG: offsets within a head do not fit 32 bits."""
+    start = tl.program_id(1)
+    return start.to(tl.int64) * BLOCK if LONG else start * BLOCK
+
+
+@triton.jit
+def load_raw(x, stride, rows, inside, columns, SIZE: tl.constexpr, UNIT: tl.constexpr):
+    """Rows [rows, columns] of a head, zeros where not `inside`. `stride` counts units of UNIT elements."""
+    mask = inside[:, None] & (columns < SIZE)[None, :]
+    # Known multiples of UNIT: Triton takes only multiples of 16 from an argument, and loads others one by one.
+    return tl.load(x + (rows * stride * UNIT)[:, None] + columns[None, :], mask=mask, other=0.0)
+
+
+@triton.jit
+def load_rows(x, stride, rows, inside, columns, SIZE: tl.constexpr, UNIT: tl.constexpr):
+    """The same, as float32."""
+    return load_raw(x, stride, rows, inside, columns, SIZE, UNIT).to(tl.float32)
+
+
+@triton.jit
+def share_of(
+    places, near_edge, rate, norm, visible, visible_stride, length,
+    WIDTH: tl.constexpr, HAS_VISIBLE: tl.constexpr,
+):  # fmt: skip
+    """How much of the kernel falls on visible places, around each of `places`; 1 where one is invisible itself."""
+    share = tl.zeros_like(places.to(tl.float32)) + 1.0
+    if HAS_VISIBLE or near_edge:
+        total = tl.zeros_like(share)
+        if WIDTH <= 7:
+            for place in tl.static_range(WIDTH):
+                d = place - WIDTH // 2
+                weight = tl.exp(rate * (d * d)) * norm
+                total += tl.where(seen(visible, visible_stride, places + d, length, HAS_VISIBLE), weight, 0.0)
+        else:
+            for place in range(WIDTH):
+                d = place - WIDTH // 2
+                weight = tl.exp(rate * (d * d)) * norm
+                total += tl.where(seen(visible, visible_stride, places + d, length, HAS_VISIBLE), weight, 0.0)
+        share = tl.where(seen(visible, visible_stride, places, length, HAS_VISIBLE), total, 1.0)
+    return share
+
+
+@triton.jit
+def _term(
+    total, d, x, stride, rows, columns, near_edge, rate, norm, visible, visible_stride, rows_in, length,
+    SIZE: tl.constexpr, UNIT: tl.constexpr, WIDTH: tl.constexpr, HAS_VISIBLE: tl.constexpr,
+    RENORMALIZE: tl.constexpr, TRANSPOSED: tl.constexpr,
+):  # fmt: skip
+    """`total` plus the rows at distance `d`. The kernel is even, so the transpose differs in its factors only."""
+    places = rows + d
+    weight = tl.exp(rate * (d * d)) * norm
+    if TRANSPOSED:
+        tile = load_rows(x, stride, places, (places >= 0) & (places < rows_in), columns, SIZE, UNIT)
+        if RENORMALIZE:
+            share = share_of(places, near_edge, rate, norm, visible, visible_stride, length, WIDTH, HAS_VISIBLE)
+            return total + tile * (weight / share)[:, None]
+        return total + tile * weight
+    # Hidden rows are not read at all: whatever lies there, even NaN, counts as 0.
+    inside = seen(visible, visible_stride, places, rows_in, HAS_VISIBLE)
+    return total + load_rows(x, stride, places, inside, columns, SIZE, UNIT) * weight
+
+
+@triton.jit
+def blurred_tile(
+    x, stride, rows, columns, near_edge, rate, norm, visible, visible_stride, rows_in, length,
+    SIZE: tl.constexpr, UNIT: tl.constexpr, WIDTH: tl.constexpr, HAS_VISIBLE: tl.constexpr,
+    RENORMALIZE: tl.constexpr, TRANSPOSED: tl.constexpr,
+):  # fmt: skip
+    """The blurred rows of one head, [rows, columns] in float32.
+
+    `x` holds the first `rows_in` rows of a sequence of `length`; those after it count as 0. `near_edge` says whether
+    any of `rows` is closer than 2 radii to an end of the sequence.
+    """
+    total = tl.zeros_like(rows.to(tl.float32))[:, None] + tl.zeros_like(columns.to(tl.float32))[None, :]
+    if RENORMALIZE and not TRANSPOSED:
+        # Before the loads: after them, its branch makes ptxas spill every one of them.
+        share = share_of(rows, near_edge, rate, norm, visible, visible_stride, length, WIDTH, HAS_VISIBLE)
+    # The transpose needs a share at every offset: unrolled, a wide one would spill registers.
+    if WIDTH <= 7 or (WIDTH <= 15 and not (TRANSPOSED and RENORMALIZE)):
+        for place in tl.static_range(WIDTH):
+            total = _term(
+                total, place - WIDTH // 2, x, stride, rows, columns, near_edge, rate, norm, visible,
+                visible_stride, rows_in, length, SIZE, UNIT, WIDTH, HAS_VISIBLE, RENORMALIZE, TRANSPOSED,
+            )  # fmt: skip
+    else:
+        for place in range(WIDTH):
+            total = _term(
+                total, place - WIDTH // 2, x, stride, rows, columns, near_edge, rate, norm, visible,
+                visible_stride, rows_in, length, SIZE, UNIT, WIDTH, HAS_VISIBLE, RENORMALIZE, TRANSPOSED,
+            )  # fmt: skip
+    if TRANSPOSED:
+        if HAS_VISIBLE:
+            total = tl.where(seen(visible, visible_stride, rows, length, HAS_VISIBLE)[:, None], total, 0.0)
+    elif RENORMALIZE:
+        total = total / share[:, None]
+    return total
+
+
+@triton.jit
+def _blur_runs(
+    x, stride, out, out_stride, first, columns, near_edge, seed, gate, stream, batch, head, sigma_min, sigma_span,
+    visible, visible_stride, rows_in, rows_out, length,
+    SAMPLING: tl.constexpr, HAS_GATE: tl.constexpr, SIZE: tl.constexpr, UNIT: tl.constexpr, WIDTH: tl.constexpr,
+    HAS_VISIBLE: tl.constexpr, RENORMALIZE: tl.constexpr, TRANSPOSED: tl.constexpr, RUN: tl.constexpr,
+):  # fmt: skip
+    """Write runs of RUN rows, each starting at one of `first`."""
+    RADIUS: tl.constexpr = WIDTH // 2
+    tiles = ()
+    for place in tl.static_range(RUN + WIDTH - 1):
+        rows = first + (place - RADIUS)
+        if TRANSPOSED:
+            inside = (rows >= 0) & (rows < rows_in)
+        else:
+            # Hidden rows are not read at all: whatever lies there, even NaN, counts as 0.
+            inside = seen(visible, visible_stride, rows, rows_in, HAS_VISIBLE)
+        tiles = tiles + (load_raw(x, stride, rows, inside, columns, SIZE, UNIT),)
+    # After the loads: the seed comes from memory too, and nothing needs to wait for both.
+    rate, norm = gaussian(seed, gate, stream, batch, head, sigma_min, sigma_span, SAMPLING, HAS_GATE, WIDTH)
+    terms = ()
+    for place in tl.static_range(RUN + WIDTH - 1):
+        tile = tiles[place].to(tl.float32)
+        if TRANSPOSED and RENORMALIZE:
+            rows = first + (place - RADIUS)
+            share = share_of(rows, near_edge, rate, norm, visible, visible_stride, length, WIDTH, HAS_VISIBLE)
+            tile = tile / share[:, None]
+        terms = terms + (tile,)
+    for place in tl.static_range(RUN):
+        rows = first + place
+        total = terms[place + RADIUS] * norm
+        for d in tl.static_range(1, RADIUS + 1):
+            total += (terms[place + RADIUS - d] + terms[place + RADIUS + d]) * (tl.exp(rate * (d * d)) * norm)
+        if TRANSPOSED:
+            if HAS_VISIBLE:
+                total = tl.where(seen(visible, visible_stride, rows, length, HAS_VISIBLE)[:, None], total, 0.0)
+        elif RENORMALIZE:
+            share = share_of(rows, near_edge, rate, norm, visible, visible_stride, length, WIDTH, HAS_VISIBLE)
+            total = total / share[:, None]
+        mask = (rows < rows_out)[:, None] & (columns < SIZE)[None, :]
+        place_out = out + (rows * out_stride * UNIT)[:, None] + columns[None, :]
+        tl.store(place_out, total.to(out.dtype.element_ty), mask=mask)
+
+
+# Lengths and counts are not specialised: a new sequence length must not compile anew.
+@triton.jit(do_not_specialize=["stream", "heads", "group", "rows_in", "rows_out", "length"])
+def blur_kernel(
+    x, out, seed, gate, visible, stream, sigma_min, sigma_span, heads, group, rows_in, rows_out, length,
+    x_batch, x_head, x_row, out_batch, out_head, out_row, visible_batch, visible_head, visible_place,
+    SAMPLING: tl.constexpr, HAS_GATE: tl.constexpr, HAS_VISIBLE: tl.constexpr, RENORMALIZE: tl.constexpr,
+    TRANSPOSED: tl.constexpr, WIDTH: tl.constexpr, SIZE: tl.constexpr, UNIT: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, RUN: tl.constexpr, LONG: tl.constexpr,
+):  # fmt: skip
+    """One tile of rows of one head. Heads run along the first axis: neighbours in a packed tensor run together."""
+    index = tl.program_id(0)
+    batch = (index // heads).to(tl.int64)
+    head = (index % heads).to(tl.int64)
+    start = first_row(BLOCK_M, LONG)
+    columns = tl.arange(0, BLOCK_D)
+    near_edge = (start < WIDTH) | (start + BLOCK_M + WIDTH > length)
+    x += (batch * x_batch + (head // group) * x_head) * UNIT
+    out += (batch * out_batch + head * out_head) * UNIT
+    if HAS_VISIBLE:
+        visible += batch * visible_batch + head * visible_head
+    if RUN > 0:
+        _blur_runs(
+            x, x_row, out, out_row, start + tl.arange(0, BLOCK_M // RUN) * RUN, columns, near_edge, seed, gate, stream,
+            batch, head, sigma_min, sigma_span, visible, visible_place, rows_in, rows_out, length, SAMPLING, HAS_GATE,
+            SIZE, UNIT, WIDTH, HAS_VISIBLE, RENORMALIZE, TRANSPOSED, RUN,
+        )  # fmt: skip
+    else:
+        rows = start + tl.arange(0, BLOCK_M)
+        rate, norm = gaussian(seed, gate, stream, batch, head, sigma_min, sigma_span, SAMPLING, HAS_GATE, WIDTH)
+        total = blurred_tile(
+            x, x_row, rows, columns, near_edge, rate, norm, visible, visible_place, rows_in, length, SIZE, UNIT, WIDTH,
+            HAS_VISIBLE, RENORMALIZE, TRANSPOSED,
+        )  # fmt: skip
+        mask = (rows < rows_out)[:, None] & (columns < SIZE)[None, :]
+        places = (rows * out_row * UNIT)[:, None] + columns[None, :]
+        tl.store(out + places, total.to(out.dtype.element_ty), mask=mask)
+
+
+class Blur(NamedTuple):
+    """What makes the kernel's weights, and what its edges do: the arguments of the ops, in their order."""
+
+    seed: Tensor
+    gate: Tensor | None
+    stream: int
+    sampling: str
+    sigma_min: float
+    sigma_max: float
+    width: int
+    renormalize: bool
+
+    def scalars(self) -> tuple[int, float, float]:
+        """`stream, sigma_min, sigma_span` as the kernels take them."""
+        return self.stream, self.sigma_min, self.sigma_max - self.sigma_min
+
+
+def blur_rows(x: Tensor, out: Tensor, length: int, visible: Tensor | None, blur: Blur, transposed: bool) -> None:
+    """Write the first rows of a blurred sequence of `length` into `out` [B, H, any, D].
+
+    `x` [B, H or a divisor of it, any, D] holds the first rows of the sequence, and the rest counts as 0. Both have
+    unit stride along D. `visible` is None or a boolean [B or 1, H or 1, 1, `length`].
+    """
+    batch, heads, rows, size = out.shape
+    if out.numel() == 0:
+        return
+    unit, strides = in_units(x, out)
+    block_d = triton.next_power_of_2(size)
+    # Runs of 8 rows, 16 bytes of each in a thread, and 2 warps: 8 KB. Otherwise 4 warps and the same size, so that the
+    # shifted loads of several offsets fit into registers.
+    run = 8 if blur.width <= WIDEST_RUN else 0
+    block_m = max(run, tile_rows(rows, 8192 // x.element_size() // block_d))
+    reach = max(x.shape[-2], rows) + block_m + blur.width
+    shown, *places = visible_argument(visible)
+    with on_device(x):
+        blur_kernel[(batch * heads, triton.cdiv(rows, block_m))](
+            x,
+            out,
+            blur.seed,
+            blur.gate,
+            shown,
+            *blur.scalars(),
+            heads,
+            heads // x.shape[1],
+            x.shape[-2],
+            rows,
+            length,
+            *strides,
+            *places,
+            SAMPLING=blur.sampling,
+            HAS_GATE=blur.gate is not None,
+            HAS_VISIBLE=visible is not None,
+            RENORMALIZE=blur.renormalize,
+            TRANSPOSED=transposed,
+            WIDTH=blur.width,
+            SIZE=size,
+            UNIT=unit,
+            BLOCK_M=block_m,
+            BLOCK_D=block_d,
+            RUN=run,
+            LONG=reach * max(strides[2], strides[5], 1) * unit >= 2**31,
+            num_warps=2 if run else 4,
+        )
+
+
+def on_device(x: Tensor) -> AbstractContextManager[None]:
+    """Triton launches on the current device, which need not be that of `x`."""
+    return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
+
+
+def tile_rows(rows: int, most: int) -> int:
+    """Rows of a tile: a power of two, at most `most` (and 1024), and not far beyond what there is."""
+    return max(1, min(most, 1024, triton.next_power_of_2(rows)))
+
+
+def in_units(*tensors: Tensor | None) -> tuple[int, list[int]]:
+    """The largest unit of up to 8 elements that divides all strides but the last, and those strides in units."""
+    # Nothing is multiplied by the stride of a single entry, so whatever it is must not spoil the unit.
+    strides = [0 if x is None or x.shape[d] == 1 else x.stride(d) for x in tensors for d in range(3)]
+    unit = next(unit for unit in (8, 4, 2, 1) if all(stride % unit == 0 for stride in strides))
+    return unit, [stride // unit for stride in strides]
+
+
+def visible_argument(visible: Tensor | None) -> tuple[Tensor | None, int, int, int]:
+    """Visibility as bytes, with its strides over batch, heads and places; 0 along what is shared."""
+    if visible is None:
+        return None, 0, 0, 0
+    if visible.shape[3] * visible.stride(3) >= 2**31:
+        # A column of a large mask: the kernels count places in 32 bits.
+        visible = visible.contiguous()
+    strides = [0 if visible.shape[d] == 1 else visible.stride(d) for d in (0, 1, 3)]
+    return visible.view(torch.uint8), strides[0], strides[1], strides[2]

@@ -1,0 +1,249 @@
+# mypy: ignore-errors
+"""The gradients of keys and values: one program walks along the rows of a tile of keys, without atomics."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from ..shared.logits import (
+    SIZES,
+    accumulate,
+    along_columns,
+    along_rows,
+    load_all_words,
+    load_rates,
+    load_shares,
+    load_tile,
+    tile_rows,
+)
+from .gradient import weights_and_gradient
+
+
+@triton.jit(do_not_specialize=[*SIZES])
+def key_kernel(
+    Q,
+    K,
+    V,
+    GRAD,
+    LSE,
+    DELTA,
+    DK,
+    DV,
+    VISIBLE,
+    BIAS,
+    WORDS,
+    LIMITS,
+    FACTORS,
+    LOW,
+    HIGH,
+    CUT,
+    KEEP,
+    TIED,
+    ROWS,
+    COUNTS,
+    q_b,
+    q_h,
+    q_n,
+    k_b,
+    k_h,
+    k_m,
+    v_b,
+    v_h,
+    v_m,
+    grad_b,
+    grad_h,
+    grad_n,
+    dk_b,
+    dk_h,
+    dk_m,
+    dv_b,
+    dv_h,
+    dv_m,
+    visible_b,
+    visible_h,
+    visible_n,
+    visible_m,
+    bias_b,
+    bias_h,
+    bias_n,
+    bias_m,
+    scale,
+    plain_scale,
+    HK,
+    GROUP,
+    N,
+    M,
+    LINES,
+    D: tl.constexpr,
+    E: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_E: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    HAS_VISIBLE: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    NOISE: tl.constexpr,
+    DROP: tl.constexpr,
+    RANKED: tl.constexpr,
+    TIES: tl.constexpr,
+    DROPOUT_A: tl.constexpr,
+    DROPOUT_B: tl.constexpr,
+    LISTED: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    """Program: the gradients of one tile of keys and values of one key head, over the query heads that share it.
+
+    LISTED: what the listed rows (see the forward) contribute is added to the gradients that are there.
+    """
+    tiles = tl.cdiv(M, BN)
+    key_head = (tl.program_id(0) // tiles).to(tl.int64)
+    if LISTED:
+        listed = 0
+        for member in range(GROUP):
+            listed = tl.maximum(listed, tl.load(COUNTS + key_head * GROUP + member))
+        if listed == 0:
+            return
+    elif RANKED:
+        tied = 0
+        for member in range(GROUP):
+            tied = tl.maximum(tied, tl.load(TIED + key_head * GROUP + member))
+        if (tied > 0) != TIES:
+            return
+    tile = tl.program_id(0) % tiles
+    b = key_head // HK
+    hk = key_head % HK
+    columns = tile * BN + tl.arange(0, BN)
+    d = tl.arange(0, BLOCK_D)
+    e = tl.arange(0, BLOCK_E)
+    inside = columns < M
+    k = load_tile(K + b * k_b + hk * k_h, columns[:, None], k_m, d[None, :], M, D, BLOCK_D, True)
+    v = load_tile(V + b * v_b + hk * v_h, columns[:, None], v_m, e[None, :], M, E, BLOCK_E, True)
+    dk = tl.zeros([BN, BLOCK_D], tl.float32)
+    dv = tl.zeros([BN, BLOCK_E], tl.float32)
+    rates = load_rates(LIMITS, FACTORS)
+    begin = 0
+    edge = 0
+    if CAUSAL and not LISTED:
+        # Rows before the tile's first key see none of it; from `edge` on they see all of it.
+        begin = tile * BN // BM * BM
+        edge = tl.minimum(tl.cdiv(tile * BN + BN - 1, BM) * BM, tl.cdiv(N, BM) * BM)
+    for member in range(GROUP):
+        h = hk * GROUP + member
+        head = b * (HK * GROUP) + h
+        q_base = Q + b * q_b + h * q_h
+        grad_base = GRAD + b * grad_b + h * grad_h
+        visible_base = VISIBLE + b * visible_b + h * visible_h
+        bias_base = BIAS + b * bias_b + h * bias_h
+        end = N
+        if LISTED:
+            end = tl.load(COUNTS + head)
+        if CAUSAL and not LISTED:
+            dk, dv = _along_rows(
+                begin, edge, dk, dv, k, v, q_base, grad_base, q_n, grad_n, columns, head, d, e, LSE, DELTA, LOW, HIGH,
+                CUT, KEEP, ROWS, COUNTS, visible_base, visible_n, visible_m, bias_base, bias_n, bias_m, WORDS, rates,
+                scale, N, M, LINES, D, E, BLOCK_D, BLOCK_E, BM, True, HAS_VISIBLE, HAS_BIAS, NOISE, DROP, RANKED, TIES,
+                DROPOUT_A, DROPOUT_B, LISTED, 1,
+            )  # fmt: skip
+        dk, dv = _along_rows(
+            edge, end, dk, dv, k, v, q_base, grad_base, q_n, grad_n, columns, head, d, e, LSE, DELTA, LOW, HIGH, CUT,
+            KEEP, ROWS, COUNTS, visible_base, visible_n, visible_m, bias_base, bias_n, bias_m, WORDS, rates, scale, N,
+            M, LINES, D, E, BLOCK_D, BLOCK_E, BM, CAUSAL and LISTED, HAS_VISIBLE, HAS_BIAS, NOISE, DROP, RANKED, TIES,
+            DROPOUT_A, DROPOUT_B, LISTED, STAGES,
+        )  # fmt: skip
+    dk_place = DK + b * dk_b + hk * dk_h + columns[:, None].to(tl.int64) * dk_m + d[None, :]
+    dv_place = DV + b * dv_b + hk * dv_h + columns[:, None].to(tl.int64) * dv_m + e[None, :]
+    dk_mask = inside[:, None] & (d[None, :] < D)
+    dv_mask = inside[:, None] & (e[None, :] < E)
+    dk = dk * plain_scale
+    if LISTED:
+        dk += tl.load(dk_place, mask=dk_mask, other=0.0).to(tl.float32)
+        dv += tl.load(dv_place, mask=dv_mask, other=0.0).to(tl.float32)
+    tl.store(dk_place, dk.to(DK.dtype.element_ty), mask=dk_mask)
+    tl.store(dv_place, dv.to(DV.dtype.element_ty), mask=dv_mask)
+
+
+@triton.jit
+def _along_rows(
+    begin,
+    end,
+    dk,
+    dv,
+    k,
+    v,
+    Q,
+    GRAD,
+    q_n,
+    grad_n,
+    columns,
+    head,
+    d,
+    e,
+    LSE,
+    DELTA,
+    LOW,
+    HIGH,
+    CUT,
+    KEEP,
+    ROWS,
+    COUNTS,
+    VISIBLE,
+    visible_n,
+    visible_m,
+    BIAS,
+    bias_n,
+    bias_m,
+    WORDS,
+    rates,
+    scale,
+    N,
+    M,
+    LINES,
+    D: tl.constexpr,
+    E: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_E: tl.constexpr,
+    BM: tl.constexpr,
+    DIAGONAL: tl.constexpr,
+    HAS_VISIBLE: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    NOISE: tl.constexpr,
+    DROP: tl.constexpr,
+    RANKED: tl.constexpr,
+    TIES: tl.constexpr,
+    DROPOUT_A: tl.constexpr,
+    DROPOUT_B: tl.constexpr,
+    LISTED: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    """Add what the rows from `begin` to `end` contribute.
+
+    Tiles are [rows, keys] here, too: whatever belongs to a row is then one value in a thread, not a vector.
+    Rows past the end have no gradient and a log-sum-exp of 0, so they add nothing; keys past the end are not stored.
+    """
+    key_words = load_all_words(WORDS + LINES, columns, columns < M, LINES + M, NOISE, DROP, DROPOUT_A, DROPOUT_B)
+    for start in tl.range(begin, end, BM, num_stages=STAGES):
+        rows = tile_rows(start, ROWS + head * N, COUNTS + head, N, BM, LISTED)
+        known = rows < N
+        lines = head * N + rows
+        q = load_tile(Q, rows[:, None], q_n, d[None, :], N, D, BLOCK_D, True)
+        grad = load_tile(GRAD, rows[:, None], grad_n, e[None, :], N, E, BLOCK_E, True)
+        lse = tl.load(LSE + lines, mask=known, other=0.0)
+        share = load_shares(LSE + LINES, lines, known, Q.dtype.element_ty == tl.float32)
+        delta = tl.load(DELTA + lines, mask=known, other=0.0)
+        low = tl.load(LOW + lines, mask=known, other=0.0) if RANKED else lse
+        high = tl.load(HIGH + lines, mask=known, other=0.0) if TIES else lse
+        cut = tl.load(CUT + lines, mask=known, other=0) if TIES else rows
+        keep = tl.load(KEEP + lines, mask=known, other=-1) if DROP == "hide" else rows
+        row_words = load_all_words(WORDS, lines, known, LINES + M, NOISE, DROP, DROPOUT_A, DROPOUT_B)
+        p, factor, ds = weights_and_gradient(
+            tl.dot(q, tl.trans(k), input_precision="ieee"), tl.dot(grad, tl.trans(v), input_precision="ieee"),
+            rows[:, None], columns[None, :], along_rows(row_words), along_columns(key_words), lse[:, None], share,
+            delta[:, None], low[:, None], high[:, None], cut[:, None], keep[:, None], VISIBLE, visible_n, visible_m,
+            BIAS, bias_n, bias_m, rates, scale, N, M, DIAGONAL, False, HAS_VISIBLE, HAS_BIAS, NOISE, DROP,
+            RANKED, TIES, DROPOUT_A, DROPOUT_B, Q.dtype.element_ty == tl.float32,
+        )  # fmt: skip
+        dv = accumulate(tl.trans((p * factor).to(grad.dtype)), grad, dv)
+        dk = accumulate(tl.trans(ds.to(q.dtype)), q, dk)
+    return dk, dv

@@ -1,0 +1,252 @@
+# mypy: ignore-errors
+"""The gradient of the queries: one program walks along the keys of a tile of rows, and finds delta = dO.O first."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from ..shared.logits import (
+    SIZES,
+    accumulate,
+    along_columns,
+    along_rows,
+    causal_range,
+    is_others,
+    load_all_words,
+    load_rates,
+    load_shares,
+    load_tile,
+    tile_rows,
+)
+from .gradient import weights_and_gradient
+
+
+@triton.jit(do_not_specialize=[*SIZES])
+def query_kernel(
+    Q,
+    K,
+    V,
+    OUT,
+    GRAD,
+    LSE,
+    DELTA,
+    DQ,
+    VISIBLE,
+    BIAS,
+    WORDS,
+    LIMITS,
+    FACTORS,
+    LOW,
+    HIGH,
+    CUT,
+    KEEP,
+    TIED,
+    ROWS,
+    COUNTS,
+    q_b,
+    q_h,
+    q_n,
+    k_b,
+    k_h,
+    k_m,
+    v_b,
+    v_h,
+    v_m,
+    out_b,
+    out_h,
+    out_n,
+    grad_b,
+    grad_h,
+    grad_n,
+    dq_b,
+    dq_h,
+    dq_n,
+    visible_b,
+    visible_h,
+    visible_n,
+    visible_m,
+    bias_b,
+    bias_h,
+    bias_n,
+    bias_m,
+    scale,
+    plain_scale,
+    H,
+    GROUP,
+    N,
+    M,
+    LINES,
+    D: tl.constexpr,
+    E: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_E: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    HAS_VISIBLE: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    NOISE: tl.constexpr,
+    DROP: tl.constexpr,
+    RANKED: tl.constexpr,
+    TIES: tl.constexpr,
+    DROPOUT_A: tl.constexpr,
+    DROPOUT_B: tl.constexpr,
+    LISTED: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    """Program: the gradient of one tile of queries of one head, and their delta. LISTED: see the forward."""
+    tiles = tl.cdiv(N, BM)
+    head = (tl.program_id(0) // tiles).to(tl.int64)
+    tile = tl.program_id(0) % tiles
+    if CAUSAL and not LISTED:
+        tile = tiles - 1 - tile
+    if is_others(TIED + head, COUNTS + head, tile * BM, RANKED, TIES, LISTED):
+        return
+    b = head // H
+    h = head % H
+    rows = tile_rows(tile * BM, ROWS + head * N, COUNTS + head, N, BM, LISTED)
+    d = tl.arange(0, BLOCK_D)
+    e = tl.arange(0, BLOCK_E)
+    inside = rows < N
+    lines = head * N + rows
+    q = load_tile(Q + b * q_b + h * q_h, rows[:, None], q_n, d[None, :], N, D, BLOCK_D, True)
+    grad = load_tile(GRAD + b * grad_b + h * grad_h, rows[:, None], grad_n, e[None, :], N, E, BLOCK_E, True)
+    out = load_tile(OUT + b * out_b + h * out_h, rows[:, None], out_n, e[None, :], N, E, BLOCK_E, True)
+    delta = tl.sum(out.to(tl.float32) * grad.to(tl.float32), 1)
+    lse = tl.load(LSE + lines, mask=inside, other=0.0)
+    share = load_shares(LSE + LINES, lines, inside, Q.dtype.element_ty == tl.float32)
+    K += b * k_b + (h // GROUP) * k_h
+    V += b * v_b + (h // GROUP) * v_h
+    VISIBLE += b * visible_b + h * visible_h
+    BIAS += b * bias_b + h * bias_h
+    low = tl.load(LOW + lines, mask=inside, other=0.0) if RANKED else lse
+    high = tl.load(HIGH + lines, mask=inside, other=0.0) if TIES else lse
+    cut = tl.load(CUT + lines, mask=inside, other=0) if TIES else rows
+    keep = tl.load(KEEP + lines, mask=inside, other=-1) if DROP == "hide" else rows
+    end = M
+    full = M // BN * BN
+    if CAUSAL:
+        end, full = causal_range(tile * BM, rows, N, M, BM, BN, LISTED)
+    rates = load_rates(LIMITS, FACTORS)
+    if end <= BN:
+        # The output was rounded. Where a row sees few keys, little but that rounding may be left of `dO.v - delta`; all
+        # of them are in one tile then, and the sum over its weights is exact.
+        delta = _exact_delta(
+            q, grad, K, V, k_m, v_m, rows, lines, d, e, lse, share, low, high, cut, keep, VISIBLE, visible_n,
+            visible_m, BIAS, bias_n, bias_m, WORDS, rates, scale, N, M, LINES, D, E, BLOCK_D, BLOCK_E, BN, CAUSAL,
+            HAS_VISIBLE, HAS_BIAS, NOISE, DROP, RANKED, TIES, DROPOUT_A, DROPOUT_B,
+        )  # fmt: skip
+    tl.store(DELTA + lines, delta, mask=inside)
+    dq = tl.zeros([BM, BLOCK_D], tl.float32)
+    dq = _along_keys(
+        0, full, dq, q, grad, K, V, k_m, v_m, rows, lines, d, e, lse, share, delta, low, high, cut, keep, VISIBLE,
+        visible_n, visible_m, BIAS, bias_n, bias_m, WORDS, rates, scale, N, M, LINES, D, E, BLOCK_D, BLOCK_E, BN,
+        False, False, HAS_VISIBLE, HAS_BIAS, NOISE, DROP, RANKED, TIES, DROPOUT_A, DROPOUT_B, STAGES,
+    )  # fmt: skip
+    dq = _along_keys(
+        full, end, dq, q, grad, K, V, k_m, v_m, rows, lines, d, e, lse, share, delta, low, high, cut, keep, VISIBLE,
+        visible_n, visible_m, BIAS, bias_n, bias_m, WORDS, rates, scale, N, M, LINES, D, E, BLOCK_D, BLOCK_E,
+        BN, CAUSAL, True, HAS_VISIBLE, HAS_BIAS, NOISE, DROP, RANKED, TIES, DROPOUT_A, DROPOUT_B, 1,
+    )  # fmt: skip
+    place = DQ + b * dq_b + h * dq_h + rows[:, None].to(tl.int64) * dq_n + d[None, :]
+    tl.store(place, (dq * plain_scale).to(DQ.dtype.element_ty), mask=inside[:, None] & (d[None, :] < D))
+
+
+@triton.jit
+def _exact_delta(
+    q, grad, K, V, k_m, v_m, rows, lines, d, e, lse, share, low, high, cut, keep, VISIBLE, visible_n, visible_m,
+    BIAS, bias_n, bias_m, WORDS, rates, scale, N, M, LINES, D: tl.constexpr, E: tl.constexpr,
+    BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr, BN: tl.constexpr, CAUSAL: tl.constexpr,
+    HAS_VISIBLE: tl.constexpr, HAS_BIAS: tl.constexpr, NOISE: tl.constexpr, DROP: tl.constexpr, RANKED: tl.constexpr,
+    TIES: tl.constexpr, DROPOUT_A: tl.constexpr, DROPOUT_B: tl.constexpr,
+):  # fmt: skip
+    """`dO.O` as the sum of `weight * dO.v` over the first BN keys, and what that lacks of a sum of 0 of all gradients.
+
+    The second sum takes back the rounding of the first and of the weights. Where one weight is nearly all, its
+    `dO.v - delta` is hardly larger than that.
+    """
+    columns = tl.arange(0, BN)
+    row_words = load_all_words(WORDS, lines, rows < N, LINES + M, NOISE, DROP, DROPOUT_A, DROPOUT_B)
+    key_words = load_all_words(WORDS + LINES, columns, columns < M, LINES + M, NOISE, DROP, DROPOUT_A, DROPOUT_B)
+    k = load_tile(K, columns[None, :], k_m, d[:, None], M, D, BLOCK_D, True)
+    v = load_tile(V, columns[None, :], v_m, e[:, None], M, E, BLOCK_E, True)
+    met = tl.dot(grad, v, input_precision="ieee")
+    p, factor, _ = weights_and_gradient(
+        tl.dot(q, k, input_precision="ieee"), met, rows[:, None], columns[None, :], along_rows(row_words),
+        along_columns(key_words), lse[:, None], share, 0.0, low[:, None], high[:, None], cut[:, None], keep[:, None],
+        VISIBLE, visible_n, visible_m, BIAS, bias_n, bias_m, rates, scale, N, M, CAUSAL, True, HAS_VISIBLE, HAS_BIAS,
+        NOISE, DROP, RANKED, TIES, DROPOUT_A, DROPOUT_B, K.dtype.element_ty == tl.float32,
+    )  # fmt: skip
+    met = met * factor
+    delta = tl.sum(p * met, 1)
+    return delta + tl.sum(p * (met - delta[:, None]), 1)
+
+
+@triton.jit
+def _along_keys(
+    begin,
+    end,
+    dq,
+    q,
+    grad,
+    K,
+    V,
+    k_m,
+    v_m,
+    rows,
+    lines,
+    d,
+    e,
+    lse,
+    share,
+    delta,
+    low,
+    high,
+    cut,
+    keep,
+    VISIBLE,
+    visible_n,
+    visible_m,
+    BIAS,
+    bias_n,
+    bias_m,
+    WORDS,
+    rates,
+    scale,
+    N,
+    M,
+    LINES,
+    D: tl.constexpr,
+    E: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_E: tl.constexpr,
+    BN: tl.constexpr,
+    DIAGONAL: tl.constexpr,
+    EDGE: tl.constexpr,
+    HAS_VISIBLE: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    NOISE: tl.constexpr,
+    DROP: tl.constexpr,
+    RANKED: tl.constexpr,
+    TIES: tl.constexpr,
+    DROPOUT_A: tl.constexpr,
+    DROPOUT_B: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    """Add what the keys from `begin` to `end` contribute."""
+    row_words = load_all_words(WORDS, lines, rows < N, LINES + M, NOISE, DROP, DROPOUT_A, DROPOUT_B)
+    for start in tl.range(begin, end, BN, num_stages=STAGES):
+        columns = start + tl.arange(0, BN)
+        key_words = load_all_words(WORDS + LINES, columns, columns < M, LINES + M, NOISE, DROP, DROPOUT_A, DROPOUT_B)
+        k = load_tile(K, columns[None, :], k_m, d[:, None], M, D, BLOCK_D, EDGE)
+        v = load_tile(V, columns[None, :], v_m, e[:, None], M, E, BLOCK_E, EDGE)
+        _, _, ds = weights_and_gradient(
+            tl.dot(q, k, input_precision="ieee"), tl.dot(grad, v, input_precision="ieee"), rows[:, None],
+            columns[None, :], along_rows(row_words), along_columns(key_words), lse[:, None], share, delta[:, None],
+            low[:, None], high[:, None], cut[:, None], keep[:, None], VISIBLE, visible_n, visible_m, BIAS, bias_n,
+            bias_m, rates, scale, N, M, DIAGONAL, EDGE, HAS_VISIBLE, HAS_BIAS, NOISE, DROP, RANKED, TIES, DROPOUT_A,
+            DROPOUT_B, K.dtype.element_ty == tl.float32,
+        )  # fmt: skip
+        dq = accumulate(ds.to(k.dtype), tl.trans(k), dq)
+    return dq

@@ -1,0 +1,271 @@
+# mypy: ignore-errors
+"""The forward: flash attention whose logits and weights are perturbed tile by tile."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from ..shared.logits import (
+    SIZES,
+    accumulate,
+    along_columns,
+    along_rows,
+    causal_range,
+    is_dropped,
+    is_others,
+    load_all_words,
+    load_rates,
+    load_tile,
+    load_words,
+    tile_rows,
+    visible_logits,
+    weight_factor,
+)
+from ..shared.powers import power_of_two
+
+
+@triton.jit(do_not_specialize=[*SIZES])
+def forward_kernel(
+    Q,
+    K,
+    V,
+    OUT,
+    LSE,
+    VISIBLE,
+    BIAS,
+    WORDS,
+    LIMITS,
+    FACTORS,
+    LOW,
+    HIGH,
+    CUT,
+    KEEP,
+    TIED,
+    ROWS,
+    COUNTS,
+    q_b,
+    q_h,
+    q_n,
+    k_b,
+    k_h,
+    k_m,
+    v_b,
+    v_h,
+    v_m,
+    out_b,
+    out_h,
+    out_n,
+    visible_b,
+    visible_h,
+    visible_n,
+    visible_m,
+    bias_b,
+    bias_h,
+    bias_n,
+    bias_m,
+    scale,
+    H,
+    GROUP,
+    N,
+    M,
+    LINES,
+    D: tl.constexpr,
+    E: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_E: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    HAS_VISIBLE: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    NOISE: tl.constexpr,
+    DROP: tl.constexpr,
+    RANKED: tl.constexpr,
+    TIES: tl.constexpr,
+    DROPOUT_A: tl.constexpr,
+    DROPOUT_B: tl.constexpr,
+    LISTED: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    """Program: one tile of rows of one head. DROP is "", "zero" (a dropped logit is 0) or "hide" (it is gone).
+
+    LISTED: only the first `COUNTS[head]` rows that `ROWS[head]` names.
+    """
+    tiles = tl.cdiv(N, BM)
+    head = (tl.program_id(0) // tiles).to(tl.int64)
+    tile = tl.program_id(0) % tiles
+    if CAUSAL and not LISTED:
+        # The last rows have the most to do, so they start first.
+        tile = tiles - 1 - tile
+    if is_others(TIED + head, COUNTS + head, tile * BM, RANKED, TIES, LISTED):
+        return
+    b = head // H
+    h = head % H
+    rows = tile_rows(tile * BM, ROWS + head * N, COUNTS + head, N, BM, LISTED)
+    d = tl.arange(0, BLOCK_D)
+    e = tl.arange(0, BLOCK_E)
+    inside = rows < N
+    lines = head * N + rows
+    q = load_tile(Q + b * q_b + h * q_h, rows[:, None], q_n, d[None, :], N, D, BLOCK_D, True)
+    K += b * k_b + (h // GROUP) * k_h
+    V += b * v_b + (h // GROUP) * v_h
+    VISIBLE += b * visible_b + h * visible_h
+    BIAS += b * bias_b + h * bias_h
+    low = tl.zeros([BM], tl.float32)
+    high = low
+    cut = tl.zeros([BM], tl.int32)
+    if RANKED:
+        low = tl.load(LOW + lines, mask=inside, other=0.0)
+    if TIES:
+        high = tl.load(HIGH + lines, mask=inside, other=0.0)
+        cut = tl.load(CUT + lines, mask=inside, other=0)
+
+    acc = tl.zeros([BM, BLOCK_E], tl.float32)
+    total = tl.zeros([BM], tl.float32)
+    largest = tl.full([BM], float("-inf"), tl.float32)
+    end = M
+    full = M // BN * BN
+    if CAUSAL:
+        end, full = causal_range(tile * BM, rows, N, M, BM, BN, LISTED)
+    rates = load_rates(LIMITS, FACTORS)
+    acc, total, largest = _sweep(
+        0, full, acc, total, largest, q, K, V, k_m, v_m, rows, lines, inside, d, e, VISIBLE, visible_n, visible_m,
+        BIAS, bias_n, bias_m, WORDS, rates, low, high, cut, scale, N, M, LINES, D, E, BLOCK_D, BLOCK_E,
+        BM, BN, False, False, HAS_VISIBLE, HAS_BIAS, NOISE, DROP, RANKED, TIES, DROPOUT_A, DROPOUT_B, STAGES,
+    )  # fmt: skip
+    acc, total, largest = _sweep(
+        full, end, acc, total, largest, q, K, V, k_m, v_m, rows, lines, inside, d, e, VISIBLE, visible_n, visible_m,
+        BIAS, bias_n, bias_m, WORDS, rates, low, high, cut, scale, N, M, LINES, D, E, BLOCK_D, BLOCK_E,
+        BM, BN, CAUSAL, True, HAS_VISIBLE, HAS_BIAS, NOISE, DROP, RANKED, TIES, DROPOUT_A, DROPOUT_B, 1,
+    )  # fmt: skip
+
+    if DROP == "hide":
+        # A row that lost every visible key keeps its largest one.
+        empty = total == 0.0
+        keep = tl.full([BM], -1, tl.int32)
+        if tl.max((empty & inside).to(tl.int32)) > 0:
+            best = tl.full([BM], float("-inf"), tl.float32)
+            at = tl.zeros([BM], tl.int32)
+            noise_lines = load_words(WORDS, lines, inside) if NOISE else tl.zeros([BM], tl.uint32)
+            for start in range(0, end, BN):
+                columns = start + tl.arange(0, BN)
+                known = columns < M
+                k = load_tile(K, columns[None, :], k_m, d[:, None], M, D, BLOCK_D, True)
+                noise_columns = load_words(WORDS + LINES, columns, known) if NOISE else tl.zeros([BN], tl.uint32)
+                s = visible_logits(
+                    tl.dot(q, k, input_precision="ieee"), rows[:, None], columns[None, :], noise_lines[:, None],
+                    noise_columns[None, :], VISIBLE, visible_n, visible_m, BIAS, bias_n, bias_m, scale,
+                    rates[0], N, M, HAS_VISIBLE, HAS_BIAS, NOISE, CAUSAL, True,
+                )  # fmt: skip
+                here = tl.max(s, 1)
+                first = tl.min(tl.where(s == here[:, None], columns[None, :], 2147483647), 1)
+                at = tl.where(here > best, first, at)
+                best = tl.maximum(best, here)
+            saved = empty & (best > float("-inf"))
+            keep = tl.where(saved, at, -1)
+            value = tl.load(
+                V + at[:, None].to(tl.int64) * v_m + e[None, :], mask=saved[:, None] & (e[None, :] < E), other=0.0
+            ).to(tl.float32)
+            if DROPOUT_A or DROPOUT_B:
+                row_words = load_all_words(WORDS, lines, inside, LINES + M, False, "", DROPOUT_A, DROPOUT_B)
+                kept_words = load_all_words(WORDS + LINES, at, saved, LINES + M, False, "", DROPOUT_A, DROPOUT_B)
+                factor = weight_factor(row_words, kept_words, rates, DROPOUT_A, DROPOUT_B)
+                value = value * factor[:, None]
+            acc = tl.where(saved[:, None], value, acc)
+            total = tl.where(saved, 1.0, total)
+            largest = tl.where(saved, best, largest)
+        tl.store(KEEP + lines, keep, mask=inside)
+
+    # A row that sees nothing: zeros, and a finite log-sum-exp.
+    blind = total == 0.0
+    total = tl.where(blind, 1.0, total)
+    if Q.dtype.element_ty == tl.float32:  # see `fused_call.empty_lse`
+        tl.store(LSE + LINES + lines, tl.div_rn(1.0, total), mask=inside)
+    else:
+        largest += tl.log2(total)
+    tl.store(LSE + lines, tl.where(blind, 0.0, largest), mask=inside)
+    out_place = OUT + b * out_b + h * out_h + rows[:, None].to(tl.int64) * out_n + e[None, :]
+    out = acc / total[:, None]
+    tl.store(out_place, out.to(OUT.dtype.element_ty), mask=inside[:, None] & (e[None, :] < E))
+
+
+@triton.jit
+def _sweep(
+    begin,
+    end,
+    acc,
+    total,
+    largest,
+    q,
+    K,
+    V,
+    k_m,
+    v_m,
+    rows,
+    lines,
+    inside,
+    d,
+    e,
+    VISIBLE,
+    visible_n,
+    visible_m,
+    BIAS,
+    bias_n,
+    bias_m,
+    WORDS,
+    rates,
+    low,
+    high,
+    cut,
+    scale,
+    N,
+    M,
+    LINES,
+    D: tl.constexpr,
+    E: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_E: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    DIAGONAL: tl.constexpr,
+    EDGE: tl.constexpr,
+    HAS_VISIBLE: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    NOISE: tl.constexpr,
+    DROP: tl.constexpr,
+    RANKED: tl.constexpr,
+    TIES: tl.constexpr,
+    DROPOUT_A: tl.constexpr,
+    DROPOUT_B: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    """Online softmax over the keys from `begin` to `end`."""
+    span = LINES + M
+    row_words = load_all_words(WORDS, lines, inside, span, NOISE, DROP, DROPOUT_A, DROPOUT_B)
+    for start in tl.range(begin, end, BN, num_stages=STAGES):
+        columns = start + tl.arange(0, BN)
+        k = load_tile(K, columns[None, :], k_m, d[:, None], M, D, BLOCK_D, EDGE)
+        key_words = load_all_words(WORDS + LINES, columns, columns < M, span, NOISE, DROP, DROPOUT_A, DROPOUT_B)
+        s = visible_logits(
+            tl.dot(q, k, input_precision="ieee"), rows[:, None], columns[None, :], row_words[0][:, None],
+            key_words[0][None, :], VISIBLE, visible_n, visible_m, BIAS, bias_n, bias_m, scale, rates[0], N, M,
+            HAS_VISIBLE, HAS_BIAS, NOISE, DIAGONAL, EDGE,
+        )  # fmt: skip
+        if DROP != "":
+            dropped = is_dropped(
+                s, columns[None, :], row_words[1][:, None], key_words[1][None, :], rates[1], low[:, None],
+                high[:, None], cut[:, None], RANKED, TIES,
+            )  # fmt: skip
+            s = tl.where(dropped, 0.0 if DROP == "zero" else float("-inf"), s)
+        higher = tl.maximum(largest, tl.max(s, 1))
+        # -inf - -inf is not a number: a row that has seen nothing yet compares with 0.
+        base = tl.where(higher == float("-inf"), 0.0, higher)
+        p = power_of_two(s - base[:, None], K.dtype.element_ty == tl.float32)
+        shrink = power_of_two(largest - base, K.dtype.element_ty == tl.float32)
+        total = total * shrink + tl.sum(p, 1)
+        p = p * weight_factor(along_rows(row_words), along_columns(key_words), rates, DROPOUT_A, DROPOUT_B)
+        v = load_tile(V, columns[:, None], v_m, e[None, :], M, E, BLOCK_E, EDGE)
+        acc = accumulate(p.to(v.dtype), v, acc * shrink[:, None])
+        largest = higher
+    return acc, total, largest

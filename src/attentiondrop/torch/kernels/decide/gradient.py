@@ -1,0 +1,66 @@
+# mypy: ignore-errors
+"""The gradient of a tile: that of every kept logit is `P * (dO.v - delta)`, a logit filled with 0 has none."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from ..shared.logits import is_dropped, visible_logits, weight_factor
+from ..shared.powers import power_of_two
+
+
+@triton.jit
+def weights_and_gradient(
+    products,
+    value_products,
+    rows,
+    columns,
+    line_words,
+    column_words,
+    lse,
+    share,
+    delta,
+    low,
+    high,
+    cut,
+    keep,
+    VISIBLE,
+    visible_n,
+    visible_m,
+    BIAS,
+    bias_n,
+    bias_m,
+    rates,
+    scale,
+    N,
+    M,
+    DIAGONAL: tl.constexpr,
+    EDGE: tl.constexpr,
+    HAS_VISIBLE: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    NOISE: tl.constexpr,
+    DROP: tl.constexpr,
+    RANKED: tl.constexpr,
+    TIES: tl.constexpr,
+    DROPOUT_A: tl.constexpr,
+    DROPOUT_B: tl.constexpr,
+    WIDE: tl.constexpr,
+):
+    """Of one tile: the softmax, what dropout multiplies it by, and the gradient of the logits."""
+    s = visible_logits(
+        products, rows, columns, line_words[0], column_words[0], VISIBLE, visible_n, visible_m, BIAS, bias_n, bias_m,
+        scale, rates[0], N, M, HAS_VISIBLE, HAS_BIAS, NOISE, DIAGONAL, EDGE,
+    )  # fmt: skip
+    if DROP != "":
+        dropped = is_dropped(s, columns, line_words[1], column_words[1], rates[1], low, high, cut, RANKED, TIES)
+        if DROP == "zero":
+            s = tl.where(dropped, 0.0, s)
+        else:
+            s = tl.where(dropped & (columns != keep), float("-inf"), s)
+    p = power_of_two(s - lse, WIDE) * share
+    factor = weight_factor(line_words, column_words, rates, DROPOUT_A, DROPOUT_B)
+    ds = p * (value_products * factor - delta)
+    if DROP == "zero":
+        ds = tl.where(dropped, 0.0, ds)
+    return p, factor, ds

@@ -1,0 +1,362 @@
+# mypy: ignore-errors
+"""Launch the attention kernels: what they share, which tile sizes they get, what they leave for the backward."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+import triton
+from torch import Tensor
+
+from ...call.decisions import Call, empty_lse, empty_notes, is_ranked, output_like
+from ...call.inputs import unit_stride
+from ..amend.pick import pick_kernel
+from ..amend.recount import recount_kernel
+from ..blur.rows import on_device
+from ..shared.tiles import Tiles, backward_tiles, forward_tiles, select_tiles
+from ..shared.words import words_kernel
+from .backward_keys import key_kernel
+from .backward_queries import query_kernel
+from .forward import forward_kernel
+from .select import select_kernel
+
+LOG2E = math.log2(math.e)
+#: Said to the compiler in full, so that no environment variable changes results.
+OPTIONS = {"enable_fp_fusion": True}
+#: Enough to keep a large device busy.
+PROGRAMS = 2048
+#: From here on the k-th largest is found bit by bit.
+BISECT_FROM = 65
+
+
+class Notes(NamedTuple):
+    """What the forward leaves for the backward beside the log-sum-exp, each [B, H, N] or empty where it is not needed.
+
+    low, high, cut: see `logits.is_dropped`; keep: the key that an emptied row keeps, or -1;
+    tied [B, H]: whether a head has a row with ties across its k-th place.
+    """
+
+    low: Tensor
+    high: Tensor
+    cut: Tensor
+    keep: Tensor
+    tied: Tensor
+
+
+class Listed(NamedTuple):
+    """Some rows of each head: `rows` [B, H, N], of which the first `counts` [B, H] count."""
+
+    rows: Tensor
+    counts: Tensor
+
+
+def empty_lists(q: Tensor, number: int) -> list[Listed]:
+    """To be filled by kernels."""
+    counts = q.new_zeros(number, *q.shape[:2], dtype=torch.int32)
+    return [Listed(q.new_empty(q.shape[:-1], dtype=torch.int32), count) for count in counts]
+
+
+class Tables(NamedTuple):
+    """For each slot: the odd words of all rows and keys, what they are compared with, what survivors are scaled by."""
+
+    words: Tensor
+    limits: Tensor
+    factors: Tensor
+
+
+def make_tables(q: Tensor, columns: int, call: Call) -> Tables:
+    """Fill the tables."""
+    lines = q.shape[0] * q.shape[1] * q.shape[2]
+    words = torch.empty(4, lines + columns, dtype=torch.int32, device=q.device)
+    limits = torch.empty(4, dtype=torch.int32, device=q.device)
+    factors = torch.empty(4, dtype=torch.float32, device=q.device)
+    words_kernel[(triton.cdiv(lines + columns, 1024), 4)](
+        call.seed,
+        call.seed if call.gates is None else call.gates,
+        words,
+        limits,
+        factors,
+        *call.streams,
+        *(float(rate) for rate in call.rates),
+        lines,
+        columns,
+        HAS_GATES=call.gates is not None,
+        BLOCK=1024,
+    )
+    return Tables(words, limits, factors)
+
+
+def forward(q: Tensor, k: Tensor, v: Tensor, call: Call) -> tuple[Tensor, Tensor, Notes]:
+    """Output [B, H, N, E], its log-sum-exp (see `empty_lse`), and the notes."""
+    q, k, v = (unit_stride(x) for x in (q, k, v))
+    output = output_like(q, v)
+    lse = empty_lse(q)
+    notes = Notes(*empty_notes(q, k, call.drop, call.top))
+    if output.numel() == 0:
+        return output, lse, notes
+    if k.shape[2] == 0:
+        return output.zero_(), lse.zero_(), notes
+    with on_device(q):
+        tables = make_tables(q, k.shape[2], call)
+        common = common_arguments(q, k, call)
+        if is_ranked(call.drop, call.top, k.shape[2]):
+            run_select(q, k, call, tables, notes, common, select_tiles(q, k, call.top))
+        run_forward(q, k, v, output, lse, call, tables, notes, common, forward_tiles(q, k, v))
+    return output, lse, notes
+
+
+def backward(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, output: Tensor, lse: Tensor, notes: Notes, call: Call
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of q, k and v, in their dtypes and memory orders."""
+    d_q, d_k, d_v = (torch.empty_like(x) for x in (q, k, v))
+    grad, q, k, v, output = (unit_stride(x) for x in (grad, q, k, v, output))
+    if output.numel() == 0 or k.shape[2] == 0:
+        return d_q.zero_(), d_k.zero_(), d_v.zero_()
+    delta = q.new_empty(q.shape[:-1], dtype=torch.float32)
+    with on_device(q):
+        # The words again: cheaper to make than to keep.
+        tables = make_tables(q, k.shape[2], call)
+        common = common_arguments(q, k, call)
+        for_queries, for_keys = backward_tiles(q, k, v)
+        run_query(grad, q, k, v, output, lse, delta, d_q, call, tables, notes, common, for_queries)
+        run_key(grad, q, k, v, lse, delta, d_k, d_v, call, tables, notes, common, for_keys)
+    return d_q, d_k, d_v
+
+
+def run_select(q, k, call: Call, tables: Tables, notes: Notes, common: Common, tiles: Tiles) -> None:
+    """The sweep of hard masking that fills `notes.low`, `high`, `cut` and `tied`."""
+    notes.tied.zero_()
+    select_kernel[_grid(q, tiles.rows)](
+        q,
+        k,
+        *common.masks,
+        tables.words,
+        tables.factors,
+        notes.low,
+        notes.high,
+        notes.cut,
+        notes.tied,
+        *strides(q, k),
+        *common.mask_strides,
+        call.scale * LOG2E,
+        *_sizes(q, k, q.shape[1]),
+        call.top,
+        D=q.shape[-1],
+        BLOCK_D=block(q),
+        BM=tiles.rows,
+        BN=tiles.columns,
+        # One more than k, where there is room: a slot that holds all of the k largest then shows what comes after them.
+        DEPTH=min(tiles.depth, call.top + 1),
+        TOP=call.top if call.top <= 8 else 0,
+        RAW=call.bias is None and call.streams[0] < 0 and call.scale > 0,
+        BISECT=call.top >= BISECT_FROM,
+        CAUSAL=call.is_causal,
+        HAS_VISIBLE=call.visible is not None,
+        HAS_BIAS=call.bias is not None,
+        NOISE=call.streams[0] >= 0,
+        STAGES=tiles.stages,
+        num_warps=tiles.warps,
+        **OPTIONS,
+    )
+
+
+def run_pick(q, k, call: Call, tables: Tables, notes: Notes, lost: Tensor, tiles: Tiles, again: Tiles) -> None:
+    """Fill `notes.low`, `high` and `cut`, and `lost` [B, H, N, k] with the keys that are dropped, then -1.
+
+    For hard masking alone, without masks. `again`: tiles for the rows in doubt.
+    """
+    (listed,) = empty_lists(q, 1)
+    arguments = (
+        q,
+        k,
+        tables.words,
+        tables.limits,
+        notes.low,
+        notes.high,
+        notes.cut,
+        lost,
+        *listed,
+        *strides(q, k),
+        call.scale * LOG2E,
+        *_sizes(q, k, q.shape[1]),
+    )
+    constants = {"D": q.shape[-1], "BLOCK_D": block(q), "TOP": call.top, "CAUSAL": call.is_causal, **OPTIONS}
+    pick_kernel[_grid(q, tiles.rows)](
+        *arguments,
+        BM=tiles.rows,
+        BN=tiles.columns,
+        DEPTH=min(tiles.depth, call.top + 1),
+        # In steps, so that few kernels serve all lengths.
+        CODE_BITS=next(bits for bits in (8, 10, 12, 16) if triton.cdiv(k.shape[2], tiles.columns) <= 1 << bits),
+        STAGES=tiles.stages,
+        # The interpreter cannot run assembler.
+        ASM=not triton.knobs.runtime.interpret,
+        WIDTH=triton.next_power_of_2(call.top + 1),
+        num_warps=tiles.warps,
+        **constants,
+    )
+    heads = q.shape[0] * q.shape[1]
+    # Few rows are in doubt, as a rule: enough programs to fill a device, rather than one for every tile there could be.
+    parts = min(triton.cdiv(q.shape[2], again.rows), triton.cdiv(PROGRAMS, heads))
+    recount_kernel[(parts * heads,)](
+        *arguments, parts, BM=again.rows, BN=again.columns, num_warps=again.warps, **constants
+    )
+
+
+def run_forward(
+    q, k, v, output, lse, call: Call, tables: Tables, notes: Notes, common: Common, tiles: Tiles, listed=None
+) -> None:
+    """The sweep that writes `output`, `lse` and `notes.keep`, of all rows or of the `Listed` ones."""
+    arguments = (
+        q,
+        k,
+        v,
+        output,
+        lse,
+        *common.masks,
+        *tables,
+        *notes,
+        *(listed or (notes.tied, notes.tied)),
+        *strides(q, k, v, output),
+        *common.mask_strides,
+        call.scale * LOG2E,
+        *_sizes(q, k, q.shape[1]),
+    )
+    _run_variants(forward_kernel, _grid(q, tiles.rows), arguments, _constants(q, v, common, tiles, listed))
+
+
+def run_query(
+    grad, q, k, v, output, lse, delta, d_q, call: Call, tables: Tables, notes: Notes, common: Common, tiles: Tiles,
+    listed=None,
+) -> None:  # fmt: skip
+    """The sweep that writes `delta` and the gradient of the queries, of all rows or of the `Listed` ones."""
+    arguments = (
+        q,
+        k,
+        v,
+        output,
+        grad,
+        lse,
+        delta,
+        d_q,
+        *common.masks,
+        *tables,
+        *notes,
+        *(listed or (notes.tied, notes.tied)),
+        *strides(q, k, v, output, grad, d_q),
+        *common.mask_strides,
+        call.scale * LOG2E,
+        call.scale,
+        *_sizes(q, k, q.shape[1]),
+    )
+    _run_variants(query_kernel, _grid(q, tiles.rows), arguments, _constants(q, v, common, tiles, listed))
+
+
+def run_key(
+    grad, q, k, v, lse, delta, d_k, d_v, call: Call, tables: Tables, notes: Notes, common: Common, tiles: Tiles,
+    listed=None,
+) -> None:  # fmt: skip
+    """The sweep that writes the gradients of keys and values, or adds to them what `Listed` rows contribute."""
+    arguments = (
+        q,
+        k,
+        v,
+        grad,
+        lse,
+        delta,
+        d_k,
+        d_v,
+        *common.masks,
+        *tables,
+        *notes,
+        *(listed or (notes.tied, notes.tied)),
+        *strides(q, k, v, grad, d_k, d_v),
+        *common.mask_strides,
+        call.scale * LOG2E,
+        call.scale,
+        *_sizes(q, k, k.shape[1]),
+    )
+    _run_variants(key_kernel, _grid(k, tiles.columns), arguments, _constants(q, v, common, tiles, listed))
+
+
+def _run_variants(kernel, grid: tuple[int], arguments: tuple, constants: dict) -> None:
+    """Heads with ties need another comparison at each logit, and are rare: a second launch takes them, and only them.
+
+    The choice is made on the device, where it is known. Listed rows are few: one launch, with that comparison.
+    """
+    variants = (constants["RANKED"],) if constants["LISTED"] else (False, True) if constants["RANKED"] else (False,)
+    for ties in variants:
+        kernel[grid](*arguments, TIES=ties, **constants)
+
+
+def _grid(x: Tensor, tile: int) -> tuple[int]:
+    """One program for each tile of positions of each head."""
+    return (triton.cdiv(x.shape[2], tile) * x.shape[0] * x.shape[1],)
+
+
+def strides(*tensors: Tensor) -> list[int]:
+    """Of batch, head and position; the head size is dense."""
+    return [stride for tensor in tensors for stride in tensor.stride()[:3]]
+
+
+def _sizes(q: Tensor, k: Tensor, heads: int) -> tuple[int, ...]:
+    """The heads that programs count over, query heads for each key head, rows, keys, and rows of all heads."""
+    return heads, q.shape[1] // k.shape[1], q.shape[2], k.shape[2], q.shape[0] * q.shape[1] * q.shape[2]
+
+
+def _constants(q: Tensor, v: Tensor, common: Common, tiles: Tiles, listed: Listed | None) -> dict:
+    """What a kernel is compiled for."""
+    return {
+        "D": q.shape[-1],
+        "E": v.shape[-1],
+        "BLOCK_D": block(q),
+        "BLOCK_E": block(v),
+        "BM": tiles.rows,
+        "BN": tiles.columns,
+        "LISTED": listed is not None,
+        "STAGES": tiles.stages,
+        "num_warps": tiles.warps,
+        **common.flags,
+        **OPTIONS,
+    }
+
+
+class Common(NamedTuple):
+    """What every attention kernel takes: the masks (any tensor where there is none), their strides, and the variant."""
+
+    masks: tuple[Tensor, Tensor]
+    mask_strides: tuple[int, ...]
+    flags: dict[str, bool | str]
+
+
+def common_arguments(q: Tensor, k: Tensor, call: Call) -> Common:
+    """The same for all kernels of a call."""
+    masks, strides = [], []
+    for mask in (call.visible, call.bias):
+        if mask is None:
+            masks.append(q)
+            strides += [0, 0, 0, 0]
+        else:
+            # An expanded view has stride 0 where one entry serves a whole dimension.
+            mask = mask.expand(*q.shape[:3], k.shape[2])
+            masks.append(mask.view(torch.uint8) if mask.dtype == torch.bool else mask)
+            strides += mask.stride()
+    flags = {
+        "CAUSAL": call.is_causal,
+        "HAS_VISIBLE": call.visible is not None,
+        "HAS_BIAS": call.bias is not None,
+        "NOISE": call.streams[0] >= 0,
+        "DROP": {"": "", "zero": "zero", "-inf": "hide", "key": "hide"}[call.drop],
+        "RANKED": is_ranked(call.drop, call.top, k.shape[2]),
+        "DROPOUT_A": call.streams[2] >= 0,
+        "DROPOUT_B": call.streams[3] >= 0,
+    }
+    return Common(tuple(masks), tuple(strides), flags)
+
+
+def block(x: Tensor) -> int:
+    """The head size as the kernels hold it: matrix units want a power of two of at least 16."""
+    return max(16, triton.next_power_of_2(x.shape[-1]))

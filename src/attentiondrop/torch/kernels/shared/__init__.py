@@ -1,0 +1,1 @@
+"""What several kernels use: hashing, logits of a tile, powers of two, tile sizes."""

@@ -1,0 +1,225 @@
+"""What perturbation does to attention, measured while a model trains: entropies, rates of dropping, sigmas.
+
+Sums stay on the device and nothing synchronises until somebody asks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ...specs import AttentionDropout, BlurSmoothing, DropHead, DropKey, GaussianNoise, HardMasking, Spec
+from ..call.inputs import Inputs
+from ..call.leaves import Active, Driven, LogitShape, blur_sigma
+from ..eager import regularisers
+from ..eager.attention import head_factors, perturb_logits
+from .entropy_controller import Controller
+from .recent_calls import Recent, runs_in_backward
+from .sampled_rows import SampledRows, acts_on_weights, needs_all_rows, sample_rows
+
+
+@dataclass(frozen=True)
+class SiteStats:
+    """Means over what was measured at one site; lists have an entry for each head.
+
+    Entropies are in nats; `evenness` is the entropy divided by that of the uniform distribution over the visible keys,
+    so 1 is flat and 0 a single key. `drop_rates` and `sigmas` are by the name of the regulariser ("hard"; a second one
+    is "hard 2").
+    """
+
+    calls: int
+    entropy_before: list[float]
+    entropy_after: list[float]
+    evenness_before: list[float]
+    evenness_after: list[float]
+    drop_rates: dict[str, list[float]] = field(default_factory=dict)
+    sigmas: dict[str, list[float]] = field(default_factory=dict)
+
+
+class Turn(NamedTuple):
+    """How one call is made: with the rates of now, or, computed again in the backward, with those of its first time."""
+
+    drop: Spec | Driven | None
+    #: Whether it is known to be computed again.
+    again: bool = False
+    #: Under a compiler only the device can tell: False where it is computed again.
+    new: Tensor | None = None
+
+
+class Monitor:
+    """The running sums of one site, over `rows` queries of `samples` samples in each call."""
+
+    def __init__(
+        self,
+        rows: int = 8,
+        samples: int = 1,
+        controllers: tuple[Controller, ...] = (),
+        recent: Recent | None = None,
+    ) -> None:
+        self.rows, self.samples = rows, samples
+        #: What is told the evenness of every call.
+        self.controllers = controllers
+        #: What recomputation needs of the last calls.
+        self.recent = Recent() if recent is None else recent
+        #: (kind, regulariser) -> [2, H]: sums, and how much was summed. (The calls, too: a number that changes in every
+        #: call would be compiled anew in every call.)
+        self.sums: dict[tuple[str, str], Tensor] = {}
+
+    @torch.no_grad()
+    def turn(self, drop: Spec | Driven | None, seed: Tensor | None, heads: int) -> Turn:
+        """What a call with this seed does. Activation checkpointing makes each call twice; only the first one counts.
+
+        In a backward everything is computed again. Compiled code cannot ask whether it runs in one, so there a seed
+        that was drawn before tells.
+        """
+        if seed is None:
+            return Turn(drop)
+        compiling = torch.compiler.is_compiling()
+        if not compiling and runs_in_backward():
+            if not self.controllers:
+                return Turn(drop, again=True)
+            return Turn(self._with(drop, self.recent.surely_rates_of(seed)), again=True)
+        rates = [controller.rate(heads) for controller in self.controllers]
+        if not compiling:
+            if rates:
+                self.recent.add(seed, rates)
+            return Turn(drop)
+        new = ~self.recent.has(seed, rates)
+        used = [torch.where(new, now, then) for now, then in zip(rates, self.recent.rates_of(seed), strict=True)]
+        self.recent.add(seed, used, new)
+        return Turn(self._with(drop, used), new=new)
+
+    def _with(self, drop: Spec | Driven | None, rates: list[Tensor]) -> Spec | Driven | None:
+        """`drop` with other values for the rates that adapt."""
+        if not isinstance(drop, Driven):
+            return drop
+        values = dict(drop.values)
+        for controller, rate in zip(self.controllers, rates, strict=True):
+            values[controller.number] = {**values[controller.number], controller.field: rate}
+        return drop._replace(values=values)
+
+    @torch.no_grad()
+    def measure(
+        self,
+        inputs: Inputs,
+        leaves: list[Active],
+        is_causal: bool,
+        softcap: float | None,
+        new: Tensor | None = None,
+    ) -> None:
+        """Take one call into account, unless `new` is False."""
+        sample = sample_rows(inputs, is_causal, softcap, self.samples, None if needs_all_rows(leaves) else self.rows)
+        tally = _Tally()
+        tally.sum(("calls", ""), *[torch.ones(1, 1, device=inputs.q.device)] * 2)
+        tally.entropy("before", regularisers.masked_softmax(sample.logits, sample.visible), sample)
+        here = [leaf._replace(excerpt=sample.excerpt) for leaf in leaves]
+        evenness = tally.entropy("after", tally.perturbed(sample, here, _labels(leaves)), sample)
+        for key, found in tally.sums.items():
+            counted = found if new is None else found * new
+            if key in self.sums:
+                self.sums[key].add_(counted)
+            else:
+                self.sums[key] = counted.clone()
+        for controller in self.controllers:
+            controller.update(evenness, new)
+
+    def stats(self) -> SiteStats:
+        """The means; one synchronisation."""
+        means = {key: (sums[0] / sums[1].clamp_min(1e-30)).tolist() for key, sums in self.sums.items()}
+        single = {
+            f"{kind}_{when}": means[kind, when] for kind in ("entropy", "evenness") for when in ("before", "after")
+        }
+        return SiteStats(
+            int(self.sums["calls", ""][0]),
+            **single,
+            drop_rates={name: mean for (kind, name), mean in means.items() if kind == "drop"},
+            sigmas={name: mean for (kind, name), mean in means.items() if kind == "sigma"},
+        )
+
+
+class _Tally:
+    """The sums of one call."""
+
+    def __init__(self) -> None:
+        self.sums: dict[tuple[str, str], Tensor] = {}
+
+    def perturbed(self, sample: SampledRows, leaves: list[Active], labels: dict[int, str]) -> Tensor:
+        """The weights after every regulariser, whose decisions are counted on the way."""
+        logits, visible = sample.logits, sample.visible
+        shape = LogitShape(*logits.shape)
+        for leaf in leaves:
+            if not acts_on_weights(leaf):
+                self._decisions(leaf, labels[leaf.number], logits, visible)
+                logits, visible = perturb_logits(leaf, logits, visible)
+        weights = regularisers.masked_softmax(logits, visible)
+        for leaf in leaves:
+            if acts_on_weights(leaf):
+                self._decisions(leaf, labels[leaf.number], logits, visible)
+            if isinstance(leaf.spec, AttentionDropout):
+                weights = regularisers.attention_dropout(weights, leaf.draw(shape), leaf.rate("p"))
+        return weights
+
+    def _decisions(self, leaf: Active, label: str, logits: Tensor, visible: Tensor | None) -> None:
+        """Count what the regulariser is about to drop, or note its sigma."""
+        spec: Any = leaf.spec
+        shape = LogitShape(*logits.shape)
+        if isinstance(spec, BlurSmoothing):
+            self._add("sigma", label, leaf.gate, blur_sigma(leaf, shape, logits.dtype).expand(shape.batch, shape.heads))
+        elif isinstance(spec, GaussianNoise):
+            sigma = torch.as_tensor(leaf.rate("sigma"), dtype=logits.dtype, device=logits.device)
+            self._add("sigma", label, leaf.gate, sigma.reshape(1, -1).expand(1, shape.heads))
+        elif isinstance(spec, DropHead):
+            self._add(
+                "drop",
+                label,
+                leaf.gate,
+                (head_factors(leaf, shape, logits.dtype) == 0).reshape(shape.batch, shape.heads),
+            )
+        elif isinstance(spec, HardMasking | DropKey | AttentionDropout):
+            candidates = visible if visible is not None else torch.ones_like(logits, dtype=torch.bool)
+            if isinstance(spec, HardMasking):
+                candidates = regularisers.top_k(logits, visible, spec.k)
+            uniform, p = leaf.draw(shape), leaf.rate("p")
+            by_rank = isinstance(spec, HardMasking) and spec.heads == "stratified"
+            below = regularisers.below_by_rank(logits, visible, uniform, p) if by_rank else uniform < p
+            candidates = candidates.expand_as(logits)
+            self._add("drop", label, leaf.gate, candidates & below, candidates)
+
+    def _add(self, kind: str, label: str, gate: Tensor | None, values: Tensor, counts: Tensor | None = None) -> None:
+        # What `OneOf` did not choose was not there.
+        weight = 1.0 if gate is None else gate
+        self.sum((kind, label), values, torch.ones_like(values) if counts is None else counts, weight)
+
+    def entropy(self, when: str, weights: Tensor, sample: SampledRows) -> Tensor:
+        """Sum the entropies of weights; returns their mean evenness by head."""
+        total = weights.sum(-1, keepdim=True)
+        share = weights / total.clamp_min(1e-30)
+        entropy = torch.special.entr(share).sum(-1)
+        if sample.visible is None:
+            seen = torch.full_like(entropy, weights.shape[-1])
+        else:
+            seen = sample.visible.expand_as(weights).sum(-1).to(entropy.dtype)
+        # A row that sees one key, or none, has nothing to spread.
+        counted = (seen > 1) & (total.squeeze(-1) > 0)
+        self.sum(("entropy", when), torch.where(counted, entropy, 0.0), counted)
+        new = self.sum(("evenness", when), torch.where(counted, entropy / seen.clamp_min(2).log(), 0.0), counted)
+        return new[0] / new[1]
+
+    def sum(self, key: tuple[str, str], values: Tensor, counts: Tensor, weight: float | Tensor = 1.0) -> Tensor:
+        """Note the sums of [b, H, ...] values and counts, by head."""
+        dims = [d for d in range(values.ndim) if d != 1]
+        new = torch.stack([values.double().sum(dims), counts.double().sum(dims)]) * weight
+        self.sums[key] = new
+        return new
+
+
+def _labels(leaves: list[Active]) -> dict[int, str]:
+    names = [leaf.spec.name for leaf in leaves]
+    places = [names[: index + 1].count(name) for index, name in enumerate(names)]
+    return {
+        leaf.number: name if place == 1 else f"{name} {place}"
+        for leaf, name, place in zip(leaves, names, places, strict=True)
+    }

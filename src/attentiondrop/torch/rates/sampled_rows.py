@@ -1,0 +1,68 @@
+"""A few rows of a call, with the draws that the call itself makes there: enough to measure what happens to attention.
+
+Whatever path computes the output, these rows are computed apart, without gradients: O(rows x M), whatever N is.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ...specs import AttentionDropout, BlurSmoothing, DropHead
+from ..call.inputs import Inputs, repeat_heads
+from ..call.leaves import Active, Excerpt
+from ..call.visibility import split
+
+
+class SampledRows(NamedTuple):
+    """Logits [b, H, n, M] of the first b samples and n rows spread over the queries.
+
+    `visible` broadcasts to them, or is None; `excerpt` gives regularisers their draws there.
+    """
+
+    logits: Tensor
+    visible: Tensor | None
+    excerpt: Excerpt
+
+
+@torch.no_grad()
+def sample_rows(inputs: Inputs, is_causal: bool, softcap: float | None, samples: int, rows: int | None) -> SampledRows:
+    """Compute the logits of `rows` queries (None: all) of the first `samples` samples."""
+    shape, dtype = inputs.shape, inputs.compute_dtype
+    batch = min(samples, shape.batch)
+    count = shape.rows if rows is None else min(rows, shape.rows)
+    device = inputs.q.device
+    # The middles of `count` equal parts.
+    places = (torch.arange(count, device=device) * 2 + 1) * shape.rows // (2 * count)
+    q = inputs.q[:batch, :, places].to(dtype)
+    k = repeat_heads(inputs.k[:batch].to(dtype), shape.heads)
+    logits = (q * inputs.scale) @ k.transpose(-1, -2)
+    if softcap is not None:
+        logits = softcap * torch.tanh(logits / softcap)
+    visible, mask_bias = split(inputs.mask)
+    for bias in (inputs.bias, mask_bias):
+        if bias is not None:
+            logits = logits + _at(bias, batch, places).to(dtype)
+    visible = None if visible is None else _at(visible, batch, places)
+    if is_causal:
+        past = torch.arange(shape.columns, device=device) <= places[:, None]
+        visible = past.view(1, 1, count, -1) if visible is None else visible & past
+    return SampledRows(logits, visible, Excerpt(shape, places))
+
+
+def _at(mask: Tensor, batch: int, rows: Tensor) -> Tensor:
+    """Some samples and rows of what broadcasts to [B, H, N, M]."""
+    mask = mask[:batch]
+    return mask if mask.shape[-2] == 1 else mask[:, :, rows]
+
+
+def needs_all_rows(leaves: list[Active]) -> bool:
+    """A blur along the queries mixes rows, so none can be computed alone."""
+    return any(isinstance(leaf.spec, BlurSmoothing) and leaf.spec.axes == "both" for leaf in leaves)
+
+
+def acts_on_weights(leaf: Active) -> bool:
+    """Whether the regulariser acts after the softmax."""
+    return isinstance(leaf.spec, AttentionDropout | DropHead)

@@ -1,0 +1,72 @@
+"""Schedules at a progress, as tensors: rates that change in place need no new graph, compiled or captured."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from ...adaptive import EntropyTarget, Learnable
+from ...schedules import PerHead, Schedule
+from ...specs import Spec
+from ..call.leaves import Driven, numbered
+from .entropy_controller import Controller
+from .learned import LearnedRate
+
+
+def driven_at(
+    spec: Spec, progress: float, layer: int, layers: int, module: nn.Module, before: Driven | None
+) -> Driven | None:
+    """`spec` with its schedules evaluated, for one of several layers; None if it has none.
+
+    The tensors of `before` are written to, unless the module has moved to another device or dtype since.
+    """
+    if not any(leaf.scheduled() for _, leaf in numbered(spec)):
+        return None
+    like = next(module.parameters(), torch.empty(0))
+    if like.is_meta:
+        like = torch.empty(0, dtype=like.dtype)  # a rate has a value before the weights have theirs
+    now = spec.at(progress, layer, layers)
+    values: dict[int, dict[str, Tensor | LearnedRate]] = {}
+    for (number, scheduled), (_, leaf) in zip(numbered(spec), numbered(now), strict=True):
+        values[number] = {
+            field: _value(schedule, getattr(leaf, field), like) for field, schedule in scheduled.scheduled().items()
+        }
+    if before is None:
+        bounds = {
+            number: {field: max(schedule.extremes()) for field, schedule in leaf.scheduled().items()}
+            for number, leaf in numbered(spec)
+        }
+        return Driven(now, values, bounds)
+    # The numbers in its spec stay those of the first evaluation: nothing reads them where there is a tensor.
+    for number, scheduled in numbered(spec):
+        for field, schedule in scheduled.scheduled().items():
+            old, new = before.values[number][field], values[number][field]
+            # What adapts or is learned is not set by the progress, but moves along with its module.
+            if isinstance(old, LearnedRate) or isinstance(new, LearnedRate):
+                old.to(like.device)
+                continue
+            new = old.to(new) if isinstance(schedule, EntropyTarget) else new
+            if (old.shape, old.device, old.dtype) == (new.shape, new.device, new.dtype):
+                old.copy_(new)
+            else:
+                before.values[number][field] = new
+    return before
+
+
+def controllers_of(spec: Spec, driven: Driven | None) -> tuple[Controller, ...]:
+    """A controller for each rate that adapts."""
+    if driven is None:
+        return ()
+    return tuple(
+        Controller(schedule, driven.values[number], number, field)
+        for number, leaf in numbered(spec)
+        for field, schedule in leaf.scheduled().items()
+        if isinstance(schedule, EntropyTarget)
+    )
+
+
+def _value(schedule: Schedule, value: float | PerHead, like: Tensor) -> Tensor | LearnedRate:
+    if isinstance(schedule, Learnable):
+        return LearnedRate(schedule, like)
+    dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
+    return torch.tensor(value.values if isinstance(value, PerHead) else value, dtype=dtype, device=like.device)
