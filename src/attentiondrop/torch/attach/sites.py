@@ -43,7 +43,7 @@ class Site:
     monitor: Monitor | None = None
     #: How many views of one batch are stacked in what the module attends over, while `attentiondrop.torch.views` runs.
     views: int = 1
-    #: Who stacked them (`attentiondrop.torch.consistency.stacked_batch.Stack`), the last one that was entered at the end.
+    #: Who stacked them (`Stack` of `attentiondrop.torch.consistency`); the last one that was entered is at the end.
     stacks: tuple[Any, ...] = ()
     #: The data-parallel rank that the site draws for; None is the rank of the process, each with draws of its own.
     rank: int | None = None

@@ -1,4 +1,4 @@
-"""What the operator of `decide_inside` is asked to compute, and the tensors it leaves: shared by its implementations."""
+"""What the operator of `fused.decide_inside` is asked to compute, and the tensors it leaves."""
 
 from __future__ import annotations
 
