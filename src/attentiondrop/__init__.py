@@ -1,7 +1,7 @@
 """AttentionDrop: regularise the attention distribution itself, in training only.
 
-This package describes (specs), `attentiondrop.reference` defines (NumPy), `attentiondrop.torch` computes.
-Importing it loads no framework.
+This package describes (specs), `attentiondrop.reference` defines (NumPy), `attentiondrop.torch` and
+`attentiondrop.keras` compute. Importing it loads no framework.
 """
 
 from . import schedules

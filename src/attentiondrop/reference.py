@@ -233,20 +233,59 @@ def chosen_leaves(spec: Spec | None, draws: Any) -> list[tuple[Spec, Any]]:
     return [(spec, draws)]
 
 
+def _hard(spec: HardMasking, logits: Array, visible: Array, draw: Array) -> Step:
+    return hard_masking(logits, visible, draw, _by_head(spec.p), spec.k, spec.fill, spec.heads == "stratified")
+
+
+def _blur(spec: BlurSmoothing, logits: Array, visible: Array, draw: Array) -> Step:
+    low, high = (_vector(value) for value in (spec.sigma_min, spec.sigma_max))
+    uniform = np.asarray(draw, dtype=np.float64)
+    by_head = low + (high - low) * (uniform[..., None] if spec.sampling == "sample" else uniform)
+    return blur_smoothing(logits, visible, by_head, spec.width, spec.axes, spec.edges)
+
+
+def _noise(spec: GaussianNoise, logits: Array, visible: Array, draw: Array) -> Step:
+    return gaussian_noise(logits, visible, draw, _by_head(spec.sigma))
+
+
+def _drop_key(spec: DropKey, logits: Array, visible: Array, draw: Array) -> Step:
+    return drop_key(logits, visible, draw, _by_head(spec.p))
+
+
+def _dropout(spec: AttentionDropout, weights: Array, draw: Array) -> Weights:
+    return attention_dropout(weights, draw, _by_head(spec.p))
+
+
+def _drop_head(spec: DropHead, weights: Array, draw: Array) -> Weights:
+    factors = head_factors(draw, _vector(spec.p))[:, :, None, None]
+    return Weights(weights * factors, lambda g: g * factors)
+
+
+#: The oracle of each regulariser: (spec, logits, visible, draw) -> `Step` before the softmax, (spec, weights, draw) ->
+#: `Weights` after it. The fields come from the spec.
+DEFINITIONS: dict[type[Spec], Callable[..., Any]] = {
+    HardMasking: _hard,
+    BlurSmoothing: _blur,
+    GaussianNoise: _noise,
+    DropKey: _drop_key,
+    AttentionDropout: _dropout,
+    DropHead: _drop_head,
+}
+
+
+def definition(spec: Spec) -> Callable[..., Any]:
+    """The oracle of one regulariser."""
+    if type(spec) not in DEFINITIONS:
+        raise bad_argument("spec", "a regulariser that attentiondrop.reference defines", str(spec))
+    return DEFINITIONS[type(spec)]
+
+
 def perturb_logits(spec: Spec, logits: Array, visible: Array, draw: Array) -> Step:
     """One logit-level regulariser with its fields taken from the spec."""
-    if isinstance(spec, HardMasking):
-        return hard_masking(logits, visible, draw, _by_head(spec.p), spec.k, spec.fill, spec.heads == "stratified")
-    if isinstance(spec, BlurSmoothing):
-        low, high = (_vector(value) for value in (spec.sigma_min, spec.sigma_max))
-        uniform = np.asarray(draw, dtype=np.float64)
-        by_head = low + (high - low) * (uniform[..., None] if spec.sampling == "sample" else uniform)
-        return blur_smoothing(logits, visible, by_head, spec.width, spec.axes, spec.edges)
-    if isinstance(spec, GaussianNoise):
-        return gaussian_noise(logits, visible, draw, _by_head(spec.sigma))
-    if isinstance(spec, DropKey):
-        return drop_key(logits, visible, draw, _by_head(spec.p))
-    raise bad_argument("spec", "a logit-level regulariser", str(spec))
+    if spec.level != "logits":
+        raise bad_argument("spec", "a logit-level regulariser", str(spec))
+    step: Step = definition(spec)(spec, logits, visible, draw)
+    return step
 
 
 def _vector(rate: Any) -> Any:
@@ -304,18 +343,14 @@ def attention(
     soft = masked_softmax(step.logits, step.visible, sinks)
     pullbacks.append(soft.pullback)
     weights = soft.weights
-    dropouts = [(_by_head(leaf.p), draw) for leaf, draw in leaves if isinstance(leaf, AttentionDropout)]
+    after = [(leaf, draw) for leaf, draw in leaves if leaf.level == "weights"]
     if dropout_p > 0:
-        dropouts.append((dropout_p, np.asarray(dropout_draws)))
-    for p, draw in dropouts:
-        dropped = attention_dropout(weights, draw, p)
-        weights = dropped.weights
-        pullbacks.append(dropped.pullback)
-    for leaf, draw in leaves:
-        if isinstance(leaf, DropHead):
-            factors = head_factors(draw, _vector(leaf.p))[:, :, None, None]
-            weights = weights * factors
-            pullbacks.append(lambda g, factors=factors: g * factors)  # type: ignore[misc]
+        after.append((AttentionDropout(dropout_p), np.asarray(dropout_draws)))
+    after += [(leaf, draw) for leaf, draw in leaves if leaf.level == "heads"]
+    for leaf, draw in after:
+        changed: Weights = definition(leaf)(leaf, weights, draw)
+        weights = changed.weights
+        pullbacks.append(changed.pullback)
 
     def gradients(d_output: Array) -> tuple[Array, Array, Array, Array]:
         d = d_output @ values.swapaxes(-1, -2)

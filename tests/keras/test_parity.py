@@ -9,6 +9,7 @@ import keras
 import ml_dtypes
 import numpy as np
 import pytest
+from every_regulariser import examples
 from keras_parity import BACKEND, CASES, Case, errors, to_numpy, value_and_gradients
 
 import attentiondrop as ad
@@ -41,6 +42,7 @@ with warnings.catch_warnings():
         ad.OneOf([ad.HardMasking(p=0.5), ad.BlurSmoothing(1.0), ad.DropHead(0.5)]),
         ad.OneOf([ad.OneOf([ad.GaussianNoise(1.0), ad.DropKey(0.5)]), ad.AttentionDropout(0.5)], weights=[0.9, 0.1]),
     ]
+    SPECS += [spec for spec in examples() if spec not in SPECS]
 
 DTYPES = ["float64", "float32", "bfloat16"]
 

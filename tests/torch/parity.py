@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from oracle_form import sample
 from torch import Tensor
 
 from attentiondrop import reference
 from attentiondrop.specs import Spec
 from attentiondrop.torch import attention
-from attentiondrop.torch.call.leaves import DROPOUT_STREAM, LogitShape, sample
+from attentiondrop.torch.call.leaves import DROPOUT_STREAM, LogitShape
 from attentiondrop.torch.draws import Stream, draw_seed
 
 

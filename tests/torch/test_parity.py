@@ -6,6 +6,7 @@ import warnings
 
 import pytest
 import torch
+from every_regulariser import examples
 from parity import CASES, Case, errors, relative_error, to_numpy
 
 import attentiondrop as ad
@@ -44,6 +45,7 @@ with warnings.catch_warnings():
         ad.OneOf([ad.BlurSmoothing(1.0), ad.DropHead(0.5)], weights=[0.2, 0.8]),
         ad.OneOf([ad.OneOf([ad.GaussianNoise(1.0), ad.DropKey(0.5)]), ad.AttentionDropout(0.5)], weights=[0.9, 0.1]),
     ]
+    SPECS += [spec for spec in examples() if spec not in SPECS]
 
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
 

@@ -11,13 +11,14 @@ import math
 import numpy as np
 import pytest
 import torch
+from oracle_form import sample
 from scipy import stats
 from torch import Tensor
 
 import attentiondrop as ad
 from attentiondrop.specs import Spec
 from attentiondrop.torch import attention
-from attentiondrop.torch.call.leaves import LogitShape, sample
+from attentiondrop.torch.call.leaves import LogitShape
 from attentiondrop.torch.draws import Stream, draw_seed
 
 LIMIT = 5.2

@@ -8,19 +8,15 @@ from typing import TYPE_CHECKING
 
 from ..errors import bad_argument
 from ..parsing import parse
+from ..specs import REGISTRY
 from ..validation import integer
 from .extras import require
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
-DEFAULT = (
-    "hard(p=0.5,k=5)",
-    "hard(p=0.5,k=5,fill=-inf)",
-    "blur(sigma_min=1.0,sigma_max=1.0)",
-    "noise(sigma=0.5)",
-    "dropkey(p=0.3)",
-)
+#: What each regulariser names as a good example of itself.
+DEFAULT = tuple(text for spec in REGISTRY.values() for text in spec.shown)
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 from keras import ops
 
-from ..specs import AttentionDropout, BlurSmoothing, DropHead, DropKey, GaussianNoise, HardMasking
 from . import regularisers
 from .leaves import Leaf
+from .table import entry_of
 from .visibility import both, is_same_for_all_rows, past
 
 Tensor = Any
@@ -39,9 +39,9 @@ def runs_on_blurred_keys(query: Tensor, value: Tensor, leaves: list[Leaf], sight
     `keras.ops.dot_product_attention` has limits on some backends: it rounds float64 to float32 on its way, and JAX
     wants values of the size of the keys.
     """
-    blurs_and_heads = all(isinstance(leaf.spec, BlurSmoothing | DropHead) for leaf in leaves)
+    has_stages = all(entry_of(leaf.spec).stage is not None for leaf in leaves)
     shared_keys = is_same_for_all_rows(sight.visible, sight.is_causal) and sight.bias is None
-    return blurs_and_heads and shared_keys and work_dtype(query) != "float64" and query.shape[-1] == value.shape[-1]
+    return has_stages and shared_keys and work_dtype(query) != "float64" and query.shape[-1] == value.shape[-1]
 
 
 def attend_to_blurred_keys(
@@ -55,7 +55,7 @@ def attend_to_blurred_keys(
     beside_keys = None if columns is None else ops.transpose(columns, (0, 3, 1, 2))
     q, k = query, ops.cast(key, dtype)
     for leaf in leaves:
-        if isinstance(leaf.spec, BlurSmoothing) and leaf.spec.width > 1:
+        if entry_of(leaf.spec).stage == "blur" and leaf.spec.width > 1:
             kernel = regularisers.gaussian_kernel(leaf.sigma(dtype), leaf.spec.width)[:, None, :, None]
             k = regularisers.convolve_visible(k, beside_keys, kernel, 1, leaf.spec.edges)
             if leaf.spec.axes == "both":
@@ -75,8 +75,8 @@ def attend_to_blurred_keys(
     if blind is not None:
         output = ops.where(ops.transpose(blind, (0, 3, 1, 2)), ops.zeros_like(output), output)
     for leaf in leaves:
-        if isinstance(leaf.spec, DropHead):
-            output = output * ops.cast(head_factors(leaf, dtype)[:, None, :, None], output.dtype)
+        if entry_of(leaf.spec).stage == "heads":
+            output = output * ops.cast(entry_of(leaf.spec).apply(leaf, dtype)[:, None, :, None], output.dtype)
     return output
 
 
@@ -107,36 +107,15 @@ def perturbed_weights(logits: Tensor, leaves: list[Leaf], sight: Sight) -> Tenso
         visible = both(visible, past(*ops.shape(logits)[-2:]))
     for leaf in leaves:
         if leaf.spec.level == "logits":
-            logits, visible = perturb_logits(leaf, logits, visible)
+            logits, visible = entry_of(leaf.spec).apply(leaf, logits, visible)
     weights = regularisers.masked_softmax(logits, visible)
     for leaf in leaves:
-        if isinstance(leaf.spec, AttentionDropout):
-            weights = regularisers.attention_dropout(weights, leaf.draw, leaf.rate("p", weights.dtype))
+        if leaf.spec.level == "weights":
+            weights = entry_of(leaf.spec).apply(leaf, weights)
     for leaf in leaves:
-        if isinstance(leaf.spec, DropHead):
-            weights = weights * head_factors(leaf, weights.dtype)[:, :, None, None]
+        if leaf.spec.level == "heads":
+            weights = weights * entry_of(leaf.spec).apply(leaf, weights.dtype)[:, :, None, None]
     return weights
-
-
-def perturb_logits(leaf: Leaf, logits: Tensor, visible: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """One logit-level regulariser with its fields taken from the spec."""
-    spec = leaf.spec
-    if isinstance(spec, HardMasking):
-        return regularisers.hard_masking(logits, visible, leaf.draw, leaf.rate("p"), spec.k, spec.fill)
-    if isinstance(spec, BlurSmoothing):
-        kernel = regularisers.gaussian_kernel(leaf.sigma(logits.dtype), spec.width)
-        return regularisers.blur_smoothing(logits, visible, kernel, spec.axes, spec.edges), visible
-    if isinstance(spec, GaussianNoise):
-        normal = ops.cast(leaf.draw, logits.dtype)
-        return regularisers.gaussian_noise(logits, normal, leaf.rate("sigma", logits.dtype)), visible
-    if isinstance(spec, DropKey):
-        return regularisers.drop_key(logits, visible, leaf.draw, leaf.rate("p"))
-    raise TypeError(f"no Keras function for the logit-level spec {spec}")
-
-
-def head_factors(leaf: Leaf, dtype: Any) -> Tensor:
-    """The factors of a `DropHead` leaf: [B, H]."""
-    return regularisers.head_factors(leaf.draw, leaf.rate("p"), dtype)
 
 
 def _with_length(visible: Tensor, columns: Any) -> tuple[Any, ...]:

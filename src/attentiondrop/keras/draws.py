@@ -62,15 +62,15 @@ class Stream:
 
     def normals(self, batch: Any, heads: Any, rows: Any, columns: Any) -> Tensor:
         """Standard normals of the same shape, by Box and Muller from two words at each position."""
-        first = self._words(batch, heads, rows, columns)
-        second = _finish(ops.bitwise_xor(first, _constant(_PRIME)))
-        # (n + 1) / 2^24 is never 0, so the logarithm is finite.
-        radius = ops.sqrt(-2.0 * ops.log(_to_uniform(first) + 2.0**-24))
-        return radius * ops.cos(2.0 * math.pi * _to_uniform(second))
+        return _to_normal(self._words(batch, heads, rows, columns))
 
     def uniform_vector(self, length: Any) -> Tensor:
         """`length` uniforms in [0, 1), float32."""
         return _to_uniform(self._lines(length))
+
+    def normal_vector(self, length: Any) -> Tensor:
+        """`length` standard normals, float32."""
+        return _to_normal(self._lines(length))
 
     def _words(self, batch: Any, heads: Any, rows: Any, columns: Any) -> Tensor:
         one = _constant(1)
@@ -114,3 +114,11 @@ def _finish(x: Tensor) -> Tensor:
 
 def _to_uniform(x: Tensor) -> Tensor:
     return ops.cast(_shifted(x, 8), "float32") * 2.0**-24
+
+
+def _to_normal(first: Tensor) -> Tensor:
+    """By Box and Muller, from a word and another one made of it."""
+    second = _finish(ops.bitwise_xor(first, _constant(_PRIME)))
+    # (n + 1) / 2^24 is never 0, so the logarithm is finite.
+    radius = ops.sqrt(-2.0 * ops.log(_to_uniform(first) + 2.0**-24))
+    return radius * ops.cos(2.0 * math.pi * _to_uniform(second))

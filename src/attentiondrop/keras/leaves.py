@@ -8,18 +8,7 @@ from typing import Any, NamedTuple
 from keras import ops
 
 from ..errors import ShapeError, bad_argument
-from ..specs import (
-    AttentionDropout,
-    BlurSmoothing,
-    Compose,
-    Consistency,
-    DropHead,
-    DropKey,
-    GaussianNoise,
-    HardMasking,
-    OneOf,
-    Spec,
-)
+from ..specs import Compose, Consistency, Draws, OneOf, Spec
 from .draws import Stream, seed_words
 from .rates import rate_fields
 
@@ -123,8 +112,8 @@ def _walk(spec: Spec, given: Any, gate: Tensor | None, source: _Source) -> Itera
             below = above
     else:
         stream = source.stream()
-        expected = _draw_shape(spec, source.shape)
-        draw = _drawn(spec, stream, expected) if stream is not None else _checked(spec, given, expected)
+        expected = spec.draws.shape(*source.shape)
+        draw = _drawn(spec.draws, stream, expected) if stream is not None else _checked(spec, given, expected)
         yield Leaf(spec, draw, source.read_rates(spec), gate)
 
 
@@ -142,26 +131,17 @@ def _pair(spec: OneOf, given: Any) -> tuple[Any, Any]:
     return given[0], given[1]
 
 
-def _draw_shape(spec: Spec, shape: LogitShape) -> tuple[Any, ...]:
-    """The shape of what one regulariser draws."""
-    if isinstance(spec, HardMasking | DropKey | AttentionDropout | GaussianNoise):
-        return tuple(shape)
-    if isinstance(spec, BlurSmoothing):
-        return {"batch": (), "sample": (shape.batch,), "head": (shape.heads,)}[spec.sampling]
-    if isinstance(spec, DropHead):
-        return (shape.batch, shape.heads)
-    raise bad_argument("spec", "a spec that attentiondrop.keras can compute", spec)
-
-
-def _drawn(spec: Spec, stream: Stream, shape: tuple[Any, ...]) -> Tensor:
-    if isinstance(spec, GaussianNoise):
-        return stream.normals(*shape)
-    if len(shape) == 4:
-        return stream.uniforms(*shape)
+def _drawn(draws: Draws, stream: Stream, shape: tuple[Any, ...]) -> Tensor:
+    normal = draws.distribution == "normal"
+    if "rows" in draws.over:
+        return stream.normals(*shape) if normal else stream.uniforms(*shape)
+    vector = stream.normal_vector if normal else stream.uniform_vector
     if shape == ():
-        return stream.uniform_vector(1)[0]
-    length = shape[0] if len(shape) == 1 else shape[0] * shape[1]
-    return ops.reshape(stream.uniform_vector(length), shape)
+        return vector(1)[0]
+    length = shape[0]
+    for size in shape[1:]:
+        length = length * size
+    return ops.reshape(vector(length), shape)
 
 
 def _checked(spec: Spec, given: Any, shape: tuple[Any, ...]) -> Tensor:

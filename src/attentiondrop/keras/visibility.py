@@ -8,7 +8,6 @@ import numpy as np
 from keras import ops
 
 from ..errors import ArgumentError, ShapeError
-from ..specs import BlurSmoothing
 from .leaves import Leaf
 
 Tensor = Any
@@ -56,8 +55,7 @@ def is_same_for_all_rows(visible: Tensor | None, is_causal: bool) -> bool:
 
 def check_both_axes(leaves: list[Leaf], visible: Tensor | None, is_causal: bool) -> None:
     """Blur along the queries would show a row what only later rows see."""
-    blurs = [leaf.spec for leaf in leaves if isinstance(leaf.spec, BlurSmoothing)]
-    if any(blur.axes == "both" for blur in blurs) and not is_same_for_all_rows(visible, is_causal):
+    if any(leaf.spec.mixes_rows for leaf in leaves) and not is_same_for_all_rows(visible, is_causal):
         kind = "a causal mask" if is_causal else "a mask with a row dimension"
         raise ArgumentError(
             f'axes: expected "keys" under {kind}, received "both", which would show a row what only later rows see'

@@ -148,6 +148,10 @@ def _parts(spec: Spec) -> Iterator[Spec]:
 
 
 def _by_call(spec: Spec) -> bool:
-    if isinstance(spec, BlurSmoothing):
-        return spec.sampling != "sample" and spec.sigma_min != spec.sigma_max
-    return isinstance(spec, OneOf)
+    """Whether the spec draws something that all samples of a call share."""
+    if isinstance(spec, OneOf):
+        return True
+    if spec.level in ("container", "model"):
+        return False
+    fixed = isinstance(spec, BlurSmoothing) and spec.sigma_min == spec.sigma_max
+    return "batch" not in spec.draws.over and not fixed

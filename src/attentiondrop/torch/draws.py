@@ -135,6 +135,10 @@ class Stream:
         """`length` uniforms in [0, 1), float32."""
         return _to_uniform(self._lines(length))
 
+    def normal_vector(self, length: int) -> Tensor:
+        """`length` standard normals, float32."""
+        return _to_normal(self._lines(length))
+
     def _lines(self, length: int) -> Tensor:
         return _mix(self.key + torch.arange(length, dtype=torch.int32, device=self.key.device))
 
@@ -154,11 +158,7 @@ class Words(NamedTuple):
 
     def normals(self) -> Tensor:
         """Standard normals, float32."""
-        first = self.line * self.column
-        second = _finish(first ^ _PRIME)
-        # (n + 1) / 2^24 is never 0, so the logarithm is finite.
-        radius = torch.sqrt(-2.0 * torch.log(_to_uniform(first) + 2.0**-24))
-        return radius * torch.cos(2.0 * math.pi * _to_uniform(second))
+        return _to_normal(self.line * self.column)
 
 
 def _word(x: Tensor) -> Tensor:
@@ -190,3 +190,11 @@ def _finish(x: Tensor) -> Tensor:
 def _to_uniform(x: Tensor) -> Tensor:
     # In place on what is new here: fresh memory costs a CPU more than the arithmetic.
     return (x >> 8).bitwise_and_(0xFFFFFF).to(torch.float32).mul_(2.0**-24)
+
+
+def _to_normal(first: Tensor) -> Tensor:
+    """By Box and Muller, from a word and another one made of it."""
+    second = _finish(first ^ _PRIME)
+    # (n + 1) / 2^24 is never 0, so the logarithm is finite.
+    radius = torch.sqrt(-2.0 * torch.log(_to_uniform(first) + 2.0**-24))
+    return radius * torch.cos(2.0 * math.pi * _to_uniform(second))

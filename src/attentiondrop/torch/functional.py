@@ -13,12 +13,13 @@ from ..specs import BlurSmoothing, Spec
 from ..validation import number, one_of
 from .call.inputs import Inputs, check_tensors, normalise
 from .call.leaves import Active, Driven, active_leaves
-from .call.stages import Plan, plan_of
+from .call.stages import Plan
 from .call.visibility import Visibility, find_layout, split
 from .draws import draw_seed
 from .eager.attention import eager_attention
 from .fused.choose import fused_attention, is_eager_better, why_not_fused
 from .fused.derivatives import why_not_differentiable
+from .fused.plan import plan_of
 from .rates.monitoring import Monitor
 
 Backend = Literal["auto", "eager", "fused"]
@@ -192,8 +193,8 @@ def _dispatch(
 
 def layout_for(leaves: list[Active], visible: Tensor | None, is_causal: bool, rows: int, look: bool) -> Visibility:
     """The form of the mask: looked at only where a blur can gain from it, or must be refused because of it."""
-    blurs = [leaf.spec for leaf in leaves if isinstance(leaf.spec, BlurSmoothing)]
-    both = any(blur.axes == "both" for blur in blurs)
+    both = any(leaf.spec.mixes_rows for leaf in leaves)
+    blurs = any(isinstance(leaf.spec, BlurSmoothing) for leaf in leaves)
     if not (blurs and look) and not both:
         return Visibility(is_causal, pairs=visible)
     layout = find_layout(visible, is_causal, rows)

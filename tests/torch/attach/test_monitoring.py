@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from oracle_form import sample
 from parity import to_numpy
 from torch import Tensor, nn
 
 import attentiondrop as ad
 from attentiondrop import reference
 from attentiondrop.torch import attach
-from attentiondrop.torch.call.leaves import LogitShape, sample
+from attentiondrop.torch.call.leaves import LogitShape
 from attentiondrop.torch.functional import Options, perturbed_attention
 from attentiondrop.torch.rates.monitoring import Monitor
 

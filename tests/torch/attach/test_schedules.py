@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from conftest_torch import needs_compiler
+from oracle_form import sample
 from parity import CASES, relative_error, to_numpy
 from torch import nn
 from torch._dynamo.testing import CompileCounter
@@ -18,7 +19,7 @@ from attentiondrop import reference
 from attentiondrop.schedules import Depth, Linear, PerHead, PerLayer
 from attentiondrop.torch import attach, attention
 from attentiondrop.torch.attach.sites import site_of
-from attentiondrop.torch.call.leaves import Driven, LogitShape, sample
+from attentiondrop.torch.call.leaves import Driven, LogitShape
 from attentiondrop.torch.functional import Options, perturbed_attention
 
 HALF = [

@@ -12,7 +12,7 @@ from ...errors import AttachError, bad_argument
 from ...schedules import check_progress
 from ...specs import Spec
 from ...validation import integer
-from ..call.leaves import numbered
+from ..call.leaves import places
 from ..functional import Backend
 from ..rates.learned import LearnedRate
 from ..rates.monitoring import SiteStats
@@ -180,7 +180,7 @@ class Attachment(BaseAttachment):
         return {
             site.name: {
                 f"{leaf.name}.{field}": _plain(site.driven.values[number][field])
-                for number, leaf in numbered(site.spec)
+                for number, leaf, _ in places(site.spec)
                 for field in leaf.scheduled()
             }
             for site in self.sites

@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ...specs import AttentionDropout, BlurSmoothing, DropHead, DropKey, GaussianNoise, HardMasking
 from ..call.inputs import Inputs, repeat_heads
-from ..call.leaves import DROPOUT_STREAM, Active, LogitShape, blur_sigma
+from ..call.leaves import DROPOUT_STREAM, Active, LogitShape
 from ..call.visibility import Visibility
 from ..draws import Stream
 from . import regularisers
+from .table import entry_of
 
 
 def eager_attention(
@@ -49,37 +49,21 @@ def perturbed_weights(
     shape = LogitShape(*logits.shape)
     for leaf in leaves:
         if leaf.spec.level == "logits":
-            logits, visible = perturb_logits(leaf, logits, visible)
+            logits, visible = entry_of(leaf.spec).apply(leaf, logits, visible)
     weights = regularisers.masked_softmax(logits, visible, sinks)
     for leaf in leaves:
-        if isinstance(leaf.spec, AttentionDropout):
-            weights = regularisers.attention_dropout(weights, leaf.draw(shape), leaf.rate("p"))
+        if leaf.spec.level == "weights":
+            weights = entry_of(leaf.spec).apply(leaf, weights)
     if dropout_p > 0 and seed is not None:
         uniform = Stream(seed, DROPOUT_STREAM).uniforms(*weights.shape)
         weights = regularisers.attention_dropout(weights, uniform, dropout_p)
     for leaf in leaves:
-        if isinstance(leaf.spec, DropHead):
+        if leaf.spec.level == "heads":
             weights = weights * head_factors(leaf, shape, weights.dtype)
     return weights
 
 
-def perturb_logits(leaf: Active, logits: Tensor, visible: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """One logit-level regulariser with its fields taken from the spec."""
-    spec, shape = leaf.spec, LogitShape(*logits.shape)
-    if isinstance(spec, HardMasking):
-        by_rank = spec.heads == "stratified"
-        return regularisers.hard_masking(logits, visible, leaf.draw(shape), leaf.rate("p"), spec.k, spec.fill, by_rank)
-    if isinstance(spec, BlurSmoothing):
-        kernel = regularisers.gaussian_kernel(blur_sigma(leaf, shape, logits.dtype), spec.width)
-        return regularisers.blur_smoothing(logits, visible, kernel, spec.axes, spec.edges)
-    if isinstance(spec, GaussianNoise):
-        return regularisers.gaussian_noise(logits, leaf.draw(shape).to(logits.dtype), leaf.rate("sigma")), visible
-    if isinstance(spec, DropKey):
-        return regularisers.drop_key(logits, visible, leaf.draw(shape), leaf.rate("p"))
-    raise TypeError(f"no torch function for the logit-level spec {spec}")
-
-
 def head_factors(leaf: Active, shape: LogitShape, dtype: torch.dtype) -> Tensor:
-    """The factors of a `DropHead` leaf, shaped to multiply [B, H, N, E] or [B, H, N, M]."""
-    p = leaf.vector("p") if leaf.gate is None else leaf.gate * leaf.vector("p")
-    return regularisers.head_factors(leaf.draw(shape), p, dtype)[:, :, None, None]
+    """The factors of a head-level leaf, shaped to multiply [B, H, N, E] or [B, H, N, M]."""
+    factors: Tensor = entry_of(leaf.spec).apply(leaf, shape, dtype)
+    return factors[:, :, None, None]

@@ -12,14 +12,22 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..rates.learned import relaxed_below
-
 Rate = float | Tensor
+
+#: Of the relaxed Bernoulli: lower is closer to a step and noisier.
+TEMPERATURE = 0.5
 
 
 def is_learned(rate: Rate) -> TypeGuard[Tensor]:
     """Whether a rate needs a gradient."""
     return isinstance(rate, Tensor) and rate.requires_grad and torch.is_grad_enabled()
+
+
+def relaxed_below(uniform: Tensor, p: Tensor) -> Tensor:
+    """`uniform < p` as 0 and 1, with the gradient for `p` of a relaxed Bernoulli (straight through)."""
+    odds = torch.logit(p.clamp(1e-6, 1 - 1e-6)) - torch.logit(uniform.to(p.dtype).clamp(1e-6, 1 - 1e-6))
+    soft = torch.sigmoid(odds / TEMPERATURE)
+    return (uniform < p).to(p.dtype) + soft - soft.detach()
 
 
 def top_k(logits: Tensor, visible: Tensor | None, k: int) -> Tensor:

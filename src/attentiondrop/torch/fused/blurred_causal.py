@@ -19,11 +19,13 @@ from torch.nn import functional as F
 
 from ...specs import BlurSmoothing
 from ..call.inputs import Inputs, repeat_heads
-from ..call.leaves import Active, blur_arguments, blur_sigma, suits_operators
+from ..call.leaves import Active
 from ..eager.regularisers import convolve_keys, gaussian_kernel
+from ..eager.table import blur_sigma
 from ..kernels.attention_with_lse import Part, attend_with_lse, attend_with_lse_backward, why_no_lse
 from ..kernels.support import has_kernels
 from . import blur_operators as _registered  # noqa: F401
+from .blur_arguments import blur_arguments, suits_operators
 from .derivatives import register_gradients
 
 

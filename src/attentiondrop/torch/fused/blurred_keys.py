@@ -12,13 +12,15 @@ from torch.nn import functional as F
 
 from ...specs import BlurSmoothing
 from ..call.inputs import Inputs, repeat_heads
-from ..call.leaves import Active, blur_arguments, blur_sigma, suits_operators
+from ..call.leaves import Active
 from ..call.stages import Plan
 from ..call.visibility import Visibility
 from ..eager import regularisers
+from ..eager.table import blur_sigma
 from ..kernels import library_attention
 from ..kernels.support import has_kernels
 from . import blurred_library as _registered  # noqa: F401
+from .blur_arguments import blur_arguments, suits_operators
 from .blurred_causal import causal_blurred_attention, why_not_causal
 
 

@@ -12,7 +12,6 @@ import math
 import torch
 from torch import Tensor
 
-from ...specs import HardMasking
 from ..call.inputs import Inputs, repeat_heads
 from ..call.leaves import DROPOUT_STREAM, Active
 from ..call.stages import Plan
@@ -22,6 +21,7 @@ from ..kernels.support import has_kernels, why_no_kernels
 from . import amended_hard
 from . import decide_inside as _registered  # noqa: F401
 from .blurred_keys import blurred_attention, blurred_operands, why_not_blurred
+from .plan import drop_of, stage_of
 
 
 def why_not_fused(
@@ -129,16 +129,11 @@ def _decided_inside(
     if plan.blurs:
         q, k, bias = blurred_operands(inputs, plan.blurs, visibility.keys, bias)
         v = repeat_heads(v, k.shape[1])
-    drop = plan.drop.spec if plan.drop is not None else None
     slots = [
-        _Slot.of(plan.noise, "sigma"),
-        _Slot.of(plan.drop, "p"),
-        _Slot.of(plan.dropout, "p"),
+        *(_Slot.of(leaf) for leaf in (plan.noise, plan.drop, plan.dropout)),
         _Slot(dropout_p, DROPOUT_STREAM if dropout_p > 0 else -1, None),
     ]
-    kind, top = "" if drop is None else "key", 0
-    if isinstance(drop, HardMasking):
-        kind, top = drop.fill, min(drop.k, k.shape[2])
+    kind, top = drop_of(plan.drop, k.shape[2])
     visible = visibility.keys if visibility.pairs is None else visibility.pairs
     streams = [slot.stream for slot in slots]
     alone = visible is None and bias is None and all(stream < 0 for stream in (streams[0], *streams[2:]))
@@ -165,9 +160,10 @@ class _Slot:
         self.rate, self.stream, self.gate, self.bound = rate, stream, gate, bound
 
     @classmethod
-    def of(cls, leaf: Active | None, field: str) -> _Slot:
+    def of(cls, leaf: Active | None) -> _Slot:
         if leaf is None:
             return cls(0.0, -1, None)
+        field = stage_of(leaf.spec).rate
         rate = leaf.vector(field)
         if isinstance(rate, Tensor):
             return cls(1.0, leaf.number, rate if leaf.gate is None else rate * leaf.gate, leaf.bound(field))

@@ -9,9 +9,6 @@ from torch import Tensor, nn
 
 from ...adaptive import Learnable
 
-#: Of the relaxed Bernoulli: lower is closer to a step and noisier.
-TEMPERATURE = 0.5
-
 
 class LearnedRate(nn.Module):
     """`low + (high - low) * sigmoid(raw)`."""
@@ -28,10 +25,3 @@ class LearnedRate(nn.Module):
     def forward(self) -> Tensor:
         """The rate."""
         return self.low + (self.high - self.low) * self.raw.sigmoid()
-
-
-def relaxed_below(uniform: Tensor, p: Tensor) -> Tensor:
-    """`uniform < p` as 0 and 1, with the gradient for `p` of a relaxed Bernoulli (straight through)."""
-    odds = torch.logit(p.clamp(1e-6, 1 - 1e-6)) - torch.logit(uniform.to(p.dtype).clamp(1e-6, 1 - 1e-6))
-    soft = torch.sigmoid(odds / TEMPERATURE)
-    return (uniform < p).to(p.dtype) + soft - soft.detach()

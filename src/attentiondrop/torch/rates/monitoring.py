@@ -6,19 +6,19 @@ Sums stay on the device and nothing synchronises until somebody asks.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from ...specs import AttentionDropout, BlurSmoothing, DropHead, DropKey, GaussianNoise, HardMasking, Spec
+from ...specs import Spec
 from ..call.inputs import Inputs
-from ..call.leaves import Active, Driven, LogitShape, blur_sigma
+from ..call.leaves import Active, Driven
 from ..eager import regularisers
-from ..eager.attention import head_factors, perturb_logits
+from ..eager.table import entry_of
 from .entropy_controller import Controller
 from .recent_calls import Recent, runs_in_backward
-from .sampled_rows import SampledRows, acts_on_weights, needs_all_rows, sample_rows
+from .sampled_rows import SampledRows, needs_all_rows, sample_rows
 
 
 @dataclass(frozen=True)
@@ -149,49 +149,25 @@ class _Tally:
     def perturbed(self, sample: SampledRows, leaves: list[Active], labels: dict[int, str]) -> Tensor:
         """The weights after every regulariser, whose decisions are counted on the way."""
         logits, visible = sample.logits, sample.visible
-        shape = LogitShape(*logits.shape)
         for leaf in leaves:
-            if not acts_on_weights(leaf):
-                self._decisions(leaf, labels[leaf.number], logits, visible)
-                logits, visible = perturb_logits(leaf, logits, visible)
+            if leaf.spec.level == "logits":
+                self._observe(leaf, labels[leaf.number], logits, visible)
+                logits, visible = entry_of(leaf.spec).apply(leaf, logits, visible)
         weights = regularisers.masked_softmax(logits, visible)
         for leaf in leaves:
-            if acts_on_weights(leaf):
-                self._decisions(leaf, labels[leaf.number], logits, visible)
-            if isinstance(leaf.spec, AttentionDropout):
-                weights = regularisers.attention_dropout(weights, leaf.draw(shape), leaf.rate("p"))
+            if leaf.spec.level != "logits":
+                self._observe(leaf, labels[leaf.number], logits, visible)
+            if leaf.spec.level == "weights":
+                weights = entry_of(leaf.spec).apply(leaf, weights)
         return weights
 
-    def _decisions(self, leaf: Active, label: str, logits: Tensor, visible: Tensor | None) -> None:
+    def _observe(self, leaf: Active, label: str, logits: Tensor, visible: Tensor | None) -> None:
         """Count what the regulariser is about to drop, or note its sigma."""
-        spec: Any = leaf.spec
-        shape = LogitShape(*logits.shape)
-        if isinstance(spec, BlurSmoothing):
-            self._add("sigma", label, leaf.gate, blur_sigma(leaf, shape, logits.dtype).expand(shape.batch, shape.heads))
-        elif isinstance(spec, GaussianNoise):
-            sigma = torch.as_tensor(leaf.rate("sigma"), dtype=logits.dtype, device=logits.device)
-            self._add("sigma", label, leaf.gate, sigma.reshape(1, -1).expand(1, shape.heads))
-        elif isinstance(spec, DropHead):
-            self._add(
-                "drop",
-                label,
-                leaf.gate,
-                (head_factors(leaf, shape, logits.dtype) == 0).reshape(shape.batch, shape.heads),
-            )
-        elif isinstance(spec, HardMasking | DropKey | AttentionDropout):
-            candidates = visible if visible is not None else torch.ones_like(logits, dtype=torch.bool)
-            if isinstance(spec, HardMasking):
-                candidates = regularisers.top_k(logits, visible, spec.k)
-            uniform, p = leaf.draw(shape), leaf.rate("p")
-            by_rank = isinstance(spec, HardMasking) and spec.heads == "stratified"
-            below = regularisers.below_by_rank(logits, visible, uniform, p) if by_rank else uniform < p
-            candidates = candidates.expand_as(logits)
-            self._add("drop", label, leaf.gate, candidates & below, candidates)
-
-    def _add(self, kind: str, label: str, gate: Tensor | None, values: Tensor, counts: Tensor | None = None) -> None:
+        found = entry_of(leaf.spec).observe(leaf, logits, visible)
         # What `OneOf` did not choose was not there.
-        weight = 1.0 if gate is None else gate
-        self.sum((kind, label), values, torch.ones_like(values) if counts is None else counts, weight)
+        weight = 1.0 if leaf.gate is None else leaf.gate
+        counts = torch.ones_like(found.values) if found.counts is None else found.counts
+        self.sum((found.kind, label), found.values, counts, weight)
 
     def entropy(self, when: str, weights: Tensor, sample: SampledRows) -> Tensor:
         """Sum the entropies of weights; returns their mean evenness by head."""

@@ -10,7 +10,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ...specs import AttentionDropout, BlurSmoothing, DropHead
 from ..call.inputs import Inputs, repeat_heads
 from ..call.leaves import Active, Excerpt
 from ..call.visibility import split
@@ -59,10 +58,5 @@ def _at(mask: Tensor, batch: int, rows: Tensor) -> Tensor:
 
 
 def needs_all_rows(leaves: list[Active]) -> bool:
-    """A blur along the queries mixes rows, so none can be computed alone."""
-    return any(isinstance(leaf.spec, BlurSmoothing) and leaf.spec.axes == "both" for leaf in leaves)
-
-
-def acts_on_weights(leaf: Active) -> bool:
-    """Whether the regulariser acts after the softmax."""
-    return isinstance(leaf.spec, AttentionDropout | DropHead)
+    """Whether some row depends on other rows, so that none can be computed alone."""
+    return any(leaf.spec.mixes_rows for leaf in leaves)

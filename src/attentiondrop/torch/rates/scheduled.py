@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from ...adaptive import EntropyTarget, Learnable
 from ...schedules import PerHead, Schedule
 from ...specs import Spec
-from ..call.leaves import Driven, numbered
+from ..call.leaves import Driven, places
 from .entropy_controller import Controller
 from .learned import LearnedRate
 
@@ -20,26 +20,27 @@ def driven_at(
 
     The tensors of `before` are written to, unless the module has moved to another device or dtype since.
     """
-    if not any(leaf.scheduled() for _, leaf in numbered(spec)):
+    if not any(place.spec.scheduled() for place in places(spec)):
         return None
     like = next(module.parameters(), torch.empty(0))
     if like.is_meta:
         like = torch.empty(0, dtype=like.dtype)  # a rate has a value before the weights have theirs
     now = spec.at(progress, layer, layers)
     values: dict[int, dict[str, Tensor | LearnedRate]] = {}
-    for (number, scheduled), (_, leaf) in zip(numbered(spec), numbered(now), strict=True):
-        values[number] = {
-            field: _value(schedule, getattr(leaf, field), like) for field, schedule in scheduled.scheduled().items()
+    for place, evaluated in zip(places(spec), places(now), strict=True):
+        values[place.number] = {
+            field: _value(schedule, getattr(evaluated.spec, field), like)
+            for field, schedule in place.spec.scheduled().items()
         }
     if before is None:
         bounds = {
             number: {field: max(schedule.extremes()) for field, schedule in leaf.scheduled().items()}
-            for number, leaf in numbered(spec)
+            for number, leaf, _ in places(spec)
         }
         return Driven(now, values, bounds)
     # The numbers in its spec stay those of the first evaluation: nothing reads them where there is a tensor.
-    for number, scheduled in numbered(spec):
-        for field, schedule in scheduled.scheduled().items():
+    for number, leaf, _ in places(spec):
+        for field, schedule in leaf.scheduled().items():
             old, new = before.values[number][field], values[number][field]
             # What adapts or is learned is not set by the progress, but moves along with its module.
             if isinstance(old, LearnedRate) or isinstance(new, LearnedRate):
@@ -59,7 +60,7 @@ def controllers_of(spec: Spec, driven: Driven | None) -> tuple[Controller, ...]:
         return ()
     return tuple(
         Controller(schedule, driven.values[number], number, field)
-        for number, leaf in numbered(spec)
+        for number, leaf, _ in places(spec)
         for field, schedule in leaf.scheduled().items()
         if isinstance(schedule, EntropyTarget)
     )

@@ -1,0 +1,71 @@
+"""How Keras computes each regulariser: one entry each. One that is not in the table is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+from keras import ops
+
+from ..errors import bad_argument
+from ..specs import AttentionDropout, BlurSmoothing, DropHead, DropKey, GaussianNoise, HardMasking, Spec
+from . import regularisers
+from .leaves import Leaf
+
+Tensor = Any
+
+
+class Regulariser(NamedTuple):
+    """One entry. What `apply` takes depends on the level of the spec.
+
+    "logits": (leaf, logits, visible) -> (logits, visible). "weights": (leaf, weights) -> weights. "heads":
+    (leaf, dtype) -> factors [B, H].
+    """
+
+    apply: Callable[..., Any]
+    #: How the backend's own fused attention does it: on blurred keys, or by factors on whole heads. None if it cannot.
+    stage: Literal["blur", "heads"] | None = None
+
+
+def entry_of(spec: Spec) -> Regulariser:
+    """The entry of a regulariser."""
+    if type(spec) not in TABLE:
+        raise bad_argument("spec", "a spec that attentiondrop.keras can compute", str(spec))
+    return TABLE[type(spec)]
+
+
+def _hard(leaf: Leaf, logits: Tensor, visible: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    return regularisers.hard_masking(logits, visible, leaf.draw, leaf.rate("p"), leaf.spec.k, leaf.spec.fill)
+
+
+def _blur(leaf: Leaf, logits: Tensor, visible: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    spec: BlurSmoothing = leaf.spec
+    kernel = regularisers.gaussian_kernel(leaf.sigma(logits.dtype), spec.width)
+    return regularisers.blur_smoothing(logits, visible, kernel, spec.axes, spec.edges), visible
+
+
+def _noise(leaf: Leaf, logits: Tensor, visible: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    normal = ops.cast(leaf.draw, logits.dtype)
+    return regularisers.gaussian_noise(logits, normal, leaf.rate("sigma", logits.dtype)), visible
+
+
+def _drop_key(leaf: Leaf, logits: Tensor, visible: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    return regularisers.drop_key(logits, visible, leaf.draw, leaf.rate("p"))
+
+
+def _dropout(leaf: Leaf, weights: Tensor) -> Tensor:
+    return regularisers.attention_dropout(weights, leaf.draw, leaf.rate("p", weights.dtype))
+
+
+def _drop_head(leaf: Leaf, dtype: Any) -> Tensor:
+    return regularisers.head_factors(leaf.draw, leaf.rate("p"), dtype)
+
+
+TABLE: dict[type[Spec], Regulariser] = {
+    HardMasking: Regulariser(_hard),
+    BlurSmoothing: Regulariser(_blur, "blur"),
+    GaussianNoise: Regulariser(_noise),
+    DropKey: Regulariser(_drop_key),
+    AttentionDropout: Regulariser(_dropout),
+    DropHead: Regulariser(_drop_head, "heads"),
+}

@@ -1,0 +1,32 @@
+"""What to do to the attention, as data.
+
+A spec says *what* is computed (`docs/semantics.md` says how). `attentiondrop.reference`, `attentiondrop.torch` and
+`attentiondrop.keras` compute it.
+"""
+
+from .base import REGISTRY, Level, Rate, Spec
+from .logits import BlurSmoothing, DropKey, GaussianNoise, HardMasking
+
+# One group after the other: the order of the imports is the order in which specs are listed to people.
+from .after_softmax import AttentionDropout, DropHead  # isort: skip
+from .consistency import Consistency, r_drop
+from .containers import Compose, OneOf
+from .draws import Draws
+
+__all__ = [
+    "REGISTRY",
+    "AttentionDropout",
+    "BlurSmoothing",
+    "Compose",
+    "Consistency",
+    "DropHead",
+    "DropKey",
+    "Draws",
+    "GaussianNoise",
+    "HardMasking",
+    "Level",
+    "OneOf",
+    "Rate",
+    "Spec",
+    "r_drop",
+]

@@ -1,0 +1,42 @@
+"""The consistency loss, which acts on the outputs of a model and not on one attention."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ..validation import integer, one_of
+from .base import Rate, Spec, refuse_learning, set_rate
+
+
+@dataclass(frozen=True)
+class Consistency(Spec):
+    """A KL loss between `views` independently perturbed passes: acts on model outputs, not on one attention."""
+
+    weight: Rate = 0.5
+    views: int = 2
+    direction: Literal["forward", "reverse", "symmetric"] = "forward"
+    task: Literal["first", "mean"] = "first"
+
+    name = "consistency"
+    level = "model"
+    headline = ("weight",)
+    grid = {"weight": [0.1, 0.5, 1.0, 3.0]}
+
+    def __post_init__(self) -> None:
+        set_rate(self, "weight")
+        refuse_learning(self, "weight")
+        self._set("views", integer("views", self.views, minimum=2))
+        one_of("direction", self.direction, ("forward", "reverse", "symmetric"))
+        one_of("task", self.task, ("first", "mean"))
+
+
+def r_drop(weight: float = 1.0, views: int = 2) -> Consistency:
+    """The consistency loss of R-Drop: symmetric KL, and the task loss averaged over the views.
+
+    R-Drop attaches nothing: the model's own dropout makes the views differ. `weight` is the alpha of its code.
+
+    >>> print(r_drop())
+    consistency(weight=1.0,direction=symmetric,task=mean)
+    """
+    return Consistency(weight=weight, views=views, direction="symmetric", task="mean")

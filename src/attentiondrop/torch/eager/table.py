@@ -1,0 +1,153 @@
+"""How torch computes each regulariser: one entry each.
+
+Eager and fused attention, monitoring, benchmarks and tests find a regulariser here. One that is not in the table is
+refused; it is never computed as another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ...errors import bad_argument
+from ...specs import AttentionDropout, BlurSmoothing, DropHead, DropKey, GaussianNoise, HardMasking, Spec
+from ..call.leaves import Active, LogitShape
+from ..call.stages import Drop, Stage
+from . import regularisers
+
+#: Logits [B, H, N, M], and what is visible of them.
+Logits = tuple[Tensor, Tensor | None]
+
+
+class Observed(NamedTuple):
+    """What monitoring notes of one call: `kind` is "drop" or "sigma", the others are [b, H, ...].
+
+    The mean of `values` over `counts` is reported; without `counts`, over all values.
+    """
+
+    kind: str
+    values: Tensor
+    counts: Tensor | None = None
+
+
+class Regulariser(NamedTuple):
+    """One entry. What `apply` takes depends on the level of the spec.
+
+    "logits": (leaf, logits, visible) -> (logits, visible). "weights": (leaf, weights) -> weights. "heads":
+    (leaf, shape, dtype) -> factors [B, H].
+    """
+
+    apply: Callable[..., Any]
+    #: (leaf, logits, visible) -> what is about to happen to them.
+    observe: Callable[[Active, Tensor, Tensor | None], Observed]
+    #: How a fused pass does it; None if only eager attention can.
+    stage: Stage | None = None
+
+
+def entry_of(spec: Spec) -> Regulariser:
+    """The entry of a regulariser."""
+    if type(spec) not in TABLE:
+        raise bad_argument("spec", "a spec that attentiondrop.torch can compute", str(spec))
+    return TABLE[type(spec)]
+
+
+# --- hard masking and DropKey ----------------------------------------------------------------------------------------
+
+
+def _hard(leaf: Active, logits: Tensor, visible: Tensor | None) -> Logits:
+    spec: HardMasking = leaf.spec
+    uniform, by_rank = leaf.draw(LogitShape(*logits.shape)), spec.heads == "stratified"
+    return regularisers.hard_masking(logits, visible, uniform, leaf.rate("p"), spec.k, spec.fill, by_rank)
+
+
+def _observe_hard(leaf: Active, logits: Tensor, visible: Tensor | None) -> Observed:
+    spec: HardMasking = leaf.spec
+    uniform, p = leaf.draw(LogitShape(*logits.shape)), leaf.rate("p")
+    by_rank = spec.heads == "stratified"
+    below = regularisers.below_by_rank(logits, visible, uniform, p) if by_rank else uniform < p
+    candidates = regularisers.top_k(logits, visible, spec.k).expand_as(logits)
+    return Observed("drop", candidates & below, candidates)
+
+
+def _why_not_hard(spec: HardMasking) -> str | None:
+    return "stratified draws belong to ranks, which need the logits" if spec.heads == "stratified" else None
+
+
+def _drop_of_hard(spec: HardMasking, columns: int) -> Drop:
+    return Drop(spec.fill, min(spec.k, columns))
+
+
+def _drop_key(leaf: Active, logits: Tensor, visible: Tensor | None) -> Logits:
+    return regularisers.drop_key(logits, visible, leaf.draw(LogitShape(*logits.shape)), leaf.rate("p"))
+
+
+def _observe_dropped(leaf: Active, logits: Tensor, visible: Tensor | None) -> Observed:
+    candidates = torch.ones_like(logits, dtype=torch.bool) if visible is None else visible.expand_as(logits)
+    return Observed("drop", candidates & (leaf.draw(LogitShape(*logits.shape)) < leaf.rate("p")), candidates)
+
+
+def _drop_of_key(spec: DropKey, columns: int) -> Drop:
+    return Drop("key")
+
+
+# --- blur and noise --------------------------------------------------------------------------------------------------
+
+
+def blur_sigma(leaf: Active, shape: LogitShape, dtype: torch.dtype) -> Tensor:
+    """The sigma of a blur leaf as [B or 1, H or 1]."""
+    low, high = leaf.vector("sigma_min"), leaf.vector("sigma_max")
+    uniform = leaf.draw(shape).to(dtype)
+    sigma: Tensor = low + (high - low) * (
+        uniform.view(-1, 1) if leaf.spec.sampling == "sample" else uniform.view(1, -1)
+    )
+    return sigma if leaf.gate is None else sigma * leaf.gate
+
+
+def _blur(leaf: Active, logits: Tensor, visible: Tensor | None) -> Logits:
+    spec: BlurSmoothing = leaf.spec
+    sigma = blur_sigma(leaf, LogitShape(*logits.shape), logits.dtype)
+    kernel = regularisers.gaussian_kernel(sigma, spec.width)
+    return regularisers.blur_smoothing(logits, visible, kernel, spec.axes, spec.edges)
+
+
+def _observe_blur(leaf: Active, logits: Tensor, visible: Tensor | None) -> Observed:
+    shape = LogitShape(*logits.shape)
+    return Observed("sigma", blur_sigma(leaf, shape, logits.dtype).expand(shape.batch, shape.heads))
+
+
+def _noise(leaf: Active, logits: Tensor, visible: Tensor | None) -> Logits:
+    normal = leaf.draw(LogitShape(*logits.shape)).to(logits.dtype)
+    return regularisers.gaussian_noise(logits, normal, leaf.rate("sigma")), visible
+
+
+def _observe_sigma(leaf: Active, logits: Tensor, visible: Tensor | None) -> Observed:
+    sigma = torch.as_tensor(leaf.rate("sigma"), dtype=logits.dtype, device=logits.device)
+    return Observed("sigma", sigma.reshape(1, -1).expand(1, logits.shape[1]))
+
+
+# --- after the softmax -----------------------------------------------------------------------------------------------
+
+
+def _dropout(leaf: Active, weights: Tensor) -> Tensor:
+    return regularisers.attention_dropout(weights, leaf.draw(LogitShape(*weights.shape)), leaf.rate("p"))
+
+
+def _drop_head(leaf: Active, shape: LogitShape, dtype: torch.dtype) -> Tensor:
+    return regularisers.head_factors(leaf.draw(shape), leaf.gated("p"), dtype)
+
+
+def _observe_drop_head(leaf: Active, logits: Tensor, visible: Tensor | None) -> Observed:
+    return Observed("drop", _drop_head(leaf, LogitShape(*logits.shape), logits.dtype) == 0)
+
+
+TABLE: dict[type[Spec], Regulariser] = {
+    HardMasking: Regulariser(_hard, _observe_hard, Stage("drop", "p", _why_not_hard, _drop_of_hard)),
+    BlurSmoothing: Regulariser(_blur, _observe_blur, Stage("blur", "sigma_max")),
+    GaussianNoise: Regulariser(_noise, _observe_sigma, Stage("noise", "sigma")),
+    DropKey: Regulariser(_drop_key, _observe_dropped, Stage("drop", "p", drop=_drop_of_key)),
+    AttentionDropout: Regulariser(_dropout, _observe_dropped, Stage("dropout", "p")),
+    DropHead: Regulariser(_drop_head, _observe_drop_head, Stage("heads", "p")),
+}
