@@ -30,6 +30,7 @@ LEAVES = {
         st.sampled_from(["batch", "sample", "head"]),
     ),
     "noise": st.builds(ad.GaussianNoise, sizes),
+    "temperature": st.builds(ad.TemperatureNoise, sizes),
     "dropkey": st.builds(ad.DropKey, rates),
     "drophead": st.builds(ad.DropHead, rates),
     "attndropout": st.builds(ad.AttentionDropout, rates),

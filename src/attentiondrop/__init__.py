@@ -28,6 +28,7 @@ from .specs import (
     HardMasking,
     OneOf,
     Spec,
+    TemperatureNoise,
     r_drop,
 )
 
@@ -53,6 +54,7 @@ __all__ = [
     "ParseError",
     "ShapeError",
     "Spec",
+    "TemperatureNoise",
     "from_dict",
     "parse",
     "r_drop",

@@ -10,6 +10,7 @@ What a draw is, for each spec:
                           (stratified: [B, H, N, min(k, M)], by rank)
 `AttentionDropout`        the same, for weights
 `GaussianNoise`           standard normals of shape [B, H, N, M]
+`TemperatureNoise`        standard normals of shape [B, H]
 `BlurSmoothing`           uniforms of shape [] ("batch"), [B] ("sample") or [H] ("head"): where sigma lies in its range
 `DropHead`                uniforms of shape [B, H]
 `Compose`                 a list with the draws of its parts
@@ -39,6 +40,7 @@ from .specs import (
     HardMasking,
     OneOf,
     Spec,
+    TemperatureNoise,
 )
 
 Array = NDArray[Any]
@@ -148,6 +150,12 @@ def gaussian_noise(logits: Array, visible: Array, normal: Array, sigma: float) -
     return Step(logits + sigma * np.where(visible, normal, 0.0), visible, lambda g: g)
 
 
+def temperature_noise(logits: Array, visible: Array, normal: Array, sigma: Any) -> Step:
+    """The logits of each (sample, head) times `exp(sigma * z)`; `normal` is [B, H]."""
+    factor = np.exp(sigma * normal)[:, :, None, None]
+    return Step(logits * factor, visible, lambda g: g * factor)
+
+
 def gaussian_kernel(sigma: Array | float, width: int) -> Array:
     """Weights of the offsets -r..r, summing to 1, for each sigma; `sigma = 0` is the identity.
 
@@ -248,6 +256,10 @@ def _noise(spec: GaussianNoise, logits: Array, visible: Array, draw: Array) -> S
     return gaussian_noise(logits, visible, draw, _by_head(spec.sigma))
 
 
+def _temperature(spec: TemperatureNoise, logits: Array, visible: Array, draw: Array) -> Step:
+    return temperature_noise(logits, visible, draw, _vector(spec.sigma))
+
+
 def _drop_key(spec: DropKey, logits: Array, visible: Array, draw: Array) -> Step:
     return drop_key(logits, visible, draw, _by_head(spec.p))
 
@@ -267,6 +279,7 @@ DEFINITIONS: dict[type[Spec], Callable[..., Any]] = {
     HardMasking: _hard,
     BlurSmoothing: _blur,
     GaussianNoise: _noise,
+    TemperatureNoise: _temperature,
     DropKey: _drop_key,
     AttentionDropout: _dropout,
     DropHead: _drop_head,

@@ -92,6 +92,11 @@ def gaussian_noise(logits: Tensor, normal: Tensor, sigma: Any) -> Tensor:
     return logits + sigma * normal
 
 
+def temperature_noise(logits: Tensor, normal: Tensor, sigma: Any) -> Tensor:
+    """The logits of each (sample, head) times `exp(sigma * z)`; `normal` is [B, H]."""
+    return logits * ops.exp(sigma * normal)[:, :, None, None]
+
+
 def gaussian_kernel(sigma: Tensor, width: int) -> Tensor:
     """Weights of the offsets -r..r along a new last axis, summing to 1; `sigma = 0` is the identity."""
     offsets = np.arange(width) - (width - 1) // 2

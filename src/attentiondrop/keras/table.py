@@ -8,7 +8,16 @@ from typing import Any, Literal, NamedTuple
 from keras import ops
 
 from ..errors import bad_argument
-from ..specs import AttentionDropout, BlurSmoothing, DropHead, DropKey, GaussianNoise, HardMasking, Spec
+from ..specs import (
+    AttentionDropout,
+    BlurSmoothing,
+    DropHead,
+    DropKey,
+    GaussianNoise,
+    HardMasking,
+    Spec,
+    TemperatureNoise,
+)
 from . import regularisers
 from .leaves import Leaf
 
@@ -49,6 +58,11 @@ def _noise(leaf: Leaf, logits: Tensor, visible: Tensor | None) -> tuple[Tensor, 
     return regularisers.gaussian_noise(logits, normal, leaf.rate("sigma", logits.dtype)), visible
 
 
+def _temperature(leaf: Leaf, logits: Tensor, visible: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    normal = ops.cast(leaf.draw, logits.dtype)
+    return regularisers.temperature_noise(logits, normal, leaf.rate("sigma", logits.dtype)), visible
+
+
 def _drop_key(leaf: Leaf, logits: Tensor, visible: Tensor | None) -> tuple[Tensor, Tensor | None]:
     return regularisers.drop_key(logits, visible, leaf.draw, leaf.rate("p"))
 
@@ -65,6 +79,7 @@ TABLE: dict[type[Spec], Regulariser] = {
     HardMasking: Regulariser(_hard),
     BlurSmoothing: Regulariser(_blur, "blur"),
     GaussianNoise: Regulariser(_noise),
+    TemperatureNoise: Regulariser(_temperature),
     DropKey: Regulariser(_drop_key),
     AttentionDropout: Regulariser(_dropout),
     DropHead: Regulariser(_drop_head, "heads"),

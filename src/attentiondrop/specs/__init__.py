@@ -5,7 +5,7 @@ A spec says *what* is computed (`docs/semantics.md` says how). `attentiondrop.re
 """
 
 from .base import REGISTRY, Level, Rate, Spec
-from .logits import BlurSmoothing, DropKey, GaussianNoise, HardMasking
+from .logits import BlurSmoothing, DropKey, GaussianNoise, HardMasking, TemperatureNoise
 
 # One group after the other: the order of the imports is the order in which specs are listed to people.
 from .after_softmax import AttentionDropout, DropHead  # isort: skip
@@ -28,5 +28,6 @@ __all__ = [
     "OneOf",
     "Rate",
     "Spec",
+    "TemperatureNoise",
     "r_drop",
 ]

@@ -129,6 +129,31 @@ class GaussianNoise(Spec):
 
 
 @dataclass(frozen=True)
+class TemperatureNoise(Spec):
+    """Multiply the logits of each (sample, head) by `exp(sigma * z)`, with `z` a standard normal.
+
+    >>> print(TemperatureNoise(sigma=0.3))
+    temperature(sigma=0.3)
+    """
+
+    sigma: Rate = 0.1
+
+    name = "temperature"
+    level = "logits"
+    headline = ("sigma",)
+    grid = {"sigma": [0.1, 0.2, 0.5, 1.0]}
+    shown = ("temperature(sigma=0.5)",)
+
+    def __post_init__(self) -> None:
+        set_rate(self, "sigma")
+
+    @property
+    def draws(self) -> Draws:
+        """A standard normal for each (sample, head)."""
+        return Draws("normal", ("batch", "heads"))
+
+
+@dataclass(frozen=True)
 class DropKey(Spec):
     """Hide each visible key from each row with probability `p`; a row never loses its last key."""
 

@@ -98,6 +98,11 @@ def gaussian_noise(logits: Tensor, normal: Tensor, sigma: Rate) -> Tensor:
     return logits + sigma * normal
 
 
+def temperature_noise(logits: Tensor, normal: Tensor, sigma: Rate) -> Tensor:
+    """The logits of each (sample, head) times `exp(sigma * z)`; `normal` is [B, H], `sigma` broadcasts to it."""
+    return logits * torch.exp(sigma * normal)[:, :, None, None]
+
+
 def gaussian_kernel(sigma: Tensor, width: int) -> Tensor:
     """Weights of the offsets -r..r along a new last axis, summing to 1; `sigma = 0` is the identity."""
     offsets = torch.arange(width, device=sigma.device, dtype=sigma.dtype) - (width - 1) // 2

@@ -13,7 +13,16 @@ import torch
 from torch import Tensor
 
 from ...errors import bad_argument
-from ...specs import AttentionDropout, BlurSmoothing, DropHead, DropKey, GaussianNoise, HardMasking, Spec
+from ...specs import (
+    AttentionDropout,
+    BlurSmoothing,
+    DropHead,
+    DropKey,
+    GaussianNoise,
+    HardMasking,
+    Spec,
+    TemperatureNoise,
+)
 from ..call.leaves import Active, LogitShape
 from ..call.stages import Drop, Stage
 from . import regularisers
@@ -123,6 +132,11 @@ def _noise(leaf: Active, logits: Tensor, visible: Tensor | None) -> Logits:
     return regularisers.gaussian_noise(logits, normal, leaf.rate("sigma")), visible
 
 
+def _temperature(leaf: Active, logits: Tensor, visible: Tensor | None) -> Logits:
+    normal = leaf.draw(LogitShape(*logits.shape)).to(logits.dtype)
+    return regularisers.temperature_noise(logits, normal, leaf.gated("sigma")), visible
+
+
 def _observe_sigma(leaf: Active, logits: Tensor, visible: Tensor | None) -> Observed:
     sigma = torch.as_tensor(leaf.rate("sigma"), dtype=logits.dtype, device=logits.device)
     return Observed("sigma", sigma.reshape(1, -1).expand(1, logits.shape[1]))
@@ -147,6 +161,7 @@ TABLE: dict[type[Spec], Regulariser] = {
     HardMasking: Regulariser(_hard, _observe_hard, Stage("drop", "p", _why_not_hard, _drop_of_hard)),
     BlurSmoothing: Regulariser(_blur, _observe_blur, Stage("blur", "sigma_max")),
     GaussianNoise: Regulariser(_noise, _observe_sigma, Stage("noise", "sigma")),
+    TemperatureNoise: Regulariser(_temperature, _observe_sigma),
     DropKey: Regulariser(_drop_key, _observe_dropped, Stage("drop", "p", drop=_drop_of_key)),
     AttentionDropout: Regulariser(_dropout, _observe_dropped, Stage("dropout", "p")),
     DropHead: Regulariser(_drop_head, _observe_drop_head, Stage("heads", "p")),
