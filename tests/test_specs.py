@@ -31,7 +31,7 @@ LEAVES = {
     ),
     "noise": st.builds(ad.GaussianNoise, sizes),
     "temperature": st.builds(ad.TemperatureNoise, sizes),
-    "dropkey": st.builds(ad.DropKey, rates),
+    "dropkey": st.builds(ad.DropKey, rates, st.sampled_from(["element", "column"])),
     "drophead": st.builds(ad.DropHead, rates),
     "attndropout": st.builds(ad.AttentionDropout, rates),
     "consistency": st.builds(
@@ -135,7 +135,10 @@ def test_specs_are_values() -> None:
         ),
         (lambda: ad.Consistency(task="last"), "task: expected one of 'first', 'mean', received 'last'"),
         (lambda: ad.Compose([]), "parts: expected a non-empty list of specs, received []"),
-        (lambda: ad.Compose(ad.DropKey()), "parts: expected a non-empty list of specs, received DropKey(p=0.1)"),
+        (
+            lambda: ad.Compose(ad.DropKey()),
+            "parts: expected a non-empty list of specs, received DropKey(p=0.1, by='element')",
+        ),
         (lambda: ad.Compose(["hard"]), "parts: expected a list of specs, received 'hard'"),
         (lambda: ad.Compose([ad.Consistency()] * 2), "parts: expected at most one consistency(...)"),
         (lambda: ad.OneOf([ad.Consistency()]), "parts: expected no consistency(...) inside oneof(...)"),

@@ -7,7 +7,7 @@ What a draw is, for each spec:
 
 ========================  ==========================================================================================
 `HardMasking`, `DropKey`  uniforms in [0, 1) of shape [B, H, N, M]: a key is dropped where the uniform is below `p`
-                          (stratified: [B, H, N, min(k, M)], by rank)
+                          (stratified: [B, H, N, min(k, M)], by rank; by column: [B, H, M])
 `AttentionDropout`        the same, for weights
 `GaussianNoise`           standard normals of shape [B, H, N, M]
 `TemperatureNoise`        standard normals of shape [B, H]
@@ -136,7 +136,7 @@ def hard_masking(
 
 
 def drop_key(logits: Array, visible: Array, uniform: Array, p: float) -> Step:
-    """Each visible key is hidden from the row where its uniform is below `p`."""
+    """Each visible key is hidden from the row where its uniform is below `p`; [B, H, 1, M] is one for all rows."""
     return _hide(logits, visible, visible & (uniform < p))
 
 
@@ -261,7 +261,7 @@ def _temperature(spec: TemperatureNoise, logits: Array, visible: Array, draw: Ar
 
 
 def _drop_key(spec: DropKey, logits: Array, visible: Array, draw: Array) -> Step:
-    return drop_key(logits, visible, draw, _by_head(spec.p))
+    return drop_key(logits, visible, draw if spec.by == "element" else draw[:, :, None, :], _by_head(spec.p))
 
 
 def _dropout(spec: AttentionDropout, weights: Array, draw: Array) -> Weights:

@@ -78,8 +78,8 @@ def hard_masking(
 
 
 def drop_key(logits: Tensor, visible: Tensor | None, uniform: Tensor, p: Any) -> tuple[Tensor, Tensor]:
-    """Each visible key is hidden from the row where its uniform is below `p`."""
-    dropped = uniform < p
+    """Each visible key is hidden from the row where its uniform is below `p`; [B, H, 1, M] is one for all rows."""
+    dropped = ops.broadcast_to(uniform < p, ops.shape(logits))
     return _hide(logits, visible, dropped if visible is None else ops.logical_and(dropped, visible))
 
 

@@ -64,7 +64,8 @@ def _temperature(leaf: Leaf, logits: Tensor, visible: Tensor | None) -> tuple[Te
 
 
 def _drop_key(leaf: Leaf, logits: Tensor, visible: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    return regularisers.drop_key(logits, visible, leaf.draw, leaf.rate("p"))
+    uniform = leaf.draw if leaf.spec.by == "element" else ops.expand_dims(leaf.draw, -2)
+    return regularisers.drop_key(logits, visible, uniform, leaf.rate("p"))
 
 
 def _dropout(leaf: Leaf, weights: Tensor) -> Tensor:

@@ -155,21 +155,30 @@ class TemperatureNoise(Spec):
 
 @dataclass(frozen=True)
 class DropKey(Spec):
-    """Hide each visible key from each row with probability `p`; a row never loses its last key."""
+    """Hide each visible key from each row with probability `p`; a row never loses its last key.
+
+    `by="element"` decides for each row by itself. `by="column"` decides once for each (sample, head, key), and hides
+    that key from all rows of the head.
+
+    >>> print(DropKey(p=0.2, by="column"))
+    dropkey(p=0.2,by=column)
+    """
 
     p: Rate = 0.1
+    by: Literal["element", "column"] = "element"
 
     name = "dropkey"
     level = "logits"
     headline = ("p",)
     grid = {"p": [0.05, 0.1, 0.2, 0.3]}
-    shown = ("dropkey(p=0.3)",)
+    shown = ("dropkey(p=0.3)", "dropkey(p=0.3,by=column)")
 
     def __post_init__(self) -> None:
         set_probability(self, "p")
         refuse_learning(self, "p")
+        one_of("by", self.by, ("element", "column"))
 
     @property
     def draws(self) -> Draws:
-        """A uniform for each logit."""
-        return Draws("uniform", EVERY_LOGIT)
+        """A uniform for each logit, or one for each key of a (sample, head)."""
+        return Draws("uniform", EVERY_LOGIT if self.by == "element" else ("batch", "heads", "keys"))

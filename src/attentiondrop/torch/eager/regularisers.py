@@ -83,7 +83,10 @@ def hard_masking(
 
 
 def drop_key(logits: Tensor, visible: Tensor | None, uniform: Tensor, p: Rate) -> tuple[Tensor, Tensor | None]:
-    """Each visible key is hidden from the row where its uniform is below `p`; a NaN stays, and shows."""
+    """Each visible key is hidden from the row where its uniform is below `p`; [B, H, 1, M] is one for all rows.
+
+    A NaN stays, and shows.
+    """
     dropped = (uniform < p) & ~logits.detach().isnan()
     return _hide(logits, visible, dropped if visible is None else dropped & visible)
 

@@ -89,13 +89,22 @@ def _drop_of_hard(spec: HardMasking, columns: int) -> Drop:
     return Drop(spec.fill, min(spec.k, columns))
 
 
+def _key_uniforms(leaf: Active, logits: Tensor) -> Tensor:
+    uniform = leaf.draw(LogitShape(*logits.shape))
+    return uniform if "rows" in leaf.spec.draws.over else uniform.unsqueeze(-2)
+
+
 def _drop_key(leaf: Active, logits: Tensor, visible: Tensor | None) -> Logits:
-    return regularisers.drop_key(logits, visible, leaf.draw(LogitShape(*logits.shape)), leaf.rate("p"))
+    return regularisers.drop_key(logits, visible, _key_uniforms(leaf, logits), leaf.rate("p"))
 
 
 def _observe_dropped(leaf: Active, logits: Tensor, visible: Tensor | None) -> Observed:
     candidates = torch.ones_like(logits, dtype=torch.bool) if visible is None else visible.expand_as(logits)
-    return Observed("drop", candidates & (leaf.draw(LogitShape(*logits.shape)) < leaf.rate("p")), candidates)
+    return Observed("drop", candidates & (_key_uniforms(leaf, logits) < leaf.rate("p")), candidates)
+
+
+def _why_not_key(spec: DropKey) -> str | None:
+    return "keys dropped by column have no fused path" if spec.by == "column" else None
 
 
 def _drop_of_key(spec: DropKey, columns: int) -> Drop:
@@ -162,7 +171,7 @@ TABLE: dict[type[Spec], Regulariser] = {
     BlurSmoothing: Regulariser(_blur, _observe_blur, Stage("blur", "sigma_max")),
     GaussianNoise: Regulariser(_noise, _observe_sigma, Stage("noise", "sigma")),
     TemperatureNoise: Regulariser(_temperature, _observe_sigma),
-    DropKey: Regulariser(_drop_key, _observe_dropped, Stage("drop", "p", drop=_drop_of_key)),
+    DropKey: Regulariser(_drop_key, _observe_dropped, Stage("drop", "p", _why_not_key, _drop_of_key)),
     AttentionDropout: Regulariser(_dropout, _observe_dropped, Stage("dropout", "p")),
     DropHead: Regulariser(_drop_head, _observe_drop_head, Stage("heads", "p")),
 }
