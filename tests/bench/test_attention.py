@@ -13,8 +13,9 @@ from attentiondrop.bench.attention import Settings, fastest, numbers, run_attent
 from attentiondrop.bench.clock import clock_for, peak_extra
 from attentiondrop.bench.records import FAILED, SKIPPED, TIMED, failed
 from attentiondrop.bench.report import Report
-from attentiondrop.bench.rows import OursRow, SdpaRow, all_rows, select
+from attentiondrop.bench.rows import OursRow, SdpaRow
 from attentiondrop.bench.shapes import Shape
+from attentiondrop.bench.table import all_rows, select
 from attentiondrop.bench.tensors import make_tensors
 from attentiondrop.bench.turns import LEAST, Samples, Timed, take_turns, warmed
 from attentiondrop.errors import ArgumentError

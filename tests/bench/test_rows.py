@@ -22,12 +22,11 @@ from attentiondrop.bench.rows import (
     OursRow,
     Row,
     SdpaRow,
-    all_rows,
     one_line,
     refuse_large_logits,
-    select,
 )
 from attentiondrop.bench.shapes import CUDA_SHAPES, Shape
+from attentiondrop.bench.table import all_rows, select
 from attentiondrop.bench.tensors import make_tensors
 from attentiondrop.errors import ArgumentError
 from attentiondrop.parsing import parse

@@ -15,8 +15,9 @@ from torch.nn import functional as F
 from attentiondrop.bench.attention import Settings
 from attentiondrop.bench.records import FAILED, SKIPPED, TIMED, VitOutcome, failed
 from attentiondrop.bench.report import Report
-from attentiondrop.bench.rows import CannotRunError, SdpaRow, select
+from attentiondrop.bench.rows import CannotRunError, SdpaRow
 from attentiondrop.bench.shapes import Shape
+from attentiondrop.bench.table import select
 from attentiondrop.errors import ArgumentError
 
 timm = pytest.importorskip("timm")

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import fnmatch
 import re
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from ..errors import AttentionDropError, BackendError, bad_argument
+from ..errors import AttentionDropError, BackendError
 from ..parsing import parse
+from ..specs import REGISTRY
 from ..torch import attention
 from . import listings
 from .check import Trial, Verdict, average, compare, plain, quiet
@@ -34,14 +33,16 @@ BACKENDS = {
 }
 
 #: Every regulariser of the library, at the rates of the paper.
-SPECS = (
-    "blur(sigma_max=0.5)",
-    "hard(p=0.1,k=5)",
-    "hard(p=0.1,k=5,fill=-inf)",
-    "noise(sigma=0.1)",
-    "dropkey(p=0.1)",
-    "attndropout(p=0.1)",
-    "drophead(p=0.1)",
+SPECS = tuple(
+    dict.fromkeys(
+        [
+            "blur(sigma_max=0.5)",
+            "hard(p=0.1,k=5)",
+            "hard(p=0.1,k=5,fill=-inf)",
+            # And every other regulariser with its defaults.
+            *(str(cls()) for cls in REGISTRY.values() if cls.level in ("logits", "weights", "heads")),
+        ]
+    )
 )
 
 #: Rows that build the logits are left out where those would need more than this.
@@ -167,44 +168,6 @@ class OursRow(Row):
     def _attention(self, q: Tensor, k: Tensor, v: Tensor, *, shape: Shape, backend: str) -> Tensor:
         causal, grouped = shape.causal, shape.grouped
         return attention(q, k, v, self.spec, is_causal=causal, enable_gqa=grouped, backend=backend)  # type: ignore[arg-type]
-
-
-def all_rows() -> list[Row]:
-    """The whole table."""
-    from .flex import FlexHardRow, FlexRow
-
-    names = (None, *BACKENDS)
-    return [
-        *(SdpaRow(backend) for backend in names),
-        *(SdpaRow(backend, dropout=0.1) for backend in names),
-        FlexRow(),
-        FlexHardRow(),
-        ListingRow("hard masking"),
-        ListingRow("blur"),
-        *map(OursRow, SPECS),
-    ]
-
-
-class Named(Protocol):
-    """Whatever has a name."""
-
-    @property
-    def name(self) -> str:
-        """What patterns are matched with."""
-
-
-NamedT = TypeVar("NamedT", bound=Named)
-
-
-def select(rows: Sequence[NamedT], patterns: Sequence[str] | None) -> list[NamedT]:
-    """The rows whose names match one of the shell patterns, in the order of the table; all of them without any."""
-    if not patterns:
-        return list(rows)
-    for pattern in patterns:
-        if not any(fnmatch.fnmatchcase(row.name, pattern) for row in rows):
-            names = ", ".join(row.name for row in rows)
-            raise bad_argument("rows", f"shell patterns that match some of: {names}", pattern)
-    return [row for row in rows if any(fnmatch.fnmatchcase(row.name, pattern) for pattern in patterns)]
 
 
 def refuse_large_logits(shape: Shape, itemsize: int, tensors: int) -> None:

@@ -81,7 +81,7 @@ def _attention(args: argparse.Namespace) -> int:
     with ProgressBar(unit=None) as bar:
         # Loading torch takes seconds: the bar is on the screen before that.
         from ..bench.attention import run_attention
-        from ..bench.rows import all_rows, select
+        from ..bench.table import all_rows, select
 
         settings, rows = _settings(args), select(all_rows(), args.rows)
         report = _report(args, "attention", settings)
@@ -101,7 +101,7 @@ def _length(args: argparse.Namespace) -> int:
     with ProgressBar(unit=None) as bar:
         from ..bench import length
         from ..bench.attention import run_attention
-        from ..bench.rows import all_rows, select
+        from ..bench.table import all_rows, select
 
         settings, rows = _settings(args), select(all_rows(), args.rows or length.LENGTH_ROWS)
         cuda = settings.device == "cuda"
@@ -125,7 +125,7 @@ def _vit(args: argparse.Namespace) -> int:
     from .progress import ProgressBar
 
     with ProgressBar(unit=None) as bar:
-        from ..bench.rows import select
+        from ..bench.table import select
         from ..bench.vit import run_vit
         from ..bench.vit_rows import vit_rows
 

@@ -25,6 +25,8 @@ class Regulariser:
     """Base: a regulariser contributes model arguments, a change of the built model, or a part of the loss."""
 
     name: ClassVar[str] = ""
+    #: What tuning tries: field -> values.
+    grid: ClassVar[dict[str, list[Any]]] = {}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -58,6 +60,7 @@ class _Dropping(Regulariser):
     """Something is dropped with probability p."""
 
     p: float = 0.1
+    grid = {"p": [0.05, 0.1, 0.2, 0.3]}
 
     def __post_init__(self) -> None:
         number("p", self.p, 0.0, 1.0)
@@ -105,6 +108,7 @@ class RDrop(Regulariser):
     weight: float = 1.0
     p: float = 0.1
     name = "r-drop"
+    grid = {"weight": [0.5, 1.0, 3.0], "p": [0.05, 0.1, 0.2]}
 
     def __post_init__(self) -> None:
         number("weight", self.weight, 0.0)
@@ -126,6 +130,7 @@ class LabelSmoothing(Regulariser):
 
     epsilon: float = 0.1
     name = "labelsmoothing"
+    grid = {"epsilon": [0.05, 0.1, 0.2]}
 
     def __post_init__(self) -> None:
         number("epsilon", self.epsilon, 0.0, 1.0)

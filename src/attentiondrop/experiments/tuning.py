@@ -8,24 +8,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import ArgumentError, AttentionDropError, bad_argument
+from ..specs import REGISTRY
 from .methods import NONE, check_part, read_method, terms
+from .regularisers import REGULARISERS
 from .settings import unknown
 
-#: Method -> field -> values. Hard masking, blur and consistency contain the paper's grid, and stronger settings too.
-GRIDS: dict[str, dict[str, list[Any]]] = {
-    "dropout": {"p": [0.05, 0.1, 0.2, 0.3]},
-    "dropconnect": {"p": [0.05, 0.1, 0.2, 0.3]},
-    "droppath": {"p": [0.05, 0.1, 0.2, 0.3]},
-    "r-drop": {"weight": [0.5, 1.0, 3.0], "p": [0.05, 0.1, 0.2]},
-    "labelsmoothing": {"epsilon": [0.05, 0.1, 0.2]},
-    "hard": {"p": [0.05, 0.1, 0.2, 0.5], "k": [3, 5, 10], "fill": ["zero", "-inf"]},
-    "blur": {"sigma_max": [0.3, 0.5, 1.0, 2.0]},
-    "noise": {"sigma": [0.1, 0.3, 1.0]},
-    "dropkey": {"p": [0.05, 0.1, 0.2, 0.3]},
-    "drophead": {"p": [0.05, 0.1, 0.2]},
-    "attndropout": {"p": [0.05, 0.1, 0.2, 0.3]},
-    "consistency": {"weight": [0.1, 0.5, 1.0, 3.0]},
-}
+#: Method -> field -> values, as each method says itself.
+GRIDS: dict[str, dict[str, list[Any]]] = {name: own.grid for name, own in REGULARISERS.items() if own.grid}
+GRIDS |= {name: spec.grid for name, spec in REGISTRY.items() if spec.grid}
 
 
 def candidates(text: str, trials: int, seed: int, grids: Mapping[str, Any] | None = None) -> list[str]:

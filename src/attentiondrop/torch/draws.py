@@ -29,7 +29,6 @@ import torch
 from torch import Tensor
 
 from ..errors import BackendError
-from .rates.recent_calls import runs_in_backward
 
 # Signed spellings of the constants above: torch has full int32 arithmetic, and hardly any for uint32.
 _GOLDEN = 0x9E3779B1 - 2**32
@@ -65,6 +64,11 @@ def _fake_seed(like: Tensor, call: int, rank: int = -1) -> Tensor:
 
 _library.impl("draw_seed", _draw_seed, "CompositeExplicitAutograd")
 torch.library.register_fake("attentiondrop::draw_seed", _fake_seed, lib=_library)
+
+
+def runs_in_backward() -> bool:
+    """Whether the backward runs this code: it recomputes a call that was made before."""
+    return torch._C._current_graph_task_id() != -1
 
 
 _calls = itertools.count(1)

@@ -15,12 +15,12 @@ from .call.inputs import Inputs, check_tensors, normalise
 from .call.leaves import Active, Driven, active_leaves
 from .call.stages import Plan
 from .call.visibility import Visibility, find_layout, split
+from .call.watching import Watcher
 from .draws import draw_seed
 from .eager.attention import eager_attention
 from .fused.choose import fused_attention, is_eager_better, why_not_fused
 from .fused.derivatives import why_not_differentiable
 from .fused.plan import plan_of
-from .rates.monitoring import Monitor
 
 Backend = Literal["auto", "eager", "fused"]
 BACKENDS = ("auto", "eager", "fused")
@@ -125,7 +125,7 @@ def perturbed_attention(
     generator: torch.Generator | None = None,
     backend: Backend = "auto",
     seed: Tensor | None = None,
-    monitor: Monitor | None = None,
+    monitor: Watcher | None = None,
 ) -> Attended:
     """The computation behind `attention`, which also hands out the weights of the eager path.
 

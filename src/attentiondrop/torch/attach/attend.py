@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from ...specs import Spec
 from ..call.leaves import Driven
-from ..consistency.stacked_batch import views_at
+from ..call.watching import Watcher
 from ..draws import draw_seed, view_seed
 from ..functional import Attended, Options, perturbed_attention
-from ..rates.monitoring import Monitor
 from .sites import Site
 
 
@@ -22,7 +24,7 @@ def attend(
     drop: Spec | Driven | None,
     options: Options,
     backend: str,
-    monitor: Monitor | None = None,
+    monitor: Watcher | None = None,
 ) -> Attended:
     """`perturbed_attention` for a site, in as many parts as there are views in the batch.
 
@@ -53,7 +55,20 @@ def attend(
 
 
 def _views(site: Site, query: Tensor) -> int:
-    return site.views if torch.compiler.is_compiling() else views_at(site, query)
+    """How many views a site must tell apart in a batch of queries: 1, unless the call is one of a stack."""
+    if torch.compiler.is_compiling():
+        return site.views
+    stack = find_stack(site.stacks, site.name, query.device)
+    if stack is None:
+        return 1
+    stack.check(site, query)
+    views: int = stack.views
+    return views
+
+
+def find_stack(stacks: Sequence[Any], place: Any, device: torch.device) -> Any:
+    """The stack that a call belongs to, or None. The last one that was entered comes first."""
+    return next((stack for stack in reversed(stacks) if stack.belongs(place, device)), None)
 
 
 def _split(x: Tensor | None, query: Tensor, views: int) -> tuple[Tensor | None, ...]:

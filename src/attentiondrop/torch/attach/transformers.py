@@ -11,15 +11,12 @@ from typing import Any
 
 from torch import nn
 
-from ...errors import AttachError
 from .sites import ATTRIBUTE, KINDS, Kind, Site
-
-#: Implementations whose masks say everything that the attention function must know.
-REACHABLE = ("sdpa", "eager", "attentiondrop")
+from .transformers_names import NAME, REACHABLE, no_mask
 
 
 def members(base: type[nn.Module]) -> dict[str, Any]:
-    """Only the view of the configuration changes; `attentiondrop.integrations.transformers` does the rest."""
+    """Only the view of the configuration changes; `transformers_attention` does the rest."""
     return {"config": property(_config, _set_config)}
 
 
@@ -62,7 +59,8 @@ def training_view(config: Any) -> Any:
 
 
 def _view_class(cls: type) -> type:
-    from ...integrations.transformers import NAME
+    # Only now: it loads transformers, and registers our function there.
+    from . import transformers_attention as _registered  # noqa: F401
 
     def reduce(self: Any, protocol: Any) -> tuple[Any, ...]:
         # Copies and pickles must share values with the copy of the configuration again.
@@ -80,33 +78,14 @@ def _view_class(cls: type) -> type:
     return type(cls.__name__, (cls,), members)
 
 
-def implementation_now(module: nn.Module, site: Site) -> str:
-    """The attention implementation that the site stands in for in this call.
-
-    Raises:
-        AttachError: if it is one that leaves the mask, or parts of it, to its own kernel.
-    """
-    implementation: str = site.extra["config"]._attn_implementation
-    if implementation not in REACHABLE:
-        raise AttachError(
-            f"{site.name or 'the model'} ({type(module).__name__}): {_no_mask(implementation)}, so it cannot be "
-            "perturbed: call set_attn_implementation('sdpa') on the model before training, or remove the attachment"
-        )
-    return implementation
-
-
 def why_unreachable(module: nn.Module) -> str | None:
     """The reason why the module's attention function cannot be exchanged, or None if it can."""
     config = module.__dict__.get("config")
     if config is None or not hasattr(config, "_attn_implementation_internal"):
         return "it has no configuration to look its attention function up in"
     if config._attn_implementation not in REACHABLE:
-        return f"{_no_mask(config._attn_implementation)}: load the model with attn_implementation='sdpa'"
+        return f"{no_mask(config._attn_implementation)}: load the model with attn_implementation='sdpa'"
     return None
-
-
-def _no_mask(implementation: str | None) -> str:
-    return f"attn_implementation={implementation!r} passes no full mask"
 
 
 KINDS["transformers"] = Kind(members, _remember)

@@ -15,9 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..attach.attend import find_stack
 from ..attach.sites import site_of
 from ..trees import change_cache, is_cache, map_tensors
-from .stacked_batch import Stack, StackError, find_stack, is_batched, is_folded
+from .stacked_batch import Stack, StackError, is_batched, is_folded
 
 #: The key of our hooks in a module's tables. Always the same: a compiled graph finds them again in the next step.
 KEY = -0xA77D

@@ -160,20 +160,6 @@ class Stack:
             )
 
 
-def views_at(site: Site, query: Tensor) -> int:
-    """How many views a site must tell apart in a batch of queries: 1, unless the call is one of a stack."""
-    stack: Stack | None = find_stack(site.stacks, site.name, query.device)
-    if stack is None:
-        return 1
-    stack.check(site, query)
-    return stack.views
-
-
-def find_stack(stacks: Sequence[Stack], place: Any, device: torch.device) -> Stack | None:
-    """The stack that a call belongs to. The last one that was entered comes first: it may be in its forward pass."""
-    return next((stack for stack in reversed(stacks) if stack.belongs(place, device)), None)
-
-
 def _set_stacks(site: Site, stacks: tuple[Stack, ...]) -> None:
     # The number is all that a compiled graph sees, and guards on.
     site.stacks, site.views = stacks, stacks[-1].views if stacks else 1

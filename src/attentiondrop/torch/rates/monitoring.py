@@ -6,7 +6,6 @@ Sums stay on the device and nothing synchronises until somebody asks.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,10 +13,12 @@ from torch import Tensor
 from ...specs import Spec
 from ..call.inputs import Inputs
 from ..call.leaves import Active, Driven
+from ..call.watching import Turn
+from ..draws import runs_in_backward
 from ..eager import regularisers
 from ..eager.table import entry_of
 from .entropy_controller import Controller
-from .recent_calls import Recent, runs_in_backward
+from .recent_calls import Recent
 from .sampled_rows import SampledRows, needs_all_rows, sample_rows
 
 
@@ -37,16 +38,6 @@ class SiteStats:
     evenness_after: list[float]
     drop_rates: dict[str, list[float]] = field(default_factory=dict)
     sigmas: dict[str, list[float]] = field(default_factory=dict)
-
-
-class Turn(NamedTuple):
-    """How one call is made: with the rates of now, or, computed again in the backward, with those of its first time."""
-
-    drop: Spec | Driven | None
-    #: Whether it is known to be computed again.
-    again: bool = False
-    #: Under a compiler only the device can tell: False where it is computed again.
-    new: Tensor | None = None
 
 
 class Monitor:

@@ -21,11 +21,6 @@ _UNKNOWN = (
 )
 
 
-def runs_in_backward() -> bool:
-    """Whether the backward runs this code: it recomputes a call that was made before."""
-    return torch._C._current_graph_task_id() != -1
-
-
 class Recent:
     """Seeds of the last calls, and the rates that each was made with: one tensor [LENGTH, ...] for each rate."""
 

@@ -1,0 +1,90 @@
+"""Our attention function in the form that transformers calls, registered there under a name.
+
+Importing this loads transformers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import sdpa_mask
+
+from ...errors import AttachError
+from ..functional import Options
+from .attend import attend
+from .sites import Site, site_of
+from .transformers_names import NAME, REACHABLE, no_mask
+
+
+def attention_forward(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    position_bias: Tensor | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """The signature that transformers calls: [B, H, N, D] in, [B, N, H, D] and weights (or None) out."""
+    site = site_of(module)
+    # Read anew in each call: it may have been set after `attach`, and the mask that arrives is that of the one set now.
+    origin = None if site is None else implementation_now(module, site)
+    if origin == "eager":
+        # Eager attention knows causality from its mask alone.
+        causal = False
+    else:
+        causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+        causal = query.shape[2] > 1 and attention_mask is None and causal
+    if attention_mask is not None and attention_mask.shape[-1] > key.shape[-2]:
+        attention_mask = attention_mask[..., : key.shape[-2]]
+    attended = attend(
+        site,
+        query,
+        key,
+        value,
+        site.drop if site is not None and module.training else None,
+        Options(
+            attn_mask=attention_mask,
+            dropout_p=dropout,
+            is_causal=causal,
+            scale=scaling,
+            enable_gqa=query.shape[1] != key.shape[1],
+            bias=position_bias,
+            # Training must match the model's own evaluation: transformers' sdpa knows neither of these (releases up
+            # to 5.17 ignore them there, later ones refuse).
+            softcap=None if origin == "sdpa" else softcap,
+            sinks=None if origin == "sdpa" else s_aux,
+        ),
+        # Eager attention hands out its weights, so its stand-in does.
+        "auto" if site is None else "eager" if origin == "eager" and site.backend == "auto" else site.backend,
+        monitor=site.monitor if site is not None and module.training else None,
+    )
+    weights = attended.weights if origin == "eager" else None
+    return attended.output.transpose(1, 2).contiguous(), None if weights is None else weights.to(query.dtype)
+
+
+def implementation_now(module: nn.Module, site: Site) -> str:
+    """The attention implementation that the site stands in for in this call.
+
+    Raises:
+        AttachError: if it is one that leaves the mask, or parts of it, to its own kernel.
+    """
+    implementation: str = site.extra["config"]._attn_implementation
+    if implementation not in REACHABLE:
+        raise AttachError(
+            f"{site.name or 'the model'} ({type(module).__name__}): {no_mask(implementation)}, so it cannot be "
+            "perturbed: call set_attn_implementation('sdpa') on the model before training, or remove the attachment"
+        )
+    return implementation
+
+
+AttentionInterface.register(NAME, attention_forward)
+# Without a mask function of the same name transformers passes no mask at all, silently.
+AttentionMaskInterface.register(NAME, sdpa_mask)

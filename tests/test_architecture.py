@@ -1,0 +1,118 @@
+"""Imports run one way, and names tell modules apart: what `docs/architecture.md` says, checked."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import attentiondrop
+
+SOURCE = Path(attentiondrop.__file__).parent
+PACKAGE = "attentiondrop"
+
+#: Parts of `attentiondrop.torch`, lowest first: each may import what stands before it, and itself.
+TORCH = (
+    "trees",
+    "draws",
+    "call",
+    "kernels",
+    "eager",
+    "fused",
+    "functional",
+    "modules",
+    "rates",
+    "attach",
+    "consistency",
+)
+
+
+def modules() -> dict[str, Path]:
+    """Dotted name -> file."""
+    found = {}
+    for path in SOURCE.rglob("*.py"):
+        parts = (PACKAGE, *path.relative_to(SOURCE).with_suffix("").parts)
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+MODULES = modules()
+
+
+def imported(name: str) -> Iterator[str]:
+    """The modules of this package that a module imports, inside of functions too, but not for types alone."""
+    path = MODULES[name]
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    for node in _runtime_nodes(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                above = package.split(".")[: len(package.split(".")) - node.level + 1]
+                base = ".".join([*above, *([node.module] if node.module else [])])
+            for alias in node.names:
+                inner = f"{base}.{alias.name}"
+                target = inner if inner in MODULES else base
+                if target in MODULES and target != name:
+                    yield target
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in MODULES)
+
+
+def _runtime_nodes(tree: ast.AST) -> Iterator[ast.AST]:
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            continue
+        yield node
+        yield from _runtime_nodes(node)
+
+
+def test_no_import_cycles() -> None:
+    graph = {name: set(imported(name)) for name in MODULES}
+    done: set[str] = set()
+
+    def visit(name: str, path: tuple[str, ...]) -> None:
+        assert name not in path, " -> ".join((*path[path.index(name) :], name))
+        if name not in done:
+            for target in sorted(graph[name]):
+                visit(target, (*path, name))
+            done.add(name)
+
+    for name in sorted(graph):
+        visit(name, ())
+
+
+def test_torch_imports_run_one_way() -> None:
+    def place(name: str) -> int | None:
+        parts = name.split(".")
+        return TORCH.index(parts[2]) if parts[:2] == [PACKAGE, "torch"] and len(parts) > 2 else None
+
+    for name in MODULES:
+        here = place(name)
+        for target in imported(name):
+            there = place(target)
+            if here is not None and there is not None:
+                assert there <= here, f"{name} imports {target}"
+
+
+def test_every_part_of_torch_has_its_place() -> None:
+    parts = {name.split(".")[2] for name in MODULES if name.startswith(f"{PACKAGE}.torch.")}
+    assert parts == set(TORCH)
+
+
+@pytest.mark.parametrize("part", ["torch", "keras"])
+def test_no_two_modules_of_one_name(part: str) -> None:
+    names = [name.rpartition(".")[2] for name, path in MODULES.items() if name.startswith(f"{PACKAGE}.{part}.")]
+    doubled = [name for name, count in Counter(names).items() if count > 1]
+    assert not doubled
+    assert not set(names) & set(sys.stdlib_module_names)
+
+
+def test_nothing_imports_the_experiments() -> None:
+    allowed = (f"{PACKAGE}.experiments", f"{PACKAGE}.cli")
+    for name in MODULES:
+        if not name.startswith(allowed):
+            assert not [target for target in imported(name) if target.startswith(f"{PACKAGE}.experiments")], name
