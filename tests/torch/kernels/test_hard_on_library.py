@@ -70,7 +70,7 @@ def kinds(device: str) -> list[torch.dtype]:
 
 @pytest.mark.parametrize("spec", SPECS, ids=str)
 def test_situations(spec: Spec, device: str, calls: list[str]) -> None:
-    worst = Worst()
+    worst = Worst(on_library=True)
     for case in CASES:
         for dtype in kinds(device):
             worst.add(spec, case, dtype, device)
@@ -97,7 +97,7 @@ def test_situations(spec: Spec, device: str, calls: list[str]) -> None:
 )
 def test_sizes(size: int, spec: Spec, rows: int, columns: int, device: str) -> None:
     for scale in (None, 0.5):
-        worst = Worst()
+        worst = Worst(on_library=True)
         options = {} if scale is None else {"scale": scale}
         case = Case("", 1, 2, 1, rows, columns, size, size, rows == columns == 1000, options=options)
         for dtype in kinds(device):

@@ -19,6 +19,8 @@ from ...attaching import Unreached
 from .missed import FindUnperturbed
 
 _PLACE = "_compiled_call_impl"
+#: Where `torch.jit.script` reads what it must leave alone; it knows no type for what waits.
+_UNSCRIPTED = "__jit_ignored_attributes__"
 
 Report = Callable[[nn.Module, list[Unreached]], None]
 
@@ -39,7 +41,7 @@ class FirstStep:
         module = sys._getframe(1).f_locals.get("self", model)
         if not module.training or module is not model:
             return module._call_impl(*args, **kwargs)
-        del module.__dict__[_PLACE]
+        _free(module)
         # What a compiler left to the interpreter is not looked at either: it goes on with the calls inside. (Asked here
         # and not in a function of its own, which would be one of these calls.)
         if "torch._dynamo" in sys.modules and torch._C._dynamo.eval_frame.get_eval_frame_callback() is not None:
@@ -61,6 +63,7 @@ def await_first_step(model: nn.Module, report: Report) -> bool:
     waiting = model.__dict__.get(_PLACE)
     if waiting is None:
         waiting = model.__dict__[_PLACE] = FirstStep(model)
+        model.__dict__[_UNSCRIPTED] = [*getattr(model, _UNSCRIPTED, ()), _PLACE, _UNSCRIPTED]
     waiting.reports.append(report)
     return True
 
@@ -71,7 +74,13 @@ def forget_first_step(model: nn.Module, report: Report | None = None) -> None:
     if isinstance(waiting, FirstStep):
         waiting.reports = [] if report is None else [known for known in waiting.reports if known != report]
         if not waiting.reports:
-            del model.__dict__[_PLACE]
+            _free(model)
+
+
+def _free(model: nn.Module) -> None:
+    """Leave nothing behind."""
+    del model.__dict__[_PLACE]
+    model.__dict__.pop(_UNSCRIPTED, None)
 
 
 def is_compiled(model: nn.Module) -> bool:
