@@ -14,7 +14,7 @@ from torch import Tensor
 from ..call.decisions import Call, empty_lse, empty_notes, is_ranked
 from ..call.inputs import unit_stride
 from ..kernels import library_attention
-from .derivatives import register_gradients
+from .operators import Operator, like_inputs, register
 
 #: More of the largest logits than this are not picked out one by one.
 MOST = 8
@@ -23,20 +23,6 @@ MOST = 8
 FEWEST_KEYS = 1024
 #: At higher rates many rows lose so much of their weight that they are not amended, but computed a second time.
 HIGHEST_RATE = 0.15
-
-_library = torch.library.Library("attentiondrop", "FRAGMENT")
-_PLAN = (
-    "Tensor seed, Tensor? gates, float[] rates, int[] streams, str drop, int top, bool is_causal, float scale, str kind"
-)
-_NOTES = "Tensor low, Tensor high, Tensor cut, Tensor keep"
-_library.define(
-    f"hard_masked_attention(Tensor q, Tensor k, Tensor v, {_PLAN})"
-    f" -> (Tensor output, Tensor lse, Tensor listed_lse, Tensor lost, {_NOTES})"
-)
-_library.define(
-    "hard_masked_attention_backward(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor output, Tensor lse,"
-    f" Tensor listed_lse, Tensor lost, {_NOTES}, {_PLAN}) -> (Tensor, Tensor, Tensor)"
-)
 
 
 def kind_for(q: Tensor, k: Tensor, v: Tensor, drop: str, top: int, rate: float, is_causal: bool, scale: float) -> str:
@@ -86,26 +72,16 @@ def _fake_forward(q: Tensor, k: Tensor, v: Tensor, *plan: Any) -> tuple[Tensor, 
     return torch.empty_like(unit_stride(q)), lse, empty_lse(q), lost, *empty_notes(q, k, call.drop, call.top)[:4]
 
 
-def _fake_backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
-    return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-
-
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    q, k, v, seed, gates, *ctx.numbers = inputs
-    ctx.save_for_backward(q, k, v, *output, seed, gates)
-    ctx.set_materialize_grads(False)
-
-
-def _gradients(ctx: Any, grad: Tensor | None, *unused: Tensor | None) -> tuple[Tensor | None, ...]:
-    nothing = (None,) * (2 + len(ctx.numbers))
-    if grad is None:
-        return (None, None, None, *nothing)
-    found = torch.ops.attentiondrop.hard_masked_attention_backward(grad, *ctx.saved_tensors, *ctx.numbers)
-    return (*found, *nothing)
-
-
-_library.impl("hard_masked_attention", _forward, "CompositeExplicitAutograd")
-_library.impl("hard_masked_attention_backward", _backward, "CompositeExplicitAutograd")
-torch.library.register_fake("attentiondrop::hard_masked_attention", _fake_forward, lib=_library)
-torch.library.register_fake("attentiondrop::hard_masked_attention_backward", _fake_backward, lib=_library)
-register_gradients(_library, "hard_masked_attention", _gradients, _keep)
+register(
+    Operator(
+        "hard_masked_attention",
+        ("q", "k", "v"),
+        "Tensor seed, Tensor? gates, float[] rates, int[] streams, str drop, int top, bool is_causal, float scale, "
+        "str kind",
+        ("output", "lse", "listed_lse", "lost", "low", "high", "cut", "keep"),
+        _forward,
+        _backward,
+        _fake_forward,
+        like_inputs,
+    )
+)

@@ -14,19 +14,9 @@ from torch import Tensor
 from ..call.decisions import output_like
 from ..call.inputs import repeat_heads, unit_stride
 from ..kernels.attention_with_lse import Part, attend_with_lse, attend_with_lse_backward
-from .derivatives import register_gradients
+from .operators import Operator, define, differentiate, register
 
 SIGMA = "int stream, str sampling, float sigma_min, float sigma_max, int width, bool renormalize"
-_CAUSAL = f"Tensor? visible_keys, Tensor seed, Tensor? gate, {SIGMA}, float scale"
-
-# By hand and not by `torch.library.custom_op`, which loads the compiler, and with it Triton, even on a CPU.
-_library = torch.library.Library("attentiondrop", "FRAGMENT")
-_library.define(f"blur(Tensor x, Tensor seed, Tensor? gate, Tensor? visible, {SIGMA}, bool transposed) -> Tensor")
-_library.define(f"causal_blurred_attention(Tensor q, Tensor k, Tensor v, {_CAUSAL}) -> (Tensor, Tensor, Tensor)")
-_library.define(
-    "causal_blurred_attention_backward(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor output, Tensor lse,"
-    f" Tensor weights, {_CAUSAL}) -> (Tensor, Tensor, Tensor)"
-)
 
 
 def _blur(
@@ -173,21 +163,22 @@ def _fake_causal_backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: 
     return torch.empty_like(unit_stride(q)), torch.empty_like(unit_stride(k)), torch.empty_like(unit_stride(v))
 
 
-def _keep_causal(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    q, k, v, visible_keys, seed, gate, *ctx.rest = inputs
-    ctx.save_for_backward(q, k, v, *output, visible_keys, seed, gate)
-
-
-def _causal_autograd(ctx: Any, grad: Tensor, *unused: Tensor) -> tuple[Tensor | None, ...]:
-    grads = torch.ops.attentiondrop.causal_blurred_attention_backward(grad, *ctx.saved_tensors, *ctx.rest)
-    return (*grads, *[None] * 10)
-
-
-_library.impl("blur", _blur, "CompositeExplicitAutograd")
-_library.impl("causal_blurred_attention", _causal, "CompositeExplicitAutograd")
-_library.impl("causal_blurred_attention_backward", _causal_backward, "CompositeExplicitAutograd")
-torch.library.register_fake("attentiondrop::blur", _fake_blur, lib=_library)
-torch.library.register_fake("attentiondrop::causal_blurred_attention", _empty_causal, lib=_library)
-torch.library.register_fake("attentiondrop::causal_blurred_attention_backward", _fake_causal_backward, lib=_library)
-torch.library.register_autograd("attentiondrop::blur", _blur_backward, setup_context=_keep_blur, lib=_library)
-register_gradients(_library, "causal_blurred_attention", _causal_autograd, _keep_causal)
+define(
+    "blur",
+    f"(Tensor x, Tensor seed, Tensor? gate, Tensor? visible, {SIGMA}, bool transposed) -> Tensor",
+    _blur,
+    _fake_blur,
+)
+differentiate("blur", _blur_backward, _keep_blur)
+register(
+    Operator(
+        "causal_blurred_attention",
+        ("q", "k", "v"),
+        f"Tensor? visible_keys, Tensor seed, Tensor? gate, {SIGMA}, float scale",
+        ("output", "lse", "weights"),
+        _causal,
+        _causal_backward,
+        _empty_causal,
+        _fake_causal_backward,
+    )
+)

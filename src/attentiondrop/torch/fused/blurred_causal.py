@@ -26,7 +26,7 @@ from ..kernels.attention_with_lse import Part, attend_with_lse, attend_with_lse_
 from ..kernels.support import has_kernels
 from . import blur_operators as _registered  # noqa: F401
 from .blur_arguments import blur_arguments, suits_operators
-from .derivatives import register_gradients
+from .operators import Operator, register
 
 
 def why_not_causal(inputs: Inputs, blurs: list[Active], bias: Tensor | None) -> str | None:
@@ -172,20 +172,6 @@ def _sees_a_key(keys: Tensor, rows: int) -> Tensor:
     return seen[..., :rows]
 
 
-# Operators of their own, not a torch.autograd.Function: torch 2.11 traces the backward of that one wrongly.
-_library = torch.library.Library("attentiondrop", "FRAGMENT")
-_library.define(
-    "merged_attention(Tensor q, Tensor k, Tensor v, Tensor band, Tensor? visible_keys, float scale)"
-    " -> (Tensor, Tensor, Tensor)"
-)
-_library.define(
-    "merged_attention_backward(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor output, Tensor lse, Tensor weights,"
-    " Tensor? visible_keys, float scale) -> (Tensor, Tensor, Tensor, Tensor)"
-)
-_library.impl("merged_attention", _merged_attention, "CompositeExplicitAutograd")
-_library.impl("merged_attention_backward", _merged_attention_backward, "CompositeExplicitAutograd")
-
-
 def _fake_forward(
     q: Tensor, k: Tensor, v: Tensor, band: Tensor, visible_keys: Tensor | None, scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -196,18 +182,16 @@ def _fake_backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) ->
     return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), torch.empty_like(rest[2])
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
-    q, k, v, _, visible_keys, scale = inputs
-    ctx.save_for_backward(q, k, v, *output, visible_keys)
-    ctx.scale = scale
-
-
-def _backward(ctx: Any, grad: Tensor, *unused: Tensor) -> tuple[Tensor | None, ...]:
-    *saved, visible_keys = ctx.saved_tensors
-    grads = torch.ops.attentiondrop.merged_attention_backward(grad, *saved, visible_keys, ctx.scale)
-    return (*grads, None, None)
-
-
-torch.library.register_fake("attentiondrop::merged_attention", _fake_forward, lib=_library)
-torch.library.register_fake("attentiondrop::merged_attention_backward", _fake_backward, lib=_library)
-register_gradients(_library, "merged_attention", _backward, _keep)
+register(
+    Operator(
+        "merged_attention",
+        ("q", "k", "v", "band"),
+        "Tensor? visible_keys, float scale",
+        ("output", "lse", "weights"),
+        _merged_attention,
+        _merged_attention_backward,
+        _fake_forward,
+        _fake_backward,
+        kept=3,
+    )
+)

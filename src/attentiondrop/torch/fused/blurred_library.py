@@ -13,15 +13,7 @@ from torch import Tensor
 from ..call.inputs import laid_out, unit_stride
 from ..kernels import library_attention
 from .blur_operators import SIGMA
-from .derivatives import register_gradients
-
-_library = torch.library.Library("attentiondrop", "FRAGMENT")
-_PLAN = f"Tensor seed, Tensor? gate, {SIGMA}, bool both, str kind, float scale"
-_library.define(f"blurred_attention(Tensor q, Tensor k, Tensor v, {_PLAN}) -> (Tensor, Tensor)")
-_library.define(
-    f"blurred_attention_backward(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor output, Tensor lse, {_PLAN})"
-    " -> (Tensor, Tensor, Tensor)"
-)
+from .operators import Operator, like_inputs, register
 
 
 def _blurred(x: Tensor, seed: Tensor, gate: Tensor | None, sigma: Any, transposed: bool = False) -> Tensor:
@@ -63,22 +55,15 @@ def _fake_forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, 
     return torch.empty_like(unit_stride(q)), q.new_empty(library_attention.lse_shape(rest[-2], q), dtype=torch.float32)
 
 
-def _fake_backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
-    return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-
-
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    q, k, v, seed, gate, *ctx.rest = inputs
-    ctx.save_for_backward(q, k, v, *output, seed, gate)
-
-
-def _gradients(ctx: Any, grad: Tensor, unused: Tensor) -> tuple[Tensor | None, ...]:
-    found = torch.ops.attentiondrop.blurred_attention_backward(grad, *ctx.saved_tensors, *ctx.rest)
-    return (*found, None, None, *[None] * len(ctx.rest))
-
-
-_library.impl("blurred_attention", _forward, "CompositeExplicitAutograd")
-_library.impl("blurred_attention_backward", _backward, "CompositeExplicitAutograd")
-torch.library.register_fake("attentiondrop::blurred_attention", _fake_forward, lib=_library)
-torch.library.register_fake("attentiondrop::blurred_attention_backward", _fake_backward, lib=_library)
-register_gradients(_library, "blurred_attention", _gradients, _keep)
+register(
+    Operator(
+        "blurred_attention",
+        ("q", "k", "v"),
+        f"Tensor seed, Tensor? gate, {SIGMA}, bool both, str kind, float scale",
+        ("output", "lse"),
+        _forward,
+        _backward,
+        _fake_forward,
+        like_inputs,
+    )
+)

@@ -1,7 +1,6 @@
 """The operator behind every fused path that decides inside the attention: Triton kernels on CUDA, row blocks on a CPU.
 
-Operators of our own rather than a `torch.autograd.Function`: compilers take them as they are, with a shape for each
-output, and torch 2.11 traces the backward of such a function wrongly. Triton is imported when a CUDA path first runs.
+Triton is imported when a CUDA path first runs.
 """
 
 from __future__ import annotations
@@ -13,21 +12,7 @@ from torch import Tensor
 
 from ..call.decisions import Call, empty_lse, empty_notes, output_like
 from ..kernels import support as kernel_support
-from .derivatives import register_gradients
-
-_library = torch.library.Library("attentiondrop", "FRAGMENT")
-_PLAN = (
-    "Tensor? visible, Tensor? bias, Tensor seed, Tensor? gates, float[] rates, int[] streams, str drop, int top,"
-    " bool is_causal, float scale"
-)
-_library.define(
-    f"fused_attention(Tensor q, Tensor k, Tensor v, {_PLAN})"
-    " -> (Tensor output, Tensor lse, Tensor low, Tensor high, Tensor cut, Tensor keep, Tensor tied)"
-)
-_library.define(
-    "fused_attention_backward(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor output, Tensor lse, Tensor low,"
-    f" Tensor high, Tensor cut, Tensor keep, Tensor tied, {_PLAN}) -> (Tensor, Tensor, Tensor)"
-)
+from .operators import Operator, like_inputs, register
 
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, *plan: Any) -> tuple[Tensor, ...]:
@@ -66,30 +51,16 @@ def _fake_forward(q: Tensor, k: Tensor, v: Tensor, *plan: Any) -> tuple[Tensor, 
     return (output_like(q, v), q.new_empty(q.shape[:-1], dtype=wide), *empty_notes(q, k, "", 0))
 
 
-def _fake_backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
-    return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-
-
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    q, k, v, visible, bias, seed, gates, *numbers = inputs
-    ctx.save_for_backward(q, k, v, visible, bias, seed, gates, *output)
-    ctx.numbers = numbers
-    ctx.set_materialize_grads(False)
-
-
-def _gradients(ctx: Any, grad: Tensor | None, *unused: Tensor | None) -> tuple[Tensor | None, ...]:
-    q, k, v, visible, bias, seed, gates, *results = ctx.saved_tensors
-    nothing = (None,) * (4 + len(ctx.numbers))
-    if grad is None:
-        return (None, None, None, *nothing)
-    found = torch.ops.attentiondrop.fused_attention_backward(
-        grad, q, k, v, *results, visible, bias, seed, gates, *ctx.numbers
+register(
+    Operator(
+        "fused_attention",
+        ("q", "k", "v"),
+        "Tensor? visible, Tensor? bias, Tensor seed, Tensor? gates, float[] rates, int[] streams, str drop, int top, "
+        "bool is_causal, float scale",
+        ("output", "lse", "low", "high", "cut", "keep", "tied"),
+        _forward,
+        _backward,
+        _fake_forward,
+        like_inputs,
     )
-    return (*found, *nothing)
-
-
-_library.impl("fused_attention", _forward, "CompositeExplicitAutograd")
-_library.impl("fused_attention_backward", _backward, "CompositeExplicitAutograd")
-torch.library.register_fake("attentiondrop::fused_attention", _fake_forward, lib=_library)
-torch.library.register_fake("attentiondrop::fused_attention_backward", _fake_backward, lib=_library)
-register_gradients(_library, "fused_attention", _gradients, _keep)
+)

@@ -44,21 +44,24 @@ def _under_functional_gradient() -> bool:
     return any(level.key() in kinds for level in functorch.get_interpreter_stack() or ())
 
 
-def register_gradients(
-    library: torch.library.Library, name: str, gradients: Callable[..., Any], keep: Callable[..., None]
-) -> None:
-    """Give the operator `name` its backward, which runs the operator `<name>_backward`; that one has none."""
+def checked(name: str, gradients: Callable[..., Any]) -> Callable[..., Any]:
+    """The gradient of the operator `name`, which refuses a tangent: its backward has no forward-mode derivative."""
 
-    def checked(ctx: Any, *grads: Tensor | None) -> Any:
+    def found(ctx: Any, *grads: Tensor | None) -> Any:
         if has_tangent(*grads):
             raise BackendError(_refusal(name, "no forward-mode derivative of its gradient"))
         return gradients(ctx, *grads)
 
+    return found
+
+
+def refused(name: str) -> Callable[..., Any]:
+    """The gradient of the backward of the operator `name`, which has none."""
+
     def refuse(ctx: Any, *grads: Tensor | None) -> Any:
         raise BackendError(_refusal(name, "no second derivative"))
 
-    torch.library.register_autograd(f"attentiondrop::{name}", checked, setup_context=keep, lib=library)
-    torch.library.register_autograd(f"attentiondrop::{name}_backward", refuse, lib=library)
+    return refuse
 
 
 def _refusal(name: str, lack: str) -> str:
