@@ -19,6 +19,7 @@ from unusual import REACHED, REPORTED, Flex, Heads, InlineSoftmax, InTable, Plai
 
 import attentiondrop as ad
 from attentiondrop.torch import attach, detach
+from attentiondrop.torch.attach import first_step
 from attentiondrop.torch.attach.first_step import FirstStep
 
 HARD = ad.HardMasking(p=0.4, k=3)
@@ -246,7 +247,7 @@ def test_a_graph_break_does_not_start_it(x: Tensor, monkeypatch: pytest.MonkeyPa
     torch._dynamo.reset()
     model = Breaks(InTable(), Plain())
     attach(model, HARD)
-    monkeypatch.setattr("attentiondrop.torch.attach.first_step.FindUnperturbed", None)
+    monkeypatch.setattr(first_step, "FindUnperturbed", None)
     quietly(torch.compile(model, backend="eager"), x)
 
 

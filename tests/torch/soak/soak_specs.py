@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from random import Random
 
+from every_regulariser import examples
+
 import attentiondrop as ad
 from attentiondrop import schedules
 from attentiondrop.schedules import Schedule
 from attentiondrop.specs import Spec
+
+#: Regularisers that get random fields.
+KNOWN = (ad.HardMasking, ad.BlurSmoothing, ad.GaussianNoise, ad.DropKey, ad.DropHead, ad.AttentionDropout)
 
 
 class SpecMaker:
@@ -50,8 +55,12 @@ class SpecMaker:
         return ad.OneOf(parts, weights)
 
     def _leaf(self) -> Spec:
-        makers = [self._hard, self._blur, self._noise, self._drop_key, self._drop_head, self._dropout]
-        return self.random.choices(makers, [4, 4, 2, 2, 1, 2])[0]()
+        makers = [self._hard, self._blur, self._noise, self._drop_key, self._drop_head, self._dropout, self._other]
+        return self.random.choices(makers, [4, 4, 2, 2, 1, 2, 2])[0]()
+
+    def _other(self) -> Spec:
+        """One of those that have no random fields here yet."""
+        return self.random.choice([spec for spec in examples() if not isinstance(spec, KNOWN)])
 
     def _hard(self) -> Spec:
         fill, heads = self.random.choice(["zero", "zero", "-inf"]), "independent"
@@ -76,7 +85,8 @@ class SpecMaker:
         return ad.GaussianNoise(self._rate(0.1, 1.0, learns=True))
 
     def _drop_key(self) -> Spec:
-        return ad.DropKey(self._rate(0.05, 0.5))
+        by = "element" if self.fusible else self.random.choice(["element", "element", "column"])
+        return ad.DropKey(self._rate(0.05, 0.5), by)
 
     def _drop_head(self) -> Spec:
         return ad.DropHead(self._rate(0.05, 0.5))
