@@ -12,7 +12,7 @@ import numpy as np
 
 from attentiondrop import reference
 from attentiondrop.keras import attention
-from attentiondrop.specs import BlurSmoothing, Compose, Consistency, DropHead, GaussianNoise, OneOf, Spec
+from attentiondrop.specs import Compose, Consistency, OneOf, Spec
 
 BACKEND = keras.backend.backend()
 
@@ -100,25 +100,15 @@ def wide() -> Iterator[None]:
 
 
 def numpy_draws(spec: Spec, shape: tuple[int, ...], rng: np.random.Generator) -> Any:
-    """Draws in the oracle's form, float32 as the library makes them."""
-
-    def uniform(*size: int) -> np.ndarray:
-        return rng.random(size, dtype=np.float32)
-
+    """Draws of a spec, in float32 as Keras makes them."""
     if isinstance(spec, Compose):
         return [numpy_draws(part, shape, rng) for part in spec.parts]
     if isinstance(spec, OneOf):
         return np.float32(rng.random()), [numpy_draws(part, shape, rng) for part in spec.parts]
     if isinstance(spec, Consistency):
         return None
-    if isinstance(spec, GaussianNoise):
-        return rng.normal(size=shape).astype("float32")
-    if isinstance(spec, BlurSmoothing):
-        sizes: dict[str, tuple[int, ...]] = {"batch": (), "sample": shape[:1], "head": shape[1:2]}
-        return np.asarray(uniform(*sizes[spec.sampling]), dtype="float32")
-    if isinstance(spec, DropHead):
-        return uniform(*shape[:2])
-    return uniform(*shape)
+    draw = rng.standard_normal if spec.draws.distribution == "normal" else rng.random
+    return np.asarray(draw(spec.draws.shape(*shape), dtype=np.float32), dtype=np.float32)
 
 
 def in_float64(draws: Any) -> Any:

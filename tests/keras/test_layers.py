@@ -111,9 +111,17 @@ def test_attention_over_several_axes() -> None:
     x = np.random.default_rng(0).normal(size=(2, 3, 4, 5, 6)).astype("float32")
     mask = np.random.default_rng(1).random((2, 3, 4, 5, 4, 5)) < 0.8
     cases = [((2, 3), mask[:, :, None]), ((1, 2), None), ((2,), None)]
+    compared = 0
     for axes, given in cases[:1] if BACKEND == "jax" else cases:
         options = {"attention_mask": given, "return_attention_scores": True}
         plain = keras.layers.MultiHeadAttention(2, 3, attention_axes=axes)
+        try:
+            plain(x, x)
+        except Exception as error:  # of TensorFlow, whose softmax on an x86 CPU has at most five dimensions
+            if "Input dims must be <= 5" not in str(error):
+                raise
+            continue
+        compared += 1
         with_zero = ak.MultiHeadAttention(2, 3, attention_axes=axes, attention_drop=ad.HardMasking(p=0.0, k=2))
         plain(x, x), with_zero(x, x)
         with_zero.set_weights(plain.get_weights())
@@ -122,6 +130,7 @@ def test_attention_over_several_axes() -> None:
         dropping = ak.MultiHeadAttention(2, 3, attention_axes=axes, attention_drop="dropkey(p=0.5)")
         _, scores = dropping(x, x, training=True, **options)
         assert 0.3 < (to_numpy(scores) == 0).mean() < 0.8
+    assert compared
 
 
 def test_weight_files_exchange_both_ways(tmp_path: Path) -> None:
