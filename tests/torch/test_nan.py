@@ -10,7 +10,7 @@ from torch import Tensor
 
 import attentiondrop as ad
 from attentiondrop.torch import attention
-from attentiondrop.torch.fused import row_blocks as blockwise
+from attentiondrop.torch.fused import row_blocks
 
 SPECS = [
     *(ad.HardMasking(p=0.5, k=k, fill=fill) for k in (3, 100) for fill in ("zero", "-inf")),
@@ -52,7 +52,7 @@ def tensors() -> list[Tensor]:
 def test_row_blocks_show_what_eager_shows(
     spec: ad.Spec, mask: str, budget: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blockwise, "BUDGET", budget)
+    monkeypatch.setattr(row_blocks, "BUDGET", budget)
     for place in ("query", "key", "hidden key"):
         q, k, v = tensors()
         if place == "query":

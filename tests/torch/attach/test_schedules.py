@@ -195,7 +195,7 @@ def test_a_schedule_never_recompiles() -> None:
 )
 def test_the_path_is_chosen_by_what_a_rate_never_exceeds(rate: Any, bound: float, monkeypatch: Any) -> None:
     """Whatever it is now: nothing waits for a tensor."""
-    from attentiondrop.torch.fused import amended_hard as hard_sdpa
+    from attentiondrop.torch.fused import amended_hard
 
     asked: list[float] = []
 
@@ -203,7 +203,7 @@ def test_the_path_is_chosen_by_what_a_rate_never_exceeds(rate: Any, bound: float
         asked.append(rate)
         return ""
 
-    monkeypatch.setattr(hard_sdpa, "kind_for", kind_for)
+    monkeypatch.setattr(amended_hard, "kind_for", kind_for)
     layer = torch.nn.MultiheadAttention(16, 2, batch_first=True)
     for spec in (ad.HardMasking(p=rate, k=3), ad.OneOf([ad.HardMasking(p=rate, k=3), ad.BlurSmoothing(width=1)])):
         with attach(layer, spec, backend="fused"):

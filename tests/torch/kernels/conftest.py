@@ -7,12 +7,12 @@ import torch
 from devices import CPU, CUDA
 from torch import Tensor
 
-from attentiondrop.torch.kernels import support as kernel_support
+from attentiondrop.torch.kernels import support
 
 
 @pytest.fixture(params=[CPU, CUDA])
 def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(kernel_support, "KERNEL_DEVICES", {request.param})
+    monkeypatch.setattr(support, "KERNEL_DEVICES", {request.param})
     torch.backends.cuda.matmul.allow_tf32 = False
     device: str = request.param
     return device

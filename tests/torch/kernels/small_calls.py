@@ -14,7 +14,7 @@ import torch
 
 import attentiondrop as ad
 from attentiondrop.torch import attention
-from attentiondrop.torch.fused import amended_hard as hard_sdpa
+from attentiondrop.torch.fused import amended_hard
 
 SPECS = [
     "hard(p=0.5,k=3)",
@@ -34,7 +34,7 @@ def main() -> None:
     wanted = sys.argv[1] if len(sys.argv) > 1 else ""
     for dtype in (torch.bfloat16, torch.float32):
         call([text for text in SPECS if wanted in text], dtype)
-    hard_sdpa.FEWEST_KEYS, hard_sdpa.HIGHEST_RATE = 64, 1.0
+    amended_hard.FEWEST_KEYS, amended_hard.HIGHEST_RATE = 64, 1.0
     call([text for text in SPECS[:2] if wanted in text], torch.bfloat16)
 
 

@@ -19,7 +19,7 @@ from attentiondrop.specs import Spec
 from attentiondrop.torch import attention
 from attentiondrop.torch.call.leaves import Driven
 from attentiondrop.torch.functional import Options, perturbed_attention
-from attentiondrop.torch.fused import amended_hard as hard_sdpa
+from attentiondrop.torch.fused import amended_hard
 from attentiondrop.torch.kernels import library_attention
 
 CASES = [
@@ -50,16 +50,16 @@ def calls(device: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return original(kind, *arguments)
 
     monkeypatch.setattr(library_attention, "forward", forward)
-    monkeypatch.setattr(hard_sdpa, "FEWEST_KEYS", 64)
-    monkeypatch.setattr(hard_sdpa, "HIGHEST_RATE", 1.0)
+    monkeypatch.setattr(amended_hard, "FEWEST_KEYS", 64)
+    monkeypatch.setattr(amended_hard, "HIGHEST_RATE", 1.0)
     if device == "cpu":
-        from attentiondrop.torch.kernels.amend import passes as amended
+        from attentiondrop.torch.kernels.amend import passes
         from attentiondrop.torch.kernels.shared import tiles
 
         monkeypatch.setattr(library_attention, "choose", lambda *tensors: "cpu")
         monkeypatch.setattr(library_attention, "backward", cpu_library.backward)
         # Fewer programs, which the interpreter runs one after the other.
-        monkeypatch.setattr(amended, "amend_tiles", lambda: tiles.Tiles(64, 64, 4, 1))
+        monkeypatch.setattr(passes, "amend_tiles", lambda: tiles.Tiles(64, 64, 4, 1))
     return found
 
 
@@ -254,7 +254,7 @@ def test_only_where_it_was_found_faster(device: str, monkeypatch: pytest.MonkeyP
     monkeypatch.undo()
     monkeypatch.setattr(library_attention, "choose", lambda *tensors: "cpu")
     q, k = (torch.empty(1, 1, n, 16, device=device, dtype=torch.float16) for n in (8, 1024))
-    serves = lambda k, rate: hard_sdpa.kind_for(q, k, k, "zero", 5, rate, False, 0.25) != ""  # noqa: E731
+    serves = lambda k, rate: amended_hard.kind_for(q, k, k, "zero", 5, rate, False, 0.25) != ""  # noqa: E731
     assert serves(k, 0.1)
     assert not serves(k[:, :, :1023], 0.1)
     assert not serves(k, 0.2)
@@ -265,7 +265,7 @@ def test_only_where_it_was_found_faster(device: str, monkeypatch: pytest.MonkeyP
 def test_operator_contract(fill: str, device: str) -> None:
     dtype = kinds(device)[0]
     q, k, v = (torch.randn(1, 2, 66, 16, device=device, dtype=dtype, requires_grad=True) for _ in range(3))
-    kind = hard_sdpa.kind_for(q, k, v, fill, 3, 0.3, True, 0.25)
+    kind = amended_hard.kind_for(q, k, v, fill, 3, 0.3, True, 0.25)
     seed = torch.tensor(7, device=device)
     arguments = (q, k, v, seed, None, [0.0, 0.3, 0.0, 0.0], [-1, 1, -1, -1], fill, 3, True, 0.25, kind)
     torch.library.opcheck(torch.ops.attentiondrop.hard_masked_attention.default, arguments)
@@ -333,7 +333,7 @@ def test_cuda_graphs_draw_anew_in_every_replay(device: str, calls: list[str]) ->
 @pytest.mark.parametrize("fill", ["zero", slow("-inf")])
 def test_a_scheduled_rate(fill: str, device: str, calls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Its tensor is not read: what it never exceeds allows for this path, or does not."""
-    monkeypatch.setattr(hard_sdpa, "HIGHEST_RATE", 0.5)
+    monkeypatch.setattr(amended_hard, "HIGHEST_RATE", 0.5)
     dtype = torch.float32 if device == "cpu" else torch.float16
     q, k, v = (x.to(device, dtype) for x in inputs_of(""))
     spec = ad.HardMasking(p=0.5, k=3, fill=fill)

@@ -36,8 +36,8 @@ def is_ranked(drop: str, top: int, columns: int) -> bool:
 def empty_notes(q: Tensor, k: Tensor, drop: str, top: int) -> tuple[Tensor, ...]:
     """What the kernels leave for the backward beside the log-sum-exp, each [B, H, N] or empty where it is not needed.
 
-    low, high and cut bound the candidates of a row (see `kernels.logits.is_dropped`), keep is the key that an emptied
-    row keeps, or -1, and tied [B, H] says which heads have ties. Row blocks decide again, so they leave nothing.
+    low, high and cut bound the candidates of a row (see `kernels.shared.logits.is_dropped`), keep is the key that an
+    emptied row keeps, or -1, and tied [B, H] says which heads have ties. Row blocks decide again and leave nothing.
     """
     full, none = q.shape[:-1], (0,)
     ranked = full if is_ranked(drop, top, k.shape[2]) else none

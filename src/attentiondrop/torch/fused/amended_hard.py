@@ -45,20 +45,20 @@ def _call(*plan: Any) -> tuple[Call, str]:
 
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, *plan: Any) -> tuple[Tensor, ...]:
-    from ..kernels.amend import passes as amended
+    from ..kernels.amend import passes
 
-    results: tuple[Tensor, ...] = amended.forward(q, k, v, *_call(*plan))
+    results: tuple[Tensor, ...] = passes.forward(q, k, v, *_call(*plan))
     return results
 
 
 def _backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
-    from ..kernels.amend import passes as amended
+    from ..kernels.amend import passes
     from ..kernels.decide import launch
 
     output, lse, listed_lse, lost, low, high, cut, keep = rest[:8]
     call, kind = _call(*rest[8:])
     notes = launch.Notes(low, high, cut, keep, tied=lost)  # listed rows are compared as if they were
-    gradients: tuple[Tensor, Tensor, Tensor] = amended.backward(
+    gradients: tuple[Tensor, Tensor, Tensor] = passes.backward(
         grad, q, k, v, output, lse, listed_lse, lost, notes, call, kind
     )
     return gradients

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from ..call.decisions import Call, empty_lse, empty_notes, output_like
-from ..kernels import support as kernel_support
+from ..kernels import support
 from .operators import Operator, like_inputs, register
 
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, *plan: Any) -> tuple[Tensor, ...]:
-    if q.device.type in kernel_support.KERNEL_DEVICES:
+    if q.device.type in support.KERNEL_DEVICES:
         from ..kernels.decide import launch
 
         output, lse, notes = launch.forward(q, k, v, Call(*plan))
@@ -31,7 +31,7 @@ def _backward(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, output: Tensor, lse: Tensor, *rest: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
     notes, plan = rest[:5], rest[5:]
-    if q.device.type in kernel_support.KERNEL_DEVICES:
+    if q.device.type in support.KERNEL_DEVICES:
         from ..kernels.decide import launch
 
         gradients: tuple[Tensor, Tensor, Tensor] = launch.backward(
@@ -45,7 +45,7 @@ def _backward(
 
 def _fake_forward(q: Tensor, k: Tensor, v: Tensor, *plan: Any) -> tuple[Tensor, ...]:
     drop, top = plan[6], plan[7]
-    if q.device.type in kernel_support.KERNEL_DEVICES:
+    if q.device.type in support.KERNEL_DEVICES:
         return (output_like(q, v), empty_lse(q), *empty_notes(q, k, drop, top))
     wide = torch.float64 if q.dtype == torch.float64 else torch.float32
     return (output_like(q, v), q.new_empty(q.shape[:-1], dtype=wide), *empty_notes(q, k, "", 0))

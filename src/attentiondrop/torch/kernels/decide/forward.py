@@ -180,7 +180,7 @@ def forward_kernel(
     # A row that sees nothing: zeros, and a finite log-sum-exp.
     blind = total == 0.0
     total = tl.where(blind, 1.0, total)
-    if Q.dtype.element_ty == tl.float32:  # see `fused_call.empty_lse`
+    if Q.dtype.element_ty == tl.float32:  # see `call.decisions.empty_lse`
         tl.store(LSE + LINES + lines, tl.div_rn(1.0, total), mask=inside)
     else:
         largest += tl.log2(total)

@@ -75,7 +75,7 @@ def load_tile(base, positions, stride, features, length, SIZE: tl.constexpr, BLO
 
 @triton.jit
 def load_shares(SHARES, lines, mask, WIDE: tl.constexpr):
-    """What turns `exp2(logit - lse)` into a weight, for tiles [rows, keys]: see `fused_call.empty_lse`."""
+    """What turns `exp2(logit - lse)` into a weight, for tiles [rows, keys]: see `call.decisions.empty_lse`."""
     shares = 1.0
     if WIDE:
         shares = tl.load(SHARES + lines, mask=mask, other=0.0)[:, None]

@@ -22,7 +22,7 @@ from attentiondrop.torch.call.decisions import Call
 from attentiondrop.torch.call.leaves import DROPOUT_STREAM, LogitShape
 from attentiondrop.torch.call.visibility import split
 from attentiondrop.torch.draws import Stream, Words, draw_seed
-from attentiondrop.torch.fused import row_blocks as blockwise
+from attentiondrop.torch.fused import row_blocks
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", ad.AttentionDropWarning)  # extreme rates are part of the test
@@ -49,7 +49,7 @@ def budget_of(place: int, number: int) -> int:
 class Blockwise(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-        output, lse = blockwise.blockwise_forward(q, k, v, Call(*rest))
+        output, lse = row_blocks.blockwise_forward(q, k, v, Call(*rest))
         ctx.save_for_backward(q, k, v)
         ctx.rest = rest
         ctx.mark_non_differentiable(lse)
@@ -57,7 +57,7 @@ class Blockwise(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Any, ...]:
-        gradients = blockwise.blockwise_backward(grad, *ctx.saved_tensors, Call(*ctx.rest))
+        gradients = row_blocks.blockwise_backward(grad, *ctx.saved_tensors, Call(*ctx.rest))
         return (*gradients, *(None for _ in ctx.rest))
 
 
@@ -148,14 +148,14 @@ def test_matches_the_oracle(number: int, monkeypatch: pytest.MonkeyPatch) -> Non
     dtypes = DTYPES if spec in NARROW else DTYPES[:1]
     for place, case in enumerate(PLAIN):
         for dtype in dtypes:
-            monkeypatch.setattr(blockwise, "BUDGET", budget_of(place, number + DTYPES.index(dtype)))
+            monkeypatch.setattr(row_blocks, "BUDGET", budget_of(place, number + DTYPES.index(dtype)))
             inputs, grad, options = made(case, dtype)
             found = errors(inputs, grad, spec, options, expected(inputs, grad, spec, options)[1])
-            assert max(found) <= tolerance(dtype, "eager"), (str(case), dtype, blockwise.BUDGET, found)
+            assert max(found) <= tolerance(dtype, "eager"), (str(case), dtype, row_blocks.BUDGET, found)
 
 
 def test_rows_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blockwise, "BUDGET", 1)
+    monkeypatch.setattr(row_blocks, "BUDGET", 1)
     for case in PLAIN:
         if case.name in {"cross", "grouped", "causal, more keys", "additive with the lowest value"}:
             inputs, grad, options = made(case, torch.float64)
@@ -167,7 +167,7 @@ def test_rows_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_dropout_p_together_with_a_spec(spec: Spec, monkeypatch: pytest.MonkeyPatch) -> None:
     for place, case in enumerate(PLAIN):
         for number, dtype in enumerate((torch.float64, torch.bfloat16)):
-            monkeypatch.setattr(blockwise, "BUDGET", budget_of(place, number))
+            monkeypatch.setattr(row_blocks, "BUDGET", budget_of(place, number))
             inputs, grad, options = made(case, dtype)
             found = errors(inputs, grad, spec, options, expected(inputs, grad, spec, options, 0.3)[1], 0.3)
             assert max(found) <= tolerance(dtype, "eager"), (str(case), found)
@@ -197,7 +197,7 @@ def _others(leaf: Spec) -> dict[str, Any]:
 @pytest.mark.parametrize("budget", [40, 2**20])
 def test_ties_go_to_the_lower_key(budget: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Integers and repeated keys make ties of every kind, in rows that are wide enough for each way to select."""
-    monkeypatch.setattr(blockwise, "BUDGET", budget)
+    monkeypatch.setattr(row_blocks, "BUDGET", budget)
     g = torch.Generator().manual_seed(1)
     for columns, k in ((7, 3), (40, 2), (90, 5), (200, 2)):
         q = torch.randint(-1, 2, (1, 2, 5, 4), generator=g).double().requires_grad_()
@@ -224,7 +224,7 @@ def test_largest_selects_as_the_oracle(columns: int) -> None:
             logits[:, :, 3] = -torch.inf
             logits[:, :, 4, k - 1 :] = -torch.inf
             logits[:, :, 5, ::2] = -torch.inf
-            values, indices = blockwise.largest(logits, k)
+            values, indices = row_blocks.largest(logits, k)
             assert torch.equal(values, logits.gather(-1, indices))
             chosen = torch.zeros_like(logits, dtype=torch.bool).scatter(-1, indices, values > -torch.inf)
             visible = (logits > -torch.inf).numpy()
@@ -234,7 +234,7 @@ def test_largest_selects_as_the_oracle(columns: int) -> None:
 @pytest.mark.parametrize("spec", SPECS, ids=str)
 def test_large_logits_and_blind_rows_give_no_nan(spec: Spec, monkeypatch: pytest.MonkeyPatch) -> None:
     for budget in (100, 2**20):
-        monkeypatch.setattr(blockwise, "BUDGET", budget)
+        monkeypatch.setattr(row_blocks, "BUDGET", budget)
         for dtype in DTYPES:
             (q, k, v), grad, _ = made(Case("plain"), dtype)
             inputs = [(200 * q).detach().requires_grad_(), (20 * k).detach().requires_grad_(), v]
@@ -250,7 +250,7 @@ def test_lse(monkeypatch: pytest.MonkeyPatch) -> None:
     """Against a float64 log-sum-exp of logits that the regularisers perturbed with the same draws."""
     for number, spec in enumerate((None, SPECS[2], SPECS[9], SPECS[14], SPECS[-1])):
         for place, case in enumerate(PLAIN):
-            monkeypatch.setattr(blockwise, "BUDGET", budget_of(place, number))
+            monkeypatch.setattr(row_blocks, "BUDGET", budget_of(place, number))
             inputs, grad, options = made(case, torch.float64)
             output, lse = run(inputs, spec, drawn(5), **options)
             result = expected(inputs, grad, spec, options)[0]
@@ -277,7 +277,7 @@ def test_lse(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_any_layout_of_the_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tensors as a projection leaves them, [B, N, H, D], expanded masks, and gradients of any stride."""
-    monkeypatch.setattr(blockwise, "BUDGET", 50)
+    monkeypatch.setattr(row_blocks, "BUDGET", 50)
     spec = SPECS[2]
     (q, k, v), grad, _ = made(Case("grouped", heads=6, key_heads=2), torch.float64)
     mask = (torch.rand(2, 1, 1, 9) < 0.6).expand(2, 6, 9, 9)
@@ -292,7 +292,7 @@ def test_any_layout_of_the_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
     rates, streams = [0.0, 0.5, 0.0, 0.0], [-1, 0, -1, -1]
     call = Call(None, None, torch.tensor(1), None, rates, streams, "zero", 3, False, 0.3)
     with torch.no_grad():
-        gradients = blockwise.blockwise_backward(grad, *turned, call)
+        gradients = row_blocks.blockwise_backward(grad, *turned, call)
     for x, y in zip(gradients, turned, strict=True):
         assert x.stride() == torch.empty_like(y).stride()
     for x, y in zip((output, *have), (plain, *want), strict=True):
@@ -325,9 +325,9 @@ def test_slices_of_draws() -> None:
 def test_blocks_cover_everything_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for shape, group in ((LogitShape(3, 6, 7, 5), 2), (LogitShape(3, 6, 7, 5), 1), (LogitShape(1, 4, 1, 30), 4)):
         for budget in (1, 12, 36, 80, 110, 250, 440, 10**6):
-            monkeypatch.setattr(blockwise, "BUDGET", budget)
+            monkeypatch.setattr(row_blocks, "BUDGET", budget)
             count = torch.zeros(shape, dtype=torch.int32)
-            for block in blockwise.blocks(shape, group, False):
+            for block in row_blocks.blocks(shape, group, False):
                 part = block.pairs(count)
                 assert part.numel() <= max(budget, shape.columns)
                 assert part.shape[1] == 1 or part.shape[1] % group == 0
@@ -350,7 +350,7 @@ class Largest(TorchDispatchMode):
 
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_no_tensor_is_larger_than_the_budget(is_causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blockwise, "BUDGET", 2**18)
+    monkeypatch.setattr(row_blocks, "BUDGET", 2**18)
     n = 2048
     q, k, v, grad = torch.randn(4, 1, 1, n, 16)
     visible = torch.rand(1, 1, 1, n) < 0.9
@@ -358,8 +358,8 @@ def test_no_tensor_is_larger_than_the_budget(is_causal: bool, monkeypatch: pytes
     rates, streams = [0.5, 0.1, 0.1, 0.1], [0, 1, 2, DROPOUT_STREAM]
     call = Call(visible, None, torch.tensor(3), None, rates, streams, "zero", 5, is_causal, 0.25)
     with Largest() as found:
-        blockwise.blockwise_forward(q, k, v, call)
-        blockwise.blockwise_backward(grad, q, k, v, call)
+        row_blocks.blockwise_forward(q, k, v, call)
+        row_blocks.blockwise_backward(grad, q, k, v, call)
     assert 2**17 < found.elements <= 2**18
 
 
