@@ -51,12 +51,13 @@ def test_attention(spec: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("backend", ["eager", "fused", "auto"])
-@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize(
+    "spec, mask",
+    # A blur along the queries is refused under a causal mask, on every device.
+    [(spec, mask) for mask in MASKS for spec in SPECS if mask != "causal" or "both" not in spec],
+)
 def test_attention_with_masks(spec: str, backend: Any, mask: str) -> None:
-    if mask == "causal" and "both" in spec:
-        pytest.skip("an error everywhere")
     check(spec, backend, torch.float32, MASKS[mask])
 
 

@@ -195,25 +195,29 @@ def active_leaves(drop: Spec | Driven, seed: Tensor, dtype: torch.dtype) -> list
     chooses anew in each replay.
     """
     spec, values, bounds = drop if isinstance(drop, Driven) else Driven(drop, {})
+    found = places(spec)
+    # Drawn once for all parts of a `OneOf`: a stream costs more than what is done with its one number.
+    numbers = {branch.number for place in found for branch in place.branches}
+    choices = {number: Stream(seed, number).uniform_vector(1)[0] for number in sorted(numbers)}
     return [
         Active(
             place.spec,
             seed,
             place.number,
-            _gate(place.branches, seed, dtype),
+            _gate(place.branches, choices, dtype),
             place.branches,
             _values_of(place, seed.device, dtype, values),
             bounds.get(place.number, {}),
         )
-        for place in places(spec)
+        for place in found
     ]
 
 
-def _gate(branches: tuple[Branch, ...], seed: Tensor, dtype: torch.dtype) -> Tensor | None:
+def _gate(branches: tuple[Branch, ...], choices: Mapping[int, Tensor], dtype: torch.dtype) -> Tensor | None:
     """1 where every `OneOf` on the way chose this branch, else 0; None without any."""
     gate: Tensor | None = None
     for branch in branches:
-        choice = Stream(seed, branch.number).uniform_vector(1)[0]
+        choice = choices[branch.number]
         chosen = choice >= branch.low
         chosen = (chosen if branch.high is None else chosen & (choice < branch.high)).to(dtype)
         gate = chosen if gate is None else gate * chosen

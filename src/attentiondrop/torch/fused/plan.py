@@ -43,8 +43,8 @@ def stage_of(spec: Any) -> Stage:
 
 def drop_of(leaf: Active | None, columns: int) -> Drop:
     """What the operator is told about the drop of a plan."""
-    stage = None if leaf is None else stage_of(leaf.spec)
-    return Drop("") if leaf is None or stage is None or stage.drop is None else stage.drop(leaf.spec, columns)
+    drop = None if leaf is None else stage_of(leaf.spec).drop
+    return Drop("") if leaf is None or drop is None else drop(leaf.spec, columns)
 
 
 def _why_no_stage(spec: Any) -> str | None:
