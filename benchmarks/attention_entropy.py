@@ -15,7 +15,7 @@ from pathlib import Path
 import scipy.stats
 import torch
 
-from attentiondrop.experiments.loading import load_run
+from attentiondrop.experiments.runs.finished_run import load_run
 from attentiondrop.theory import AttentionEntropy, entropy_sweep
 
 SPECS = (

@@ -19,11 +19,11 @@ from torch.nn import functional as F
 
 from attentiondrop.bench.environment import environment
 from attentiondrop.bench.quantiles import Quantiles, ratios
-from attentiondrop.experiments.data import load_data
-from attentiondrop.experiments.loop import Training, initial_model
-from attentiondrop.experiments.methods import read_method
-from attentiondrop.experiments.recipe import Recipe
-from attentiondrop.experiments.recipes import read_recipe
+from attentiondrop.experiments.config.recipe_files import read_recipe
+from attentiondrop.experiments.config.schema import Recipe
+from attentiondrop.experiments.methods.parse import read_method
+from attentiondrop.experiments.tasks.classification.data import load_data
+from attentiondrop.experiments.train.loop import Training, initial_model
 from attentiondrop.learning_rate import warmup_then_cosine
 
 

@@ -166,7 +166,7 @@ def test_seeds_of_the_command_line_have_the_same_limit(refused) -> None:
 
 
 def test_aliases_that_stand_for_little_are_welcome(tmp_path: Path) -> None:
-    from attentiondrop.experiments.recipes import read_recipe
+    from attentiondrop.experiments.config.recipe_files import read_recipe
 
     path = tmp_path / "mine.yaml"
     path.write_text(

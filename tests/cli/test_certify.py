@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from attentiondrop.cli import certify, main, variance
-from attentiondrop.experiments.execution import execute
-from attentiondrop.experiments.jobs import Job
-from attentiondrop.experiments.recipes import read_recipe
+from attentiondrop.experiments.config.recipe_files import read_recipe
+from attentiondrop.experiments.runs.execute import execute
+from attentiondrop.experiments.runs.job import Job
 
 SETTINGS = [
     "data.limit=96",

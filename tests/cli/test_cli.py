@@ -150,7 +150,7 @@ def test_an_unwritable_folder_is_one_line(
     line = capsys.readouterr().err
     assert line == f"attentiondrop compare: {tmp_path / 'file' / 'out'}: Not a directory\n"
     # The tests may run as root, who may write everywhere.
-    monkeypatch.setattr("attentiondrop.experiments.files.os.access", lambda *args: False)
+    monkeypatch.setattr("attentiondrop.experiments.files.whole_files.os.access", lambda *args: False)
     assert main(["compare", "--out", str(tmp_path)]) == 2
     line = capsys.readouterr().err
     assert line == f"attentiondrop compare: {tmp_path}: results cannot be written into this folder\n"
@@ -227,7 +227,7 @@ def test_an_interruption_says_how_to_continue(
     def interrupted(*args: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("attentiondrop.experiments.compare.run_jobs", interrupted)
+    monkeypatch.setattr("attentiondrop.experiments.studies.compare.run_jobs", interrupted)
     assert main(["compare", "--out", str(tmp_path)]) == 130
     last = capsys.readouterr().err.splitlines()[-1]
     assert last == "attentiondrop compare: interrupted; the same command continues where it stopped"

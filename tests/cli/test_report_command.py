@@ -9,7 +9,7 @@ import pytest
 
 from attentiondrop.cli import report
 from attentiondrop.errors import AttentionDropError
-from attentiondrop.experiments.study import Comparison, Entry, write_study
+from attentiondrop.experiments.studies.plan import Comparison, Entry, write_study
 
 
 def run(*words: str) -> int:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from attentiondrop.experiments.jobs import Job
-from attentiondrop.experiments.recipe import Recipe
-from attentiondrop.experiments.recipes import read_recipe
-from attentiondrop.experiments.record import Result
+from attentiondrop.experiments.config.recipe_files import read_recipe
+from attentiondrop.experiments.config.schema import Recipe
+from attentiondrop.experiments.runs.job import Job
+from attentiondrop.experiments.runs.store import Result
 from attentiondrop.scores import Scores
 
 TINY = [
@@ -72,7 +72,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
 
     Validation accuracy grows with p and test accuracy falls with it: who chooses on the wrong part chooses another one.
     """
-    from attentiondrop.experiments import execution
+    from attentiondrop.experiments.runs import execute as execution
 
     runs: list[tuple[str, int]] = []
 

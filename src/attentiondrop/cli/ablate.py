@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     from .progress import ProgressBar
 
     with ProgressBar("epochs") as bar:
-        from ..experiments.ablate import ablate
+        from ..experiments.studies.ablate import ablate
 
         ablate(
             recipe,

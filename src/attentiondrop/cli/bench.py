@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..bench.shapes import CPU_SHAPES, CUDA_SHAPES, Shape
-from ..experiments.files import make_writable
+from ..experiments.files.whole_files import make_writable
 from .extras import MissingExtraError, require
 
 if TYPE_CHECKING:

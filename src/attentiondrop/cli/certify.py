@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from . import recipes
 
 if TYPE_CHECKING:
-    from ..experiments.certifying import RunCertificates
+    from ..experiments.studies.certify import RunCertificates
 
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
@@ -53,10 +53,10 @@ def run(args: argparse.Namespace) -> int:
 
     with ProgressBar(None) as bar:
         bar.plan(1)
-        from ..experiments.certifying import FILE, certify_run
-        from ..experiments.files import write_json
-        from ..experiments.launching import device_of
-        from ..experiments.recipe import TrainingSettings
+        from ..experiments.config.schema import TrainingSettings
+        from ..experiments.files.whole_files import write_json
+        from ..experiments.studies.certify import FILE, certify_run
+        from ..experiments.train.accelerator import device_of
 
         found = certify_run(
             args.folder,

@@ -42,7 +42,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 def run(args: argparse.Namespace) -> int:
     """Run what is missing, print the table, write the report."""
     if args.methods is not None:
-        from ..experiments.methods import read_methods
+        from ..experiments.methods.parse import read_methods
 
         read_methods(args.methods)  # a wrong one is refused before anything heavy is loaded
     if args.trials is not None:
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
 
     with ProgressBar("epochs") as bar:
         # Loading torch takes seconds: the bar is on the screen before that.
-        from ..experiments.compare import compare
+        from ..experiments.studies.compare import compare
 
         compare(
             recipe,
@@ -73,10 +73,10 @@ def show(out: Path) -> int:
     """Print the tables of a study, write its report, and say where that is; 2 if runs failed."""
     from rich.console import Console
 
+    from ..experiments.analysis.collect import summarise
     from ..experiments.report import write_summary
-    from ..experiments.study import read_study
-    from ..experiments.summarise import summarise
-    from ..experiments.table import show as show_tables
+    from ..experiments.report.terminal import show as show_tables
+    from ..experiments.studies.plan import read_study
 
     console = Console(highlight=False)
     summary = summarise(read_study(out))

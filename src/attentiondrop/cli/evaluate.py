@@ -40,11 +40,11 @@ def run(args: argparse.Namespace) -> int:
     from .progress import ProgressBar
 
     with ProgressBar(None) as bar:
-        from ..experiments.files import write_json
-        from ..experiments.launching import device_of
-        from ..experiments.loading import load_run
-        from ..experiments.recipe import EvaluationSettings, TrainingSettings
-        from ..experiments.scoring import judge
+        from ..experiments.config.schema import EvaluationSettings, TrainingSettings
+        from ..experiments.files.whole_files import write_json
+        from ..experiments.runs.finished_run import load_run
+        from ..experiments.tasks.classification.scoring import judge
+        from ..experiments.train.accelerator import device_of
 
         settings = EvaluationSettings(
             pgd_epsilons=tuple(args.epsilon),

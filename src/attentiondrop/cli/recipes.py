@@ -13,8 +13,8 @@ from ..errors import bad_argument
 from .extras import require
 
 if TYPE_CHECKING:
-    from ..experiments.recipe import Recipe
-    from ..experiments.running import Where
+    from ..experiments.config.schema import Recipe
+    from ..experiments.runs.pool import Where
 
 _NEEDS = ("torch", "timm", "torchmetrics", "accelerate", "safetensors", "filelock", "yaml", "rich")
 #: What reading the data needs; an .npz file needs nothing.
@@ -66,8 +66,8 @@ def read(args: argparse.Namespace) -> tuple[Recipe, Path]:
     """The recipe that the arguments ask for, and a folder that can be written to."""
     need()
     require([_TRACKERS[name] for name in getattr(args, "track", ())], extra="tracking")
-    from ..experiments.files import make_writable
-    from ..experiments.recipes import read_recipe
+    from ..experiments.config.recipe_files import read_recipe
+    from ..experiments.files.whole_files import make_writable
 
     seeds = [] if getattr(args, "seeds", None) is None else [f"seeds={args.seeds}"]
     recipe = read_recipe(args.recipe, args.size, [*args.set, *seeds])
@@ -89,7 +89,7 @@ def where(args: argparse.Namespace) -> Where:
         require(["ray"], extra="ray")
         if args.workers > 1:
             raise bad_argument("workers", "1 with --ray, which has workers of its own", args.workers)
-    from ..experiments.running import Where
+    from ..experiments.runs.pool import Where
 
     return Where(args.workers, args.ray)
 

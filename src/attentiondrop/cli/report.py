@@ -30,10 +30,10 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 
 def run(args: argparse.Namespace) -> int:
     """Write the files, and say where they are."""
-    from ..experiments.remarks import origin_remarks
+    from ..experiments.analysis.collect import summarise
+    from ..experiments.analysis.remarks import origin_remarks
     from ..experiments.report import write_summary
-    from ..experiments.study import read_study
-    from ..experiments.summarise import summarise
+    from ..experiments.studies.plan import read_study
 
     summary = summarise(read_study(args.folder), args.interval)
     paths = write_summary(summary)

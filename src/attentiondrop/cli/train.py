@@ -29,7 +29,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 
 def run(args: argparse.Namespace) -> int:
     """Train what is missing, say how good it is and where it lies."""
-    from ..experiments.methods import read_method
+    from ..experiments.methods.parse import read_method
     from ..validation import integer
 
     method, seed = read_method(args.method), integer("seed", args.seed, minimum=0)
@@ -38,11 +38,11 @@ def run(args: argparse.Namespace) -> int:
 
     bar: AbstractContextManager[Any] = nullcontext() if recipes.quiet() else ProgressBar("epochs")
     with bar as listener:
-        from ..experiments.checking import check_jobs
-        from ..experiments.execution import data_for, execute
-        from ..experiments.jobs import Job, standing
-        from ..experiments.launching import on_this_machine
-        from ..experiments.running import describe
+        from ..experiments.runs.checking import check_jobs
+        from ..experiments.runs.execute import data_for, execute
+        from ..experiments.runs.job import Job, standing
+        from ..experiments.runs.pool import describe
+        from ..experiments.train.accelerator import on_this_machine
 
         content, trackers = on_this_machine(recipe).to_dict(), tuple(args.track)
         job = Job(content, method.text, seed, str(out), trackers=trackers, overwrite=args.overwrite)

@@ -13,7 +13,7 @@ from . import recipes
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ..experiments.gradient_study import RunVariance
+    from ..experiments.studies.gradient_study import RunVariance
     from ..theory.variance import Terms
 
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -58,10 +58,10 @@ def run(args: argparse.Namespace) -> int:
     found: list[RunVariance] = []
     with ProgressBar(None) as bar:
         bar.plan(len(args.folders))
-        from ..experiments.files import write_json
-        from ..experiments.gradient_study import FILE, PICTURE, variance_of_run
-        from ..experiments.launching import device_of
-        from ..experiments.recipe import TrainingSettings
+        from ..experiments.config.schema import TrainingSettings
+        from ..experiments.files.whole_files import write_json
+        from ..experiments.studies.gradient_study import FILE, PICTURE, variance_of_run
+        from ..experiments.train.accelerator import device_of
         from ..theory.curve import draw
 
         for index, folder in enumerate(args.folders):

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from attentiondrop.experiments.identity import recipe_of
-from attentiondrop.experiments.kinds import FINAL, TUNING, VARIED
-from attentiondrop.experiments.record import Epoch, Request, Result, write_epoch, write_request, write_result
-from attentiondrop.experiments.study import Ablation, Comparison, Entry, Grid, run_folder, write_study
+from attentiondrop.experiments.runs.identity import recipe_of
+from attentiondrop.experiments.runs.kinds import FINAL, TUNING, VARIED
+from attentiondrop.experiments.runs.store import Epoch, Request, Result, write_epoch, write_request, write_result
+from attentiondrop.experiments.studies.plan import Ablation, Comparison, Entry, Grid, run_folder, write_study
 from attentiondrop.scores import ReliabilityDiagram, RobustnessReport, Scores
 
 EPSILONS = [0.0, 0.01, 0.02, 0.04]

@@ -11,7 +11,7 @@ import pytest
 
 from attentiondrop.errors import ArgumentError
 from attentiondrop.experiments.report import write_report
-from attentiondrop.experiments.study import Ablation, Comparison, Entry, Grid, write_study
+from attentiondrop.experiments.studies.plan import Ablation, Comparison, Entry, Grid, write_study
 
 from .pages import Maker, written
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from attentiondrop.experiments.outcomes import Outcome
-from attentiondrop.experiments.record import Epoch, Request, Result, Run
+from attentiondrop.experiments.analysis.outcomes import Outcome
+from attentiondrop.experiments.analysis.summary import Row
 from attentiondrop.experiments.report import render_html, render_markdown
 from attentiondrop.experiments.report.ablations import _positions
 from attentiondrop.experiments.report.blocks import Cell, Code, Notes, Table, Text
@@ -18,8 +18,8 @@ from attentiondrop.experiments.report.markup import Markup, join, tag
 from attentiondrop.experiments.report.palette import COLOURS, looks
 from attentiondrop.experiments.report.scales import Scale, fit
 from attentiondrop.experiments.report.series import by_epoch, stretches
-from attentiondrop.experiments.study import Entry
-from attentiondrop.experiments.summary import Row
+from attentiondrop.experiments.runs.store import Epoch, Request, Result, Run
+from attentiondrop.experiments.studies.plan import Entry
 from attentiondrop.scores import ReliabilityDiagram, Scores
 
 

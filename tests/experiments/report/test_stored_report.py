@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from attentiondrop.experiments.statistics import corrected, paired_difference
+from attentiondrop.experiments.analysis.intervals import corrected, paired_difference
 
 FOLDER = Path(__file__).parents[3] / "docs" / "results" / "cifar10-20pct"
 

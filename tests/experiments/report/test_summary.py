@@ -8,10 +8,18 @@ from pathlib import Path
 import pytest
 
 from attentiondrop.errors import ArgumentError
-from attentiondrop.experiments.files import DamagedRecordError
-from attentiondrop.experiments.record import Epoch, Request, Result, write_epoch, write_request, write_result
-from attentiondrop.experiments.study import Ablation, Comparison, Entry, Grid, read_study, run_folder, write_study
-from attentiondrop.experiments.summarise import summarise
+from attentiondrop.experiments.analysis.collect import summarise
+from attentiondrop.experiments.files.whole_files import DamagedRecordError
+from attentiondrop.experiments.runs.store import Epoch, Request, Result, write_epoch, write_request, write_result
+from attentiondrop.experiments.studies.plan import (
+    Ablation,
+    Comparison,
+    Entry,
+    Grid,
+    read_study,
+    run_folder,
+    write_study,
+)
 from attentiondrop.scores import Scores
 
 Maker = Callable[..., Path]

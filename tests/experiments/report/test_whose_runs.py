@@ -6,7 +6,7 @@ import dataclasses
 import json
 from pathlib import Path
 
-from attentiondrop.experiments.study import Ablation, Comparison, Grid, read_study, write_study
+from attentiondrop.experiments.studies.plan import Ablation, Comparison, Grid, read_study, write_study
 
 from .conftest import recipe, write_run
 from .pages import Maker, written

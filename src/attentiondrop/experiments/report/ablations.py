@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from ..remarks import ablation_remark, origin_remarks, status_counts
-from ..statistics import Difference
-from ..summary import Cell as Place
-from ..summary import GridSummary, Summary
+from ..analysis.intervals import Difference
+from ..analysis.remarks import ablation_remark, origin_remarks, status_counts
+from ..analysis.summary import Cell as Place
+from ..analysis.summary import GridSummary, Summary
 from .blocks import Block, Cell, Picture, Section, Table, Text, name
 from .chart import Chart, Point
 from .figures import DASH, TIMES, difference, spread

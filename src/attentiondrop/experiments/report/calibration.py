@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...scores import ReliabilityDiagram
-from ..remarks import INTERVALS, MARK, counts
-from ..summary import Row, Summary
+from ..analysis.remarks import INTERVALS, MARK, counts
+from ..analysis.summary import Row, Summary
 from .blocks import Block, Cell, Picture, Section, Table, name
 from .chart import Chart, Point
 from .figures import difference

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..summary import Summary
+from ..analysis.summary import Summary
 from .ablations import ablations
 from .blocks import Section
 from .calibration import calibration

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..statistics import Difference, Spread
+from ..analysis.intervals import Difference, Spread
 from .blocks import Cell
 
 #: Written as escapes, since they look like other signs.

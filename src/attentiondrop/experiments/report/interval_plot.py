@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..statistics import Difference
+from ..analysis.intervals import Difference
 from .markup import Markup, tag
 from .scales import Scale, fit
 

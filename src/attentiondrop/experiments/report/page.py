@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from importlib import resources
 
 from ... import __version__
-from ..summary import Summary
+from ..analysis.summary import Summary
 from . import render_html, render_markdown
 from .blocks import Section
 from .markup import Markup, join, tag

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections import Counter
 
-from ..kinds import NAMES
-from ..record import AT_ONCE
-from ..statistics import Spread
-from ..summary import Summary, Trial
+from ..analysis.intervals import Spread
+from ..analysis.summary import Summary, Trial
+from ..runs.kinds import NAMES
+from ..runs.store import AT_ONCE
 from .blocks import Block, Cell, Code, Section, Table, Text, name
 from .figures import BLANK, NOTHING, TIMES, spread
 

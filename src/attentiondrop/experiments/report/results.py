@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..remarks import difference_remark, origin_remarks, remarks
-from ..summary import Row, Summary
+from ..analysis.remarks import difference_remark, origin_remarks, remarks
+from ..analysis.summary import Row, Summary
 from .blocks import Block, Cell, Notes, Section, Table, Text, name
 from .figures import NOTHING, difference, p_value, spread
 from .interval_plot import interval_axis, interval_plot, interval_scale

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from ...scores import RobustnessReport
-from ..summary import Row, Summary
+from ..analysis.summary import Row, Summary
 from .blocks import Block, Cell, Notes, Picture, Section, Table, name
 from .chart import Chart, Point
 from .figures import BLANK, NOTHING, epsilon, spread

@@ -6,8 +6,8 @@ import csv
 import io
 from typing import Any
 
-from ..outcomes import Outcome, by_seed
-from ..summary import Row, Summary
+from ..analysis.outcomes import Outcome, by_seed
+from ..analysis.summary import Row, Summary
 from .figures import epsilon
 
 _SCORES = ("accuracy", "nll", "ece", "brier", "top5")

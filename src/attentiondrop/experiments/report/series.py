@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ..outcomes import Outcome
-from ..record import Epoch
-from ..statistics import Spread
+from ..analysis.intervals import Spread
+from ..analysis.outcomes import Outcome
+from ..runs.store import Epoch
 from .chart import Point
 
 Value = Callable[[Epoch], float | None]

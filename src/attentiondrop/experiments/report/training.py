@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ..record import Epoch
-from ..summarise import REACH
-from ..summary import Row, Summary
+from ..analysis.collect import REACH
+from ..analysis.summary import Row, Summary
+from ..runs.store import Epoch
 from .blocks import Block, Picture, Section, Text
 from .chart import Chart, Point
 from .markup import Markup, join, tag

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..statistics import ENOUGH_SEEDS, Difference, signed
-from ..summary import Summary
+from ..analysis.intervals import ENOUGH_SEEDS, Difference, signed
+from ..analysis.summary import Summary
 from .figures import listed, plural
 
 

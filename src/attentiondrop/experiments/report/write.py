@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..files import write_text
-from ..study import read_study
-from ..summarise import summarise
-from ..summary import Summary
+from ..analysis.collect import summarise
+from ..analysis.summary import Summary
+from ..files.whole_files import write_text
+from ..studies.plan import read_study
 from .content import sections
 from .page import html_page, markdown_page
 from .runs_csv import runs_csv
@@ -26,7 +26,7 @@ class ReportPaths:
 def write_report(folder: Path, interval: str = "t") -> ReportPaths:
     """Write `report.html`, `report.md` and `results.csv` into the folder of a study, however far it has come.
 
-    `interval` is "t" or "bootstrap", see `attentiondrop.experiments.statistics`.
+    `interval` is "t" or "bootstrap", see `attentiondrop.experiments.analysis.intervals`.
     """
     return write_summary(summarise(read_study(folder), interval))
 

@@ -1,0 +1,1 @@
+"""From records to numbers: what became of each run, means, paired differences, what may be said about them."""

@@ -1,0 +1,208 @@
+"""Means, deviations and paired differences over seeds, with intervals; what may and what may not be said about them.
+
+Intervals are 95 % intervals of the mean paired difference: runs of two methods with the same seed start from the same
+weights and see the same batches, so the difference within a seed says more than the two means. `kind="t"` is Student's
+interval (differences that are roughly normal; honest from two seeds on, if wide), `kind="bootstrap"` the percentile
+interval of resampled seeds, which assumes no normality but is too narrow with few seeds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...validation import number, one_of
+from .student import central_probability, central_quantile
+
+#: With fewer seeds than this, differences between methods are as likely noise.
+ENOUGH_SEEDS = 5
+CONFIDENCE = 0.95
+KINDS = ("t", "bootstrap")
+_RESAMPLES = 10_000
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean and sample standard deviation over the seeds; a single seed has no deviation.
+
+    >>> Spread.of([0.91, 0.93]).times(100).text(1)
+    '92.0 ± 1.4'
+    """
+
+    mean: float
+    std: float | None
+    count: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """The spread of one number a seed."""
+        return cls(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None, len(values))
+
+    def times(self, factor: float) -> Spread:
+        """In another unit, such as per cent."""
+        return Spread(self.mean * factor, None if self.std is None else self.std * factor, self.count)
+
+    def text(self, digits: int, sign: str = "±") -> str:
+        """For a person: `96.1 ± 0.3`."""
+        mean = f"{self.mean:.{digits}f}"
+        return mean if self.std is None else f"{mean} {sign} {self.std:.{digits}f}"
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Where the mean difference lies, with 95 % confidence."""
+
+    low: float
+    high: float
+
+    @property
+    def excludes_zero(self) -> bool:
+        """Whether the sign of the difference can be told."""
+        return self.low > 0 or self.high < 0
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A method minus the baseline, over the seeds that both finished.
+
+    `interval` and `p_value` (of the paired t test) are None with one seed, and when all differences are equal: then
+    nothing tells how much a further seed would differ.
+    """
+
+    mean: float
+    std: float | None
+    interval: Interval | None
+    p_value: float | None
+    #: The seeds that both finished, and those that only one of them did.
+    seeds: tuple[int, ...]
+    left_out: tuple[int, ...]
+    #: The p value after Holm's correction for all comparisons that it was made among, see `corrected`.
+    holm_p: float | None = None
+
+    @property
+    def marked(self) -> bool:
+        """Whether a table may point at it: it remains after Holm's correction, and its interval excludes zero."""
+        corrected = self.holm_p is not None and self.holm_p < 1 - CONFIDENCE
+        return corrected and self.interval is not None and self.interval.excludes_zero
+
+    def times(self, factor: float) -> Difference:
+        """In another unit, such as points of per cent."""
+        interval = None
+        if self.interval is not None:
+            interval = Interval(*sorted((self.interval.low * factor, self.interval.high * factor)))
+        std = None if self.std is None else self.std * abs(factor)
+        return dataclasses.replace(self, mean=self.mean * factor, std=std, interval=interval)
+
+    def text(self, digits: int) -> str:
+        """For a person: `+0.8 [-0.1, +1.7]`."""
+        mean = signed(self.mean, digits)
+        if self.interval is None:
+            return mean
+        return f"{mean} [{signed(self.interval.low, digits)}, {signed(self.interval.high, digits)}]"
+
+
+def paired_difference(
+    values: Mapping[int, float], baseline: Mapping[int, float], kind: str = "t", seed: int = 0
+) -> Difference | None:
+    """`values` minus `baseline`, both by seed; None where they share no seed. `seed` is of the bootstrap.
+
+    >>> paired_difference({0: 0.92, 1: 0.95, 2: 0.93}, {0: 0.90, 1: 0.91, 2: 0.92, 3: 0.9}).times(100).text(1)
+    '+2.3 [-1.5, +6.1]'
+    """
+    one_of("kind", kind, KINDS)
+    shared = tuple(sorted(values.keys() & baseline.keys()))
+    if not shared:
+        return None
+    left_out = tuple(sorted(values.keys() ^ baseline.keys()))
+    differences = [values[key] - baseline[key] for key in shared]
+    spread = Spread.of(differences)
+    interval, p_value = None, None
+    scale = max(max(abs(values[key]), abs(baseline[key])) for key in shared)
+    # Equal up to rounding counts as equal: an interval of the width of rounding errors would claim certainty.
+    if spread.std is not None and spread.std > 1e-12 * scale:
+        error = spread.std / math.sqrt(len(shared))
+        p_value = 1.0 - central_probability(spread.mean / error, len(shared) - 1)
+        interval = _bootstrap(differences, seed) if kind == "bootstrap" else _student(spread.mean, error, len(shared))
+    return Difference(spread.mean, spread.std, interval, p_value, shared, left_out)
+
+
+def holm(p_values: Sequence[float | None]) -> list[float | None]:
+    """Holm's adjustment: reject where it is below 5 %, and one false alarm or more has a chance of at most 5 %.
+
+    None stands for a comparison without a p value and is not counted.
+
+    >>> holm([0.01, None, 0.04, 0.03])
+    [0.03, None, 0.06, 0.06]
+    """
+    order = sorted((p, index) for index, p in enumerate(p_values) if p is not None)
+    adjusted: list[float | None] = [None] * len(p_values)
+    largest = 0.0
+    for rank, (p, index) in enumerate(order):
+        largest = max(largest, min(1.0, number("p_values", p, 0.0, 1.0) * (len(order) - rank)))
+        adjusted[index] = largest
+    return adjusted
+
+
+def corrected(family: Sequence[Difference | None]) -> list[Difference | None]:
+    """Differences that are looked at together, each with its `holm_p` among them: only then may one be marked."""
+    adjusted = holm([None if each is None else each.p_value for each in family])
+    return [
+        None if each is None else dataclasses.replace(each, holm_p=p) for each, p in zip(family, adjusted, strict=True)
+    ]
+
+
+def few_seeds_note(seeds: int) -> str | None:
+    """What to keep in mind when reading a table over so few seeds."""
+    if seeds >= ENOUGH_SEEDS or seeds < 1:
+        return None
+    if seeds == 1:
+        return (
+            "One seed is too few to tell the methods apart, and gives no interval: "
+            f"use {ENOUGH_SEEDS} seeds or more before you draw conclusions."
+        )
+    count = {2: "Two", 3: "Three", 4: "Four"}[seeds]
+    return (
+        f"{count} seeds are too few to tell the methods apart unless they differ greatly: "
+        f"use {ENOUGH_SEEDS} or more before you draw conclusions."
+    )
+
+
+def many_comparisons_note(comparisons: int, excluding: int, remaining: int) -> str | None:
+    """How many intervals were looked at, how many of them exclude zero, and how many of those remain after correction.
+
+    >>> many_comparisons_note(7, excluding=2, remaining=0).split(". ")[1]
+    "Here 2 do, and none remains after Holm's correction for that; the adjusted p values are in results.csv."
+    """
+    if comparisons < 2:
+        return None
+    here = "none does" if excluding == 0 else f"{excluding} do{'es' * (excluding == 1)}"
+    kept = "none remains" if remaining == 0 else f"{remaining} remain{'s' * (remaining == 1)}"
+    told = f"Here {here}, and {kept}"
+    return (
+        f"{comparisons} comparisons were made: of 95 % intervals, 1 in 20 excludes zero by chance alone. "
+        f"{told} after Holm's correction for that; the adjusted p values are in results.csv."
+    )
+
+
+def signed(value: float, digits: int) -> str:
+    """With its sign; what rounds to zero has none: `+0.8`, `-0.2`, `0.0`."""
+    text = f"{value:+.{digits}f}"
+    return text[1:] if float(text) == 0 else text
+
+
+def _student(mean: float, error: float, count: int) -> Interval:
+    half = central_quantile(CONFIDENCE, count - 1) * error
+    return Interval(mean - half, mean + half)
+
+
+def _bootstrap(differences: Sequence[float], seed: int) -> Interval:
+    generator = np.random.default_rng(seed)
+    picks = generator.integers(len(differences), size=(_RESAMPLES, len(differences)))
+    means = np.asarray(differences)[picks].mean(axis=1)
+    low, high = np.quantile(means, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    return Interval(float(low), float(high))

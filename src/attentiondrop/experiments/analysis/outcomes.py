@@ -1,0 +1,108 @@
+"""What became of each run that a study asked for, whether or not it is there."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ..files.whole_files import DamagedRecordError
+from ..runs.identity import differences, recipe_of, scored_from, trained_from
+from ..runs.kinds import FINAL
+from ..runs.store import Result, Run, scored_by
+from ..studies.plan import Ablation, Comparison, Study
+
+#: What an outcome may be: the last four were asked for and have no result (yet).
+STATUSES = ("finished", "diverged", "failed", "unfinished", "missing", "damaged", "of another recipe")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One method with one seed. `run` is None where there is none, or none that can be read."""
+
+    method: str
+    seed: int
+    part: str
+    run: Run | None
+    #: Why the run could not be read.
+    damage: str | None = None
+    #: Where the run in the folder differs from the recipe of the study, in words: such a run does not count.
+    changes: tuple[str, ...] = ()
+
+    @property
+    def status(self) -> str:
+        """One of `STATUSES`."""
+        if self.damage is not None:
+            return "damaged"
+        if self.changes:
+            return "of another recipe"
+        if self.run is None:
+            return "missing"
+        return "unfinished" if self.run.result is None else self.run.result.status
+
+    @property
+    def result(self) -> Result | None:
+        """What was recorded at the end, also of a run that diverged or failed."""
+        return None if self.run is None else self.run.result
+
+    @property
+    def detail(self) -> str:
+        """What is known about a run that has not finished."""
+        if self.damage is not None:
+            return self.damage
+        if self.changes:
+            return f"the run in the folder is of another recipe: {'; '.join(self.changes)}"
+        if self.run is None:
+            return "no such run in the folder yet"
+        if self.run.result is None:
+            return f"started, {_epochs(len(self.run.epochs))} recorded"
+        after = f"after {_epochs(self.run.result.epochs)}"
+        if self.run.result.status == "diverged":
+            return f"the loss stopped being a number {after}" + _colon(self.run.result.error)
+        return f"{after}{_colon(self.run.result.error)}"
+
+
+def outcome(study: Study, plan: Comparison | Ablation, method: str, seed: int, part: str = FINAL) -> Outcome:
+    """Look at one run that a plan asks for; one that cannot be read does not keep the others from being reported.
+
+    A run of another recipe than the plan's is not shown, and of a run that chooses settings the test part is not, which
+    older versions recorded.
+    """
+    try:
+        run = study.run(method, seed, part)
+    except DamagedRecordError as error:
+        return Outcome(method, seed, part, None, str(error))
+    if run is None:
+        return Outcome(method, seed, part, None)
+    if changes := other_recipe(run, plan, part):
+        return Outcome(method, seed, part, None, changes=tuple(changes))
+    if run.result is not None and (part != FINAL or isinstance(plan, Ablation)):
+        run = dataclasses.replace(run, result=run.result.without_test())
+    return Outcome(method, seed, part, run)
+
+
+def other_recipe(run: Run, plan: Comparison | Ablation, part: str) -> list[str]:
+    """Where a run differs from what the plan names, recorded -> now, in words; empty if it belongs to the plan."""
+    recipe = recipe_of(part, plan.recipe)
+    then = trained_from(run.request.recipe, run.request.checksums, part)
+    changes = differences(then, trained_from(recipe, plan.checksums, part))
+    if changes or part != FINAL or run.result is None or run.result.status != "finished":
+        return changes
+    changes = differences(scored_by(run), scored_from(recipe, plan.checksums, part))
+    return changes or (["it was not tested"] if run.result.test is None else [])
+
+
+def by_seed(outcomes: Sequence[Outcome], value: Callable[[Result], float | None]) -> dict[int, float]:
+    """One number for each finished run that has it."""
+    numbers = {
+        each.seed: value(each.result) for each in outcomes if each.result is not None and each.status == "finished"
+    }
+    return {seed: found for seed, found in numbers.items() if found is not None}
+
+
+def _epochs(count: int) -> str:
+    return "1 epoch" if count == 1 else f"{count} epochs"
+
+
+def _colon(error: str | None) -> str:
+    return f": {error}" if error else ""

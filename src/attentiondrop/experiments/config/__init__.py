@@ -1,0 +1,1 @@
+"""Recipes: what they may say, and how they are read."""

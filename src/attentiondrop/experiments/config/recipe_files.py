@@ -1,0 +1,121 @@
+"""Finding and reading recipes: YAML files of differences from the defaults, shipped or the user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from ...errors import ArgumentError, AttentionDropError, bad_argument
+from ..files.typed_settings import build_settings, check_text, merged, unknown
+from ..files.yaml_text import read_yaml, read_yaml_file
+from ..methods.grids import check_grids
+from ..methods.parse import read_methods
+from .schema import Recipe
+
+#: Where the shipped recipes lie.
+SHIPPED = files("attentiondrop") / "recipes"
+SIZES = "sizes"
+DEFAULT_SIZE = "default_size"
+EXTENDS = "extends"
+_SUFFIXES = (".yaml", ".yml")
+
+
+def shipped() -> list[str]:
+    """The names of the recipes that come with the library.
+
+    >>> shipped()
+    ['cifar10', 'cifar100', 'digits', 'fashion-mnist', 'imagenet']
+    """
+    return sorted(Path(entry.name).stem for entry in SHIPPED.iterdir() if entry.name.endswith(".yaml"))
+
+
+def read_recipe(name: str, size: str | None = None, changes: Iterable[str] = ()) -> Recipe:
+    """The recipe `name`, a shipped one or a file, in one of its sizes, with changes such as `"training.epochs=3"`.
+
+    >>> recipe = read_recipe("cifar10", "paper", ["training.epochs=1"])
+    >>> recipe.model.name, recipe.training.batch_size, recipe.training.epochs
+    ('vit_base_patch16_224', 256, 1)
+    """
+    content, chosen = _in_size(_content(name), name, size)
+    content = {"name": Path(name).stem, "size": chosen or "", **content}
+    changed = content
+    for change in changes:
+        changed = merged(changed, _change(change))
+    try:
+        return _built(changed)
+    except ArgumentError:
+        try:
+            _built(content)
+        except ArgumentError as error:  # wrong by itself: the file is to blame, not a change of it
+            raise ArgumentError(f"{name}: {error}") from None
+        raise
+
+
+def _built(content: dict[str, Any]) -> Recipe:
+    recipe = build_settings(Recipe, content)
+    try:
+        read_methods(recipe.methods)
+    except AttentionDropError as error:
+        raise ArgumentError(f"methods: {error}") from None
+    check_grids(recipe.tuning.grids, "tuning.grids")
+    check_grids(recipe.ablations, "ablations")
+    return recipe
+
+
+def _in_size(content: dict[str, Any], name: str, size: str | None) -> tuple[dict[str, Any], str | None]:
+    """What a recipe says in one of its sizes, and which one that is."""
+    sizes = content.pop(SIZES, None) or {}
+    expected = "a mapping from names of sizes to their settings"
+    if not isinstance(sizes, dict):
+        raise bad_argument(f"{name}: {SIZES}", expected, sizes)
+    for key, settings in sizes.items():
+        if not isinstance(key, str) or not isinstance(settings, dict | None):
+            raise bad_argument(f"{name}: {SIZES}.{key}", expected, settings if isinstance(key, str) else key)
+    default = content.pop(DEFAULT_SIZE, next(iter(sizes), None))
+    if default is not None and not isinstance(default, str):
+        raise bad_argument(f"{name}: {DEFAULT_SIZE}", "the name of a size", default)
+    chosen: str | None = default if size is None else size
+    if chosen is None:
+        return content, None
+    if chosen not in sizes:
+        raise unknown(f"size {chosen!r} of {name}", chosen, sizes, "size")
+    return merged(content, sizes[chosen] or {}), chosen
+
+
+def _content(name: str, extending: tuple[str, ...] = ()) -> dict[str, Any]:
+    """What a recipe says, on top of what the one says that it extends."""
+    path = Path(name)
+    if name in extending:
+        raise bad_argument(f"{name}: {EXTENDS}", "another recipe", " -> ".join((*extending, name)))
+    if path.suffix in _SUFFIXES:
+        content = read_yaml_file(path)
+    elif name in shipped():
+        content = read_yaml((SHIPPED / f"{name}.yaml").read_text(encoding="utf-8"), name)
+    else:
+        raise unknown(f"recipe {name!r}", name, [*shipped(), "or the path of a .yaml file"], "recipe")
+    if not isinstance(content, dict):
+        raise bad_argument(name, "a mapping of settings", content)
+    parent = content.pop(EXTENDS, None)
+    if parent is None:
+        return content
+    if not isinstance(parent, str):
+        raise bad_argument(f"{name}: {EXTENDS}", "the name or path of a recipe", parent)
+    check_text(f"{name}: {EXTENDS}", parent)
+    if Path(parent).suffix in _SUFFIXES:
+        # One name for one file, however it is spelled, or a circle would not be noticed.
+        parent = str((path.parent / parent).resolve())
+    return merged(_content(parent, (*extending, name)), content)
+
+
+def _change(text: str) -> dict[str, Any]:
+    """`"training.epochs=3"` as a nested mapping."""
+    path, equals, value = text.partition("=")
+    if not equals or not path.strip():
+        raise bad_argument("set", "SECTION.SETTING=VALUE, such as training.epochs=3", text)
+    content: Any = read_yaml(value, f"set {path.strip()}")
+    for key in reversed(path.strip().split(".")):
+        content = {key: content}
+    result: dict[str, Any] = content
+    return result

@@ -1,0 +1,142 @@
+"""From a nested mapping, such as a YAML file, to frozen dataclasses: unknown keys and wrong types are clear errors."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Any, TypeVar
+
+from ...errors import ArgumentError, bad_argument
+from ...validation import integer, number
+
+Settings = TypeVar("Settings")
+
+#: Of mappings and lists in settings whose names are free.
+_DEEPEST = 20
+
+
+def build_settings(cls: type[Settings], content: Any, path: str = "") -> Settings:
+    """The dataclass `cls` with the fields that `content` names; the others keep their defaults.
+
+    >>> @dataclasses.dataclass(frozen=True)
+    ... class Point:
+    ...     x: int = 0
+    ...     y: int = 0
+    >>> build_settings(Point, {"x": 3})
+    Point(x=3, y=0)
+    >>> build_settings(Point, {"xx": 3}, path="point")
+    Traceback (most recent call last):
+    attentiondrop.errors.ArgumentError: point.xx: no such setting, did you mean 'x'? There are x, y
+    """
+    if not isinstance(content, Mapping):
+        raise bad_argument(path or "recipe", "a mapping of settings", content)
+    hints = _hints(cls)  # type: ignore[arg-type]
+    names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
+    values = {}
+    for key, value in content.items():
+        where = f"{path}.{key}" if path else str(key)
+        if key not in names:
+            raise unknown(where, str(key), names)
+        values[key] = _coerced(hints[key], value, where)
+    try:
+        return cls(**values)
+    except ArgumentError as error:
+        named = not path or str(error).startswith(f"{path}.")
+        raise (error if named else ArgumentError(f"{path}.{error}")) from None
+
+
+@lru_cache
+def _hints(cls: type[Any]) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
+def unknown(where: str, name: str, choices: Iterable[str], what: str = "setting") -> ArgumentError:
+    """An error for a name that does not exist, with the one that was probably meant."""
+    known = list(choices)
+    error = unlisted(where, name, known, what)
+    return ArgumentError(f"{error}{'' if str(error).endswith('?') else '.'} There are {', '.join(known)}")
+
+
+def unlisted(where: str, name: str, choices: Iterable[str], what: str) -> ArgumentError:
+    """The same where there are too many to list."""
+    close = difflib.get_close_matches(name, list(choices), n=1)
+    return ArgumentError(f"{where}: no such {what}" + (f", did you mean {close[0]!r}?" if close else ""))
+
+
+def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` with `changes` laid over it, mapping by mapping.
+
+    >>> merged({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}})
+    {'a': {'b': 3, 'c': 2}}
+    """
+    result = dict(base)
+    for key, value in changes.items():
+        both = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)
+        result[key] = merged(result[key], value) if both else value
+    return result
+
+
+def _coerced(hint: Any, value: Any, where: str) -> Any:
+    """`value` as what the annotation says: nested dataclasses, tuples from lists, floats from integers."""
+    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    if value is None and type(None) in options:
+        return None
+    kind = next(option for option in options if option is not type(None))
+    if dataclasses.is_dataclass(kind):
+        return build_settings(kind, value, where)  # type: ignore[arg-type]
+    origin = typing.get_origin(kind)
+    if origin in (tuple, list) and isinstance(value, (list, tuple)):
+        item = typing.get_args(kind)[0]
+        return origin(_coerced(item, one, f"{where}[{index}]") for index, one in enumerate(value))
+    if origin is dict and isinstance(value, Mapping):
+        item = typing.get_args(kind)[1]
+        return {key: _coerced(item, one, f"{where}.{key}") for key, one in _plain(value, where).items()}
+    if kind is float and isinstance(value, str):
+        # YAML reads 1e-3 as a text: its numbers need a point.
+        try:
+            return float(value)
+        except ValueError:
+            pass
+    if kind is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+        return number(where, value, -math.inf)
+    accepted: Any = {float: float, int: int, str: str, bool: bool}.get(kind, object)
+    if kind is typing.Any:
+        return value
+    if origin is not None or not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
+        names = {float: "a number", int: "an integer", str: "a text", bool: "true or false"}
+        expected = names.get(kind, "a list" if origin in (tuple, list) else "a mapping")
+        raise bad_argument(where, expected, value)
+    if kind is str:
+        check_text(where, value)
+    return integer(where, value) if kind is int else value
+
+
+def check_text(where: str, text: str) -> None:
+    """Refuse a text that cannot be written into a file or be part of a path."""
+    if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
+        raise bad_argument(where, "a text without zero bytes and half characters", text)
+
+
+def _plain(value: Any, where: str, depth: int = 0) -> Any:
+    """Values of any name, as `model.arguments` has them: what JSON can hold, since they are stored with every run."""
+    if depth > _DEEPEST:
+        raise bad_argument(where, f"at most {_DEEPEST} levels of nesting", value)
+    if isinstance(value, Mapping):
+        for key in value:
+            if not isinstance(key, str):
+                raise bad_argument(where, "names that are texts", key)
+        return {key: _plain(one, f"{where}.{key}", depth + 1) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(one, f"{where}[{index}]", depth + 1) for index, one in enumerate(value)]
+    if isinstance(value, str):
+        check_text(where, value)
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        integer(where, value) if isinstance(value, int) else number(where, value, -math.inf)
+    elif value is not None and not isinstance(value, bool):
+        raise bad_argument(where, "a number, a text, true, false, null, a list or a mapping", value)
+    return value

@@ -1,0 +1,98 @@
+"""YAML that a person wrote, read with limits: what is too deep, too large or ambiguous is one clear error."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ...errors import ArgumentError
+
+#: A recipe has about a hundred values, three levels deep. An alias counts as what it stands for.
+_MOST_BYTES, _MOST_VALUES, _DEEPEST = 1_000_000, 10_000, 20
+
+
+def read_yaml_file(path: Path) -> Any:
+    """What the file says; one that is no YAML of a reasonable size raises an `ArgumentError` that names it."""
+    with path.open("rb") as file:
+        content = file.read(_MOST_BYTES + 1)
+    if len(content) > _MOST_BYTES:
+        raise ArgumentError(f"{path}: expected a recipe, which has less than a megabyte, found a larger file")
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ArgumentError(f"{path}: expected text in UTF-8, found another byte at position {error.start}") from None
+    return read_yaml(text, str(path))
+
+
+def read_yaml(text: str, name: str) -> Any:
+    """What `text` says, in the types of YAML; `name` tells people where it stands."""
+    try:
+        _check_size(text, name)
+        return yaml.load(text, _Loader)  # a SafeLoader
+    except ArgumentError:
+        raise
+    # Beyond its own errors, PyYAML lets through what int(), date() and others say of a value.
+    except Exception as error:
+        raise ArgumentError(f"{name}: expected YAML, but {' '.join(str(error).split())}") from None
+
+
+class _Loader(yaml.SafeLoader):  # type: ignore[misc]
+    """Refuses a key that is given twice: YAML itself keeps the last one without a word."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        seen = set()
+        for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+                if key.value in seen:
+                    line = key.start_mark.line + 1
+                    raise yaml.constructor.ConstructorError(
+                        None, None, f"line {line} gives {key.value!r} a second time"
+                    )
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+@dataclass
+class _Extent:
+    """How many values a part of the text stands for, aliases written out, and how many levels it has."""
+
+    values: int = 1
+    levels: int = 1
+    anchor: str | None = None
+
+
+def _check_size(text: str, name: str) -> None:
+    """Read the events alone, which are no more than the text: a few aliases can stand for billions of values."""
+    anchors: dict[str, _Extent] = {}
+    open_parts: list[_Extent] = [_Extent()]
+
+    def add(extent: _Extent) -> None:
+        outer = open_parts[-1]
+        outer.values += extent.values
+        outer.levels = max(outer.levels, extent.levels + 1)
+        if outer.values > _MOST_VALUES:
+            raise ArgumentError(f"{name}: expected at most {_MOST_VALUES} values, aliases written out, found more")
+        if len(open_parts) + extent.levels > _DEEPEST:
+            raise ArgumentError(f"{name}: expected at most {_DEEPEST} levels of nesting, found more")
+
+    for event in yaml.parse(text, yaml.SafeLoader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            open_parts.append(_Extent(anchor=event.anchor))
+            if len(open_parts) > _DEEPEST:
+                raise ArgumentError(f"{name}: expected at most {_DEEPEST} levels of nesting, found more")
+        elif isinstance(event, yaml.CollectionEndEvent):
+            closed = open_parts.pop()
+            if closed.anchor is not None:
+                anchors[closed.anchor] = closed
+            add(closed)
+        elif isinstance(event, yaml.ScalarEvent):
+            if event.anchor is not None:
+                anchors[event.anchor] = _Extent()
+            add(_Extent())
+        elif isinstance(event, yaml.AliasEvent):
+            if any(part.anchor == event.anchor for part in open_parts):
+                raise ArgumentError(f"{name}: expected values, found that {event.anchor!r} contains itself")
+            add(anchors.get(event.anchor, _Extent()))

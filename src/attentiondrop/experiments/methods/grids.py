@@ -1,0 +1,75 @@
+"""Which settings of a method are tried: points of its grid, the same number for every method."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Mapping
+from typing import Any
+
+from ...errors import ArgumentError, AttentionDropError, bad_argument
+from ...specs import REGISTRY
+from ..files.typed_settings import unknown
+from .base import REGULARISERS
+from .parse import NONE, check_part, read_method, terms
+
+#: Method -> field -> values, as each method says itself.
+GRIDS: dict[str, dict[str, list[Any]]] = {name: own.grid for name, own in REGULARISERS.items() if own.grid}
+GRIDS |= {name: spec.grid for name, spec in REGISTRY.items() if spec.grid}
+
+
+def candidates(text: str, trials: int, seed: int, grids: Mapping[str, Any] | None = None) -> list[str]:
+    """At most `trials` settings of the method `text`, the defaults first, the others drawn from its grid.
+
+    What `text` gives explicitly stays. A grid with fewer points is tried whole; `trials` 0 means the defaults alone.
+
+    >>> candidates("dropout", trials=2, seed=0)
+    ['dropout(p=0.1)', 'dropout(p=0.05)']
+    >>> candidates("hard(p=0.5,k=5,fill=-inf)", trials=9, seed=0)
+    ['hard(p=0.5,k=5,fill=-inf)']
+    """
+    default = read_method(text).text
+    if trials == 0 or default == NONE:
+        return [default]
+    points = [method for method in grid_methods(text, _axes(text, grids or {})) if method != default]
+    random.Random(seed).shuffle(points)
+    return [default, *points][:trials]
+
+
+def grid_methods(text: str, axes: Mapping[tuple[int, str], list[Any]]) -> list[str]:
+    """The methods of a grid, in the order of `itertools.product`; a key names a part of the method and its field."""
+    found = []
+    for values in itertools.product(*axes.values()):
+        chosen: dict[int, dict[str, Any]] = {}
+        for (part, field), value in zip(axes, values, strict=True):
+            chosen.setdefault(part, {})[field] = value
+        parts = [term.having(**chosen.get(index, {})) for index, term in enumerate(terms(text))]
+        found.append(read_method("+".join(parts)).text)
+    return found
+
+
+def check_grids(grids: Mapping[str, Any], where: str) -> None:
+    """Refuse a grid that is not method -> field -> list of values that the method takes."""
+    for name, fields in grids.items():
+        if not isinstance(fields, Mapping) or not all(isinstance(one, list) and one for one in fields.values()):
+            raise bad_argument(f"{where}.{name}", "a mapping from fields to lists of values", fields)
+        for field, values in fields.items():
+            for value in values:
+                try:
+                    check_part(terms(name)[0].having(**{field: value}))
+                except AttentionDropError as error:
+                    raise ArgumentError(f"{where}.{name}.{field}: {error}") from None
+
+
+def _axes(text: str, grids: Mapping[str, Any]) -> dict[tuple[int, str], list[Any]]:
+    known = GRIDS | {name: dict(fields) for name, fields in grids.items()}
+    parts = terms(text)
+    for term in parts:
+        if term.name not in known:
+            raise unknown(f"method {text!r} cannot be tuned: {term.name}", term.name, known, "grid")
+    return {
+        (index, field): values
+        for index, term in enumerate(parts)
+        for field, values in known[term.name].items()
+        if field not in term.given
+    }

@@ -1,0 +1,179 @@
+"""From the text of a method to what it consists of: the one place that reads every method.
+
+A method is `none`, regularisers of the experiments (`dropout`, `dropconnect`, `r-drop`, ...), attention specs that
+`attentiondrop.parse` reads, or any of them joined with `+`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from ...errors import ArgumentError, ParseError
+from ...parsing import parse, read_call, split_terms
+from ...specs import REGISTRY, Compose, Consistency, Spec
+from .base import REGULARISERS, Regulariser
+
+NONE = "none"
+_SLUG_LENGTH = 100
+
+
+@dataclass(frozen=True)
+class Method:
+    """One way of regularising: regularisers of the experiments, and a spec to attach to the attention.
+
+    >>> read_method("hard+dropout").text
+    'dropout(p=0.1)+hard(p=0.1,k=5)'
+    """
+
+    regularisers: tuple[Regulariser, ...] = ()
+    spec: Spec | None = None
+
+    def __post_init__(self) -> None:
+        losses = [one for one in (*(part.consistency for part in self.regularisers), self._of_spec()) if one]
+        if len(losses) > 1:
+            raise ArgumentError(f"method {self.text!r}: expected at most one consistency loss, found {len(losses)}")
+        if losses and not self.regularisers and self.attached is None:
+            raise ArgumentError(
+                f"method {self.text!r}: a consistency loss alone compares equal passes, "
+                "join it with something that perturbs, such as blur+consistency"
+            )
+        rates = [rate for part in self.regularisers for rate in part.model_rates()]
+        if len(rates) != len(set(rates)):
+            raise ArgumentError(f"method {self.text!r}: the same rate of the model is set twice")
+
+    @property
+    def text(self) -> str:
+        """The canonical text; equal methods have equal texts, and `read_method` reads it back."""
+        parts = [str(part) for part in self.regularisers] + ([] if self.spec is None else [str(self.spec)])
+        return "+".join(parts) or NONE
+
+    @property
+    def slug(self) -> str:
+        """The text as a folder name that needs no quoting; a nested or long text gets a checksum to stay unique."""
+        text = self.text
+        slug = re.sub(r"[^\w.=+-]+", "_", text.replace(")", "")).strip("_")
+        nested = re.search(r"\([^)]*\(", text) is not None
+        if nested or len(slug) > _SLUG_LENGTH:
+            slug = f"{slug[:_SLUG_LENGTH]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+        return slug
+
+    @cached_property
+    def consistency(self) -> Consistency | None:
+        """The consistency loss to train with, if any."""
+        found = [part.consistency for part in self.regularisers if part.consistency is not None]
+        return found[0] if found else self._of_spec()
+
+    @cached_property
+    def attached(self) -> Spec | None:
+        """The spec without its consistency: what is attached to the attention."""
+        leaves = () if self.spec is None else self.spec.parts if isinstance(self.spec, Compose) else (self.spec,)
+        kept = [leaf for leaf in leaves if not isinstance(leaf, Consistency)]
+        return None if not kept else kept[0] if len(kept) == 1 else Compose(kept)
+
+    @property
+    def label_smoothing(self) -> float | None:
+        """What replaces the recipe's label smoothing, if the method has its own."""
+        return next((part.label_smoothing for part in self.regularisers if part.label_smoothing), None)
+
+    def model_rates(self) -> dict[str, float]:
+        """Rates the model is built with."""
+        return {key: rate for part in self.regularisers for key, rate in part.model_rates().items()}
+
+    def _of_spec(self) -> Consistency | None:
+        leaves = () if self.spec is None else self.spec.leaves()
+        return next((leaf for leaf in leaves if isinstance(leaf, Consistency)), None)
+
+
+def read_methods(texts: Iterable[str]) -> list[Method]:
+    """The methods of a comparison, in order; one that is given twice is an error."""
+    methods: list[Method] = []
+    for text in texts:
+        method = read_method(text)
+        if method in methods:
+            raise ArgumentError(f"method {text!r} is given twice: it means {method.text}")
+        methods.append(method)
+    if not methods:
+        raise ArgumentError(f"expected at least one method: {_choices()}")
+    return methods
+
+
+def read_method(text: str) -> Method:
+    """The method that `text` describes, or an error that says what there is."""
+    parts = split_terms(text)
+    names = [_name(part, text) for part in parts]
+    if NONE in names:
+        if len(parts) > 1:
+            raise ParseError(f"method {text!r}: 'none' cannot be joined with another method")
+        if parts != [NONE]:
+            raise ParseError(f"method {text!r}: 'none' takes no arguments")
+        return Method()
+    own = [_regulariser(part, text) for part, name in zip(parts, names, strict=True) if name in REGULARISERS]
+    kinds = [type(part) for part in own]
+    for kind in kinds:
+        if kinds.count(kind) > 1:
+            raise ParseError(f"method {text!r}: {kind.name} is given twice")
+    specs = [part for part, name in zip(parts, names, strict=True) if name in REGISTRY]
+    order = list(REGULARISERS)
+    return Method(
+        tuple(sorted(own, key=lambda part: order.index(part.name))), parse("+".join(specs)) if specs else None
+    )
+
+
+def check_part(text: str) -> None:
+    """Refuse a single part that could not be part of any method."""
+    _regulariser(text, text) if _name(text, text) in REGULARISERS else parse(text)
+
+
+@dataclass(frozen=True)
+class Term:
+    """One part of a method as it was written: which fields were given, and which were left to their defaults."""
+
+    name: str
+    given: dict[str, Any]
+    #: What is no list of fields: the parts of `oneof`, kept as they are.
+    text: str
+
+    def having(self, **fields: Any) -> str:
+        """The text with these fields in addition."""
+        if not fields:
+            return self.text
+        return f"{self.name}({','.join(f'{field}={value}' for field, value in (self.given | fields).items())})"
+
+
+def terms(text: str) -> list[Term]:
+    """The parts of a method as they were written."""
+    found = []
+    for part in split_terms(text):
+        name = _name(part, text)
+        container = name in REGISTRY and REGISTRY[name].level == "container"
+        found.append(Term(name, {} if container else read_call(part)[1], part))
+    return found
+
+
+def _name(part: str, text: str) -> str:
+    name = re.split(r"[\s(]", part, maxsplit=1)[0]
+    if name not in (NONE, *REGULARISERS, *REGISTRY):
+        raise ParseError(f"unknown method {name!r} in {text!r}: expected {_choices()}")
+    return name
+
+
+def _regulariser(part: str, text: str) -> Regulariser:
+    name, fields = read_call(part)
+    try:
+        return REGULARISERS[name](**fields)
+    except TypeError:
+        known = ", ".join(field.name for field in dataclasses.fields(REGULARISERS[name]))
+        raise ParseError(f"method {text!r}: {name} has the fields {known}, found {part!r}") from None
+    except ArgumentError as error:
+        raise ParseError(f"method {text!r}: {error}") from None
+
+
+def _choices() -> str:
+    specs = [name for name, cls in REGISTRY.items() if not issubclass(cls, Compose)]
+    return f"none, {', '.join(REGULARISERS)}, or a spec ({', '.join(specs)}), joined with '+'"

@@ -1,1 +1,0 @@
-"""The models of the experiments, one file each."""

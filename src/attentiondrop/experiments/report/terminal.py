@@ -1,0 +1,132 @@
+"""The end of a comparison on a terminal: a table of at most 100 columns, and what to keep in mind below it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ..analysis.intervals import Difference, Spread
+from ..analysis.remarks import MARK, ablation_remark, difference_remark, origin_remarks, remarks
+from ..analysis.summary import GridSummary, Row, Summary
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+#: Columns that a terminal needs to show everything.
+WIDE = 100
+
+
+def show(summary: Summary, console: Console) -> None:
+    """Print the comparison and the ablations, in signs that the console can write."""
+    sign = "±" if console.encoding.lower().startswith("utf") else "+-"
+    if summary.rows:
+        console.print(render(summary, sign, console.width))
+    for grid in summary.grids:
+        console.print(render_grid(summary, grid, sign))
+    for line in notes(summary):
+        console.print(line, markup=False, soft_wrap=True)
+
+
+def render(summary: Summary, sign: str = "±", width: int = 100) -> Table:
+    """The rich table of a comparison. Runs that have not finished are counted, not hidden.
+
+    Speed is left out where `width` is too small for all columns.
+    """
+    table = _table(f"{title(summary)}: mean {sign} standard deviation over the seeds", "method")
+    columns = ["accuracy %", "difference", "NLL", "ECE %", *([] if width < WIDE else ["samples/s"])]
+    columns += ["failed"] if any(row.count("finished") < len(row.outcomes) for row in summary.rows) else []
+    for heading in columns:
+        table.add_column(heading, justify="right", no_wrap=True)
+    from rich.text import Text
+
+    room = _room([row.difference for row in summary.rows])
+    for index, row in enumerate(summary.rows):
+        found = "baseline" + room if index == 0 else _difference(row.difference, room)
+        cells = _cells(row, found, sign)
+        table.add_row(Text(row.label), *(cells[heading] for heading in columns))
+    return table
+
+
+def render_grid(summary: Summary, grid: GridSummary, sign: str = "±") -> Table:
+    """The rich table of one ablation, on the validation part."""
+    from rich.text import Text
+
+    baseline = summary.grid_baseline
+    table = _table(f"{grid.grid.name}, validation part: mean {sign} std. dev.", "method")
+    for heading in ("accuracy %", "difference", "failed"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    room = _room([cell.difference for cell in grid.cells])
+    for cell in ((baseline,) if baseline else ()) + grid.cells:
+        failed = sum(each.status != "finished" for each in cell.outcomes)
+        table.add_row(
+            Text(cell.method),
+            _spread(cell.accuracy, 1, sign, 100),
+            "baseline" + room if cell is baseline else _difference(cell.difference, room),
+            f"{failed} of {len(cell.outcomes)}" if failed else "0",
+        )
+    return table
+
+
+def notes(summary: Summary) -> list[str]:
+    """The lines under the table."""
+    lines = []
+    if any(row.difference is not None and row.difference.interval is not None for row in summary.rows):
+        lines.append(difference_remark(summary))
+    if summary.grid_baseline is not None:
+        lines.append(ablation_remark(summary))
+    return [*lines, *remarks(summary), *origin_remarks(summary)]
+
+
+def title(summary: Summary) -> str:
+    """What was trained, in a few words: `digits demo, vit_digits, 30 epochs`."""
+    recipe = summary.plan.recipe
+    names = [str(recipe[key]) for key in ("name", "size") if recipe.get(key)]
+    model = recipe.get("model", {}).get("name")
+    epochs = recipe.get("training", {}).get("epochs")
+    parts = [" ".join(names), model, None if epochs is None else f"{epochs} epoch{'s' * (epochs != 1)}"]
+    return ", ".join(str(part) for part in parts if part) or "comparison"
+
+
+def _table(heading: str, first: str) -> Table:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(
+        title=Text(heading),
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        padding=(0, 1),
+        pad_edge=False,
+        collapse_padding=True,
+    )
+    table.add_column(first, overflow="fold", min_width=16)
+    return table
+
+
+def _cells(row: Row, difference: str, sign: str) -> dict[str, str]:
+    failed = sum(each.status != "finished" for each in row.outcomes)
+    return {
+        "accuracy %": _spread(row.accuracy, 1, sign, 100),
+        "difference": difference,
+        "NLL": _spread(row.nll, 3, sign),
+        "ECE %": _spread(row.ece, 1, sign, 100),
+        "samples/s": "-" if row.throughput is None else f"{row.throughput.mean:.0f}",
+        "failed": f"{failed} of {len(row.outcomes)}" if failed else "0",
+    }
+
+
+def _spread(spread: Spread | None, digits: int, sign: str, factor: float = 1) -> str:
+    return "-" if spread is None else spread.times(factor).text(digits, sign)
+
+
+def _room(differences: Sequence[Difference | None]) -> str:
+    """What stands where others have a mark, so that numbers stay below each other."""
+    return " " * (1 + len(MARK)) if any(each is not None and each.marked for each in differences) else ""
+
+
+def _difference(difference: Difference | None, room: str) -> str:
+    if difference is None:
+        return f"-{room}"
+    return difference.times(100).text(1) + (f" {MARK}" if difference.marked else room)

@@ -1,0 +1,57 @@
+"""With what a run was made: versions, commit, platform, device. Plain texts, stored with every run."""
+
+from __future__ import annotations
+
+import dataclasses
+import platform
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from ... import __version__
+from ...bench.environment import environment as device_and_versions
+from ...bench.environment import source_commit, version_of
+from ..train.accelerator import processes
+from .store import AT_ONCE, VERSIONS
+
+_PACKAGES = ("torchvision", "torchmetrics", "accelerate", "numpy")
+
+
+def environment(device: str, at_once: int = 1) -> dict[str, str]:
+    """Look at this machine."""
+    found = {key: text for key, text in dataclasses.asdict(device_and_versions(device)).items() if text}
+    found |= {name: version_of(name) for name in _PACKAGES}
+    return found | {
+        "platform": platform.platform(),
+        AT_ONCE: str(at_once),
+        "processes": str(processes()),
+        "threads": str(torch.get_num_threads()),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Of torch and of this package, as `environment` has them."""
+    return {"torch": torch.__version__, "attentiondrop": __version__, "commit": _commit()}
+
+
+@cache
+def _commit() -> str:
+    """Of the code that runs: asking git takes longer than scoring a small model."""
+    return source_commit(Path(__file__).parents[1])
+
+
+def continued(then: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a run that goes on with other versions than it began with: both are named.
+
+    >>> continued({"torch": "2.11.0"}, {"torch": "2.15.0", "python": "3.12"})
+    {'torch': '2.11.0, then 2.15.0', 'python': '3.12'}
+    """
+    found = dict(now)
+    for key in VERSIONS:
+        if key in then and then[key].split(", then ")[-1] != now.get(key):
+            found[key] = f"{then[key]}, then {now.get(key)}"
+        elif key in then:
+            found[key] = then[key]
+    return found

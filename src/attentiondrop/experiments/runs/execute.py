@@ -1,0 +1,185 @@
+"""One run from beginning to end: lock, resume, train, score, record."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import lru_cache
+
+import torch
+from accelerate import PartialState
+from filelock import FileLock, Timeout
+
+from ...errors import AttentionDropError
+from ..tasks.classification.data import load_data
+from ..tasks.classification.data.dataset import Data
+from ..tasks.classification.data.image_settings import DataSettings
+from .environment import continued, environment
+from ..failures import in_words, is_lack_of_space
+from ..files.whole_files import DamagedRecordError, write_text
+from .job import LOCK, Job, Standing, check_erasing, clear, standing
+from .judging import score_again, scores_of
+from ..train.accelerator import device_of, is_main_process
+from .leftovers import forget_progress, remove_temporary
+from ..train.loop import Training
+from ..methods.parse import read_method
+from .store import RESULT, STATE, TRACEBACK, Epoch, Result, read_run, write_request, write_result
+from ..train.seeding import own_generators
+from .trackers import Trackers
+
+OnEpoch = Callable[[int], None]
+Say = Callable[[str], None]
+
+
+class BusyError(AttentionDropError):
+    """Another process works on the run."""
+
+
+@lru_cache(maxsize=1)
+def data_for(settings: DataSettings) -> Data:
+    """The data of the settings; the last ones are kept, since the runs of a study share them."""
+    return load_data(settings)
+
+
+def execute(job: Job, on_epoch: OnEpoch = lambda done: None, say: Say = lambda line: None, wait: bool = True) -> Result:
+    """Do what is missing of a run and return its result; one that is there already is returned at once.
+
+    A finished run whose evaluation alone has changed is scored again from its weights. One of another recipe is erased
+    only if the job says so; else `WouldEraseError`. The test part is given to final jobs only.
+    Whatever goes wrong while it trains makes a `failed` result, with the traceback in its folder; lack of disk space
+    is raised, since nothing else could be recorded either.
+
+    Args:
+        job: what to run.
+        on_epoch: hears how many epochs are done.
+        say: hears lines for people.
+        wait: for another process that works on the same run; else `BusyError`.
+    """
+    job.folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with ExitStack() as stack:
+            if is_main_process():
+                stack.enter_context(FileLock(job.folder / LOCK, blocking=wait))
+                remove_temporary(job.folder)
+            stack.enter_context(own_generators())
+            return _execute(job, on_epoch, say)
+    except Timeout:
+        raise BusyError(f"{job.label}: another process works on {job.folder}") from None
+
+
+def _execute(job: Job, on_epoch: OnEpoch, say: Say) -> Result:
+    recipe = job.settings()
+    data = data_for(recipe.data)
+    found = standing(job, data.checksums)
+    if found.result is not None:
+        return found.result
+    check_erasing([job], {job: found})
+    if not job.final:
+        data = data.having("train", "validation")
+    if is_main_process() and found.todo == "train":
+        _begin(job, found, data)
+    start = time.perf_counter()
+    try:
+        if found.todo == "score" and found.run is not None:
+            result = score_again(job, found.run, data)
+        else:
+            result = _train_from_sound_files(job, data, on_epoch, say)
+        _finish(job, result)
+    except Exception as error:
+        if is_lack_of_space(error):
+            raise
+        result = _failed(job, in_words(error), start)
+        # Scores that could not be made again leave those that are there, and the run finished.
+        if found.todo != "score":
+            _finish(job, result)
+    return result
+
+
+def _begin(job: Job, found: Standing, data: Data) -> None:
+    """Clear the folder of what does not belong to the run, and record what is asked for."""
+    if found.stale:
+        clear(job.folder)
+    for leftover in (RESULT, TRACEBACK):
+        (job.folder / leftover).unlink(missing_ok=True)
+    here = environment(device_of(job.settings().training), job.at_once)
+    if found.run is not None and found.run.epochs and not found.stale:
+        here = continued(found.run.environment, here)
+    write_request(job.folder, job.request(data.checksums), here)
+
+
+def _finish(job: Job, result: Result) -> None:
+    """Record the result, and remove what nobody needs any more."""
+    if not is_main_process():
+        return
+    write_result(job.folder, result)
+    if result.status != "failed":
+        (job.folder / STATE).unlink(missing_ok=True)
+    if not job.keep_weights:
+        for path in job.folder.glob("*.safetensors"):
+            path.unlink()
+
+
+def _train_from_sound_files(job: Job, data: Data, on_epoch: OnEpoch, say: Say) -> Result:
+    """Train and test; a run whose weights or state turn out to be damaged says so and begins with its first epoch."""
+    try:
+        return _train_and_test(job, data, on_epoch, say)
+    except DamagedRecordError as error:
+        say(f"{job.label}: starts again, since {error}")
+    if is_main_process():
+        forget_progress(job.folder)
+    PartialState().wait_for_everyone()
+    return _train_and_test(job, data, on_epoch, say)
+
+
+def _train_and_test(job: Job, data: Data, on_epoch: OnEpoch, say: Say) -> Result:
+    recipe, method = job.settings(), read_method(job.method)
+    start = time.perf_counter()
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+    training = Training(recipe, method, job.seed, data, job.folder)
+    accelerator = training.accelerator
+    if training.resume():
+        say(f"{job.label}: goes on after epoch {training.done}")
+    on_epoch(training.done)
+    with Trackers(job, accelerator.is_main_process) as trackers:
+
+        def heard(epoch: Epoch) -> None:
+            trackers.epoch(epoch)
+            on_epoch(epoch.epoch)
+
+        training.run(heard)
+        accelerator.wait_for_everyone()
+        epochs = read_run(job.folder).epochs  # type: ignore[union-attr]
+        cuda = accelerator.device.type == "cuda"
+        so_far = Result(
+            status="diverged",
+            seconds=time.perf_counter() - start,
+            epochs=len(epochs),
+            error="the loss stopped being a number",
+            throughput=_throughput(epochs),
+            peak_memory_mib=torch.cuda.max_memory_allocated() / 2**20 if cuda else None,
+        )
+        if epochs[-1].train_loss is None:
+            return so_far
+        scores = scores_of(job, data, epochs, accelerator)
+        result = dataclasses.replace(so_far, status="finished", error=None, **scores)
+        result = dataclasses.replace(result, seconds=time.perf_counter() - start)
+        trackers.result(result)
+        return result
+
+
+def _throughput(epochs: Sequence[Epoch]) -> float | None:
+    """Samples a second; the first epoch warms up, so it counts only if it is the only one."""
+    speeds = [epoch.samples / epoch.seconds for epoch in epochs]
+    return statistics.median(speeds[1:] or speeds) if speeds else None
+
+
+def _failed(job: Job, error: str, start: float) -> Result:
+    """Called while the error is handled: where it came from is kept in the run's folder."""
+    if is_main_process():
+        write_text(job.folder / TRACEBACK, traceback.format_exc())
+    return Result("failed", time.perf_counter() - start, epochs=0, error=error)

@@ -1,0 +1,98 @@
+"""When two runs of one method and seed are the same: what their weights rest on, and what only their scores rest on.
+
+Settings are plain mappings here, as they lie on disk: records of older versions can be compared too, and a report is
+written without any framework.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .kinds import FINAL, TUNING
+from ..files.typed_settings import merged
+
+#: Settings that say where things are or how fast they come, not what comes out.
+_WITHOUT_EFFECT = (("data", "root"), ("data", "download"), ("data", "workers"), ("model", "checkpoint_activations"))
+_TRAINED = ("data", "model", "training", "measure")
+_EVALUATION = "evaluation"
+#: The setting of training that only says which of the stored weights are scored.
+_SELECT = "select"
+
+Recipe = Mapping[str, Any]
+Checksums = Mapping[str, str]
+
+
+def recorded(recipe: Recipe) -> dict[str, Any]:
+    """The part of a recipe that a run records."""
+    found = {key: _copy(recipe[key]) for key in (*_TRAINED, _EVALUATION) if key in recipe}
+    for section, name in _WITHOUT_EFFECT:
+        if isinstance(found.get(section), dict):
+            found[section].pop(name, None)
+    return found
+
+
+def recipe_of(kind: str, recipe: Recipe) -> dict[str, Any]:
+    """What runs of a kind make of the recipe of their study.
+
+    Only final runs are attacked, since attacks need the test part; trials have epochs of their own and no probes.
+    """
+    if kind == FINAL:
+        return dict(recipe)
+    changes: dict[str, Any] = {_EVALUATION: {"pgd_epsilons": []}}
+    if kind == TUNING:
+        epochs = _section(recipe, "tuning").get("epochs")
+        changes |= {"measure": {"probes": 0}} | ({} if epochs is None else {"training": {"epochs": epochs}})
+    return merged(recipe, {key: change for key, change in changes.items() if key in recipe})
+
+
+def trained_from(recipe: Recipe, checksums: Checksums, kind: str) -> dict[str, Any]:
+    """Everything that the weights of a run rest on: where it differs, the run has to be trained again."""
+    found = recorded(recipe)
+    found.pop(_EVALUATION, None)
+    if kind == FINAL and isinstance(found.get("training"), dict):
+        found["training"].pop(_SELECT, None)  # the best and the last weights are both kept
+    return found | _data(checksums, ("train", "validation"))
+
+
+def scored_from(recipe: Recipe, checksums: Checksums, kind: str) -> dict[str, Any]:
+    """Everything else that the scores of a run rest on: where it differs, stored weights are scored again.
+
+    Empty for runs that are not final: they are scored on the validation part alone, and the size of a batch changes no
+    score there.
+    """
+    if kind != FINAL:
+        return {}
+    found = {key: value for key, value in recorded(recipe).items() if key == _EVALUATION}
+    select = _section(recipe, "training").get(_SELECT)
+    return found | ({} if select is None else {"training": {_SELECT: select}}) | _data(checksums, ("test",))
+
+
+def differences(then: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """In words, where `now` differs; what only one of them records cannot be compared and is passed over.
+
+    >>> differences({"training": {"epochs": 3, "ema": None}}, {"training": {"epochs": 8}})
+    ['training.epochs 3 -> 8']
+    """
+    found: list[str] = []
+    keys = now.keys() | then.keys() if prefix else now.keys() & then.keys()
+    for key in keys:
+        old, new, name = then.get(key), now.get(key), f"{prefix}{key}"
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            found += differences(old, new, f"{name}.")
+        elif old != new:
+            found.append(f"{name} differs" if len(f"{old}{new}") > 40 else f"{name} {old} -> {new}")
+    return sorted(found)
+
+
+def _data(checksums: Checksums, parts: tuple[str, ...]) -> dict[str, str]:
+    return {f"{part} data": checksums[part] for part in parts if part in checksums}
+
+
+def _section(recipe: Recipe, name: str) -> Recipe:
+    found = recipe.get(name)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _copy(value: Any) -> Any:
+    return dict(value) if isinstance(value, Mapping) else value

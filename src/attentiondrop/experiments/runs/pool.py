@@ -1,0 +1,227 @@
+"""The jobs of a study, done: one after the other, in several processes, or on a Ray cluster."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import signal
+import socket
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ...errors import ArgumentError, AttentionDropError
+from .checking import check_jobs
+from .environment import versions
+from .execute import BusyError, execute
+from .job import Job, Standing, check_erasing, standing
+from .orphans import end_with_parent
+from .store import Result
+from .versions import counted, versions_text
+
+#: Seconds between two looks at how far other processes are.
+_POLL = 0.5
+
+
+class Listener(Protocol):
+    """Who hears how far a study has come."""
+
+    def say(self, line: str) -> None:
+        """Something a person should read, in one line."""
+
+    def plan(self, total: int) -> None:
+        """That many epochs have to be trained, over all runs."""
+
+    def progress(self, label: str, done: float) -> None:
+        """That many of them are done; `label` names what is going on."""
+
+
+@dataclass(frozen=True)
+class Where:
+    """Where jobs run: in this process, in `workers` processes of this machine, or on the Ray cluster at `ray`."""
+
+    workers: int = 1
+    ray: str | None = None
+
+
+def run_jobs(
+    jobs: Sequence[Job], checksums: dict[str, str], listener: Listener, where: Where, more: int = 0
+) -> dict[Job, Result]:
+    """The result of each job; those that are done already are not run again. `more` epochs are announced for later.
+
+    Nothing is started where finished runs of another recipe are in the way, see `Job.overwrite`.
+    """
+    each = list(dict.fromkeys(jobs))
+    found = {job: standing(job, checksums) for job in each}
+    check_erasing(each, found)
+    results = {job: one.result for job, one in found.items() if one.result is not None}
+    missing = [job for job in each if job not in results]
+    _say_what_is_there(found, listener)
+    bar = _Bar(listener, {job: found[job] for job in missing}, more)
+    if not missing:
+        return results
+    check_jobs([job for job in missing if found[job].todo == "train"])
+    if where.ray is not None:
+        run = _on_ray(missing, where.ray, bar)
+    elif where.workers > 1:
+        run = _in_processes(missing, where.workers, bar)
+    else:
+        run = _in_sequence(missing, bar)
+    for job, result in run:
+        results[job] = result
+        bar.finished(job, result)
+    return results
+
+
+def _say_what_is_there(found: Mapping[Job, Standing], listener: Listener) -> None:
+    """Which runs are kept, which are only scored, and which are run again, with the reason."""
+    for one in found.values():
+        if one.todo == "train" and one.why is not None:
+            listener.say(one.why)
+    for why, count in Counter(one.why for one in found.values() if one.todo == "score").items():
+        listener.say(f"{count} finished runs are scored again from their weights, not trained ({why})")
+    kept = [one.run for one in found.values() if one.result is not None and one.run is not None]
+    if not kept:
+        return
+    listener.say(f"{len(kept)} of {len(found)} runs are finished already")
+    now = versions_text(versions())
+    others = Counter(text for run in kept if (text := versions_text(run.environment)) != now)
+    if others:
+        listener.say(f"{sum(others.values())} of them were made with other versions: {counted(others)}; here {now}")
+
+
+class _Bar:
+    """The listener, told about epochs over all jobs."""
+
+    def __init__(self, listener: Listener, jobs: Mapping[Job, Standing], more: int) -> None:
+        self.listener, self.jobs = listener, list(jobs)
+        self.epochs = {job: job.settings().training.epochs if one.todo == "train" else 0 for job, one in jobs.items()}
+        self.done: dict[Job, int] = {}
+        listener.plan(sum(self.epochs.values()) + more)
+
+    def epoch(self, job: Job, done: int) -> None:
+        self.done[job] = done
+        self.listener.progress(job.label, sum(self.done.values()))
+
+    def finished(self, job: Job, result: Result) -> None:
+        self.listener.say(f"{job.label}: {describe(result)}")
+        self.epoch(job, self.epochs[job])
+
+    def look(self, running: int) -> None:
+        """At the folders of jobs that other processes work on."""
+        for job in self.jobs:
+            if self.done.get(job, 0) < self.epochs[job]:
+                self.done[job] = job.epochs_done()
+        self.listener.progress(f"{running} runs at once", sum(self.done.values()))
+
+
+def describe(result: Result) -> str:
+    """How a run ended, in a few words, with the part of the data that they are about."""
+    part, scores = ("test", result.test) if result.test is not None else ("validation", result.validation)
+    if scores is None:
+        return f"{result.status}: {result.error}"
+    return f"{part} accuracy {100 * scores.accuracy:.1f} %, {result.seconds:.1f} s"
+
+
+def _in_sequence(jobs: Sequence[Job], bar: _Bar) -> Iterator[tuple[Job, Result]]:
+    """One after the other; those that another process works on come last."""
+    busy = []
+    for job in jobs:
+        try:
+            yield job, _one(job, bar, wait=False)
+        except BusyError:
+            busy.append(job)
+    for job in busy:
+        bar.listener.say(f"{job.label}: another process works on it, waiting")
+        yield job, _one(job, bar, wait=True)
+
+
+def _one(job: Job, bar: _Bar, wait: bool) -> Result:
+    return execute(job, lambda done: bar.epoch(job, done), bar.listener.say, wait)
+
+
+def _in_processes(jobs: Sequence[Job], workers: int, bar: _Bar) -> Iterator[tuple[Job, Result]]:
+    context = multiprocessing.get_context("spawn")
+    numbers: Any = context.Queue()
+    for number in range(workers):
+        numbers.put(number)
+    others = set(multiprocessing.active_children())
+    pool = ProcessPoolExecutor(workers, context, _prepare_worker, (numbers, workers))
+    waiting: dict[Future[Result], Job] = {}
+    try:
+        waiting |= {pool.submit(execute, job): job for job in jobs}
+        while waiting:
+            done, _ = wait(waiting, timeout=_POLL, return_when=FIRST_COMPLETED)
+            for future in done:
+                yield waiting.pop(future), future.result()
+            bar.look(min(workers, len(waiting)))
+    except BrokenProcessPool:
+        raise AttentionDropError(
+            "a worker process died, perhaps for lack of memory: use fewer --workers; the same command goes on"
+        ) from None
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+        if waiting:  # an error or an interruption: nobody waits for what is running
+            for process in set(multiprocessing.active_children()) - others:
+                process.terminate()
+
+
+def _prepare_worker(numbers: Any, workers: int) -> None:
+    """Give a worker its share of the cores, and the accelerators in turn."""
+    end_with_parent()
+    import torch
+
+    # Ctrl-C reaches all processes of a terminal: the parent ends the workers, and one message is enough.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // workers))
+    if (count := torch.cuda.device_count()) > 1:
+        torch.cuda.set_device(numbers.get() % count)
+
+
+def _on_ray(jobs: Sequence[Job], address: str, bar: _Bar) -> Iterator[tuple[Job, Result]]:
+    """As tasks of a cluster that is there already; its machines must see the same `--out` folder."""
+    with _ray(address) as ray:
+        gpus = 1.0 if ray.cluster_resources().get("GPU") else 0.0
+        remote = ray.remote(num_gpus=gpus, max_retries=2)(execute)
+        waiting = {remote.remote(job): job for job in jobs}
+        while waiting:
+            done, _ = ray.wait(list(waiting), timeout=_POLL)
+            for reference in done:
+                job = waiting.pop(reference)
+                result = ray.get(reference)
+                if not job.folder.is_dir():
+                    raise ArgumentError(f"out {job.out}: expected a folder that all machines of the cluster share")
+                yield job, result
+            bar.look(len(waiting))
+
+
+def _check_address(address: str) -> None:
+    """Knock before Ray does: it takes minutes to find that nobody is there."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if address == "auto" or not colon:
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=10).close()
+    except (OSError, ValueError) as error:
+        raise ArgumentError(f"ray: expected the address of a running cluster, received {address!r}: {error}") from None
+
+
+@contextmanager
+def _ray(address: str) -> Iterator[Any]:
+    import ray
+
+    _check_address(address)
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise ArgumentError(f"ray: expected the address of a running cluster, received {address!r}: {error}") from None
+    try:
+        yield ray
+    finally:
+        ray.shutdown()

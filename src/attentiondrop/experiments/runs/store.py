@@ -1,0 +1,167 @@
+"""What is kept of a run: a folder with what was asked for, one line an epoch, and the result, written last."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ...errors import AttentionDropError
+from ...scores import ReliabilityDiagram, RobustnessReport, Scores
+from ..files.whole_files import append_line, damaged, read_json, read_lines, write_json
+from .identity import scored_from
+from .kinds import FINAL
+from ..files.typed_settings import build_settings
+
+#: Raised when training or evaluation starts to mean something else: older results are then not reused.
+FORMAT = 2
+
+REQUEST, EPOCHS, RESULT, TRACEBACK = "run.json", "metrics.jsonl", "result.json", "traceback.txt"
+BEST, LAST, STATE = "best.safetensors", "last.safetensors", "state.safetensors"
+
+#: In the environment of a run: how many runs shared its machine.
+AT_ONCE = "runs at once"
+#: In the environment of a run: what its numbers may change with, although the recipe is the same.
+VERSIONS = ("torch", "attentiondrop", "commit")
+
+Record = TypeVar("Record")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a run is: everything that its numbers depend on, known before it starts."""
+
+    method: str
+    seed: int
+    #: The resolved recipe, every field of it, in plain JSON types.
+    recipe: dict[str, Any]
+    #: SHA-256 of the parts it was given, after limiting and label noise: "train", "validation" and, if it is a final
+    #: run, "test".
+    checksums: dict[str, str]
+    format: int = FORMAT
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """One epoch of training. The last two are measured at a few epochs only, else None."""
+
+    #: Counted from one.
+    epoch: int
+    learning_rate: float
+    #: None when it stopped being a number.
+    train_loss: float | None
+    validation_accuracy: float | None
+    validation_nll: float | None
+    #: Training alone, without validation and measurements.
+    seconds: float
+    samples: int
+    #: The trace of the covariance of a mini-batch gradient, and the squared norm of the mean gradient.
+    gradient_variance: float | None = None
+    gradient_norm2: float | None = None
+    #: Mean entropy of attention rows in nats, over heads and layers: of the model, and of what the method makes of it.
+    attention_entropy: float | None = None
+    perturbed_entropy: float | None = None
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a run ended: `finished`, `diverged` (the loss stopped being a number) or `failed` (with the error)."""
+
+    status: str
+    seconds: float
+    epochs: int
+    error: str | None = None
+    #: The epoch whose weights were tested, picked on the validation part.
+    best_epoch: int | None = None
+    validation: Scores | None = None
+    test: Scores | None = None
+    reliability: ReliabilityDiagram | None = None
+    robustness: RobustnessReport | None = None
+    #: Training samples a second, the median epoch without the first.
+    throughput: float | None = None
+    #: Of the accelerator; None on a CPU.
+    peak_memory_mib: float | None = None
+    #: What the scores rest on beside the weights, as `identity.scored_from` lists it, and the versions that computed
+    #: them; None in records of older versions, which scored a run once, as it was asked for.
+    scored: dict[str, Any] | None = None
+    scored_with: dict[str, str] | None = None
+
+    def without_test(self) -> Result:
+        """As whoever chooses settings may see it."""
+        return dataclasses.replace(self, test=None, reliability=None, robustness=None)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder, read. `result` is None while the run is not finished."""
+
+    folder: Path
+    request: Request
+    #: Versions, commit, hardware, as plain texts.
+    environment: dict[str, str]
+    epochs: list[Epoch]
+    result: Result | None
+
+
+def write_request(folder: Path, request: Request, environment: dict[str, str]) -> None:
+    """Begin a run."""
+    write_json(folder / REQUEST, {**dataclasses.asdict(request), "environment": environment})
+
+
+def write_epoch(folder: Path, epoch: Epoch) -> None:
+    """Add an epoch."""
+    append_line(folder / EPOCHS, dataclasses.asdict(epoch))
+
+
+def write_result(folder: Path, result: Result) -> None:
+    """End a run."""
+    write_json(folder / RESULT, dataclasses.asdict(result))
+
+
+def scored_by(run: Run) -> dict[str, Any]:
+    """What the scores of a final run rest on beside its weights."""
+    if run.result is not None and run.result.scored is not None:
+        return run.result.scored
+    return scored_from(run.request.recipe, run.request.checksums, FINAL)
+
+
+def read_run(folder: Path) -> Run | None:
+    """The run in `folder`, None where there is none; what cannot be read raises `DamagedRecordError`."""
+    request = read_json(folder / REQUEST)
+    if request is None:
+        return None
+    lines, result = read_lines(folder / EPOCHS), read_json(folder / RESULT)
+    environment = request.pop("environment", None) if isinstance(request, dict) else None
+    stored = _build(_Environment, {"environment": environment}, folder / REQUEST)
+    return Run(
+        folder,
+        _build(Request, request, folder / REQUEST),
+        stored.environment,
+        [_build(Epoch, line, folder / EPOCHS) for line in lines],
+        None if result is None else _result(result, folder / RESULT),
+    )
+
+
+@dataclass(frozen=True)
+class _Environment:
+    """What `run.json` has beside the request."""
+
+    environment: dict[str, str]
+
+
+def _result(content: Any, path: Path) -> Result:
+    result = _build(Result, content, path)
+    if result.status not in ("finished", "diverged", "failed") or (result.status == "finished") != (
+        result.validation is not None
+    ):
+        raise damaged(path, ValueError(f"status {result.status!r} does not fit what was recorded"))
+    return result
+
+
+def _build(cls: type[Record], content: Any, path: Path) -> Record:
+    """The record that a file holds: every field is there and of its type."""
+    try:
+        return build_settings(cls, content)
+    except (AttentionDropError, TypeError) as error:
+        raise damaged(path, error) from error

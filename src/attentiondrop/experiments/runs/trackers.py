@@ -1,0 +1,58 @@
+"""TensorBoard and Weights & Biases, for those who want to watch: what is in the run folder, in their form."""
+
+from __future__ import annotations
+
+import dataclasses
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from accelerate.tracking import TensorBoardTracker, WandBTracker
+
+from .store import Epoch, Result
+
+if TYPE_CHECKING:
+    from .job import Job
+
+TRACKERS = ("tensorboard", "wandb")
+
+
+class Trackers:
+    """The trackers of one run; without any, nothing happens."""
+
+    def __init__(self, job: Job, main: bool) -> None:
+        self._names = job.trackers if main else ()
+        self._job = job
+        self._open: list[Any] = []
+
+    def __enter__(self) -> Trackers:
+        for name in self._names:
+            if name == "tensorboard":
+                tracker: Any = TensorBoardTracker(".", logging_dir=str(self._job.folder / "tensorboard"))
+            else:
+                tracker = WandBTracker("attentiondrop", name=self._job.label, dir=str(self._job.folder), resume="allow")
+            self._open.append(tracker)
+            tracker.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for tracker in self._open:
+            tracker.finish()
+
+    def epoch(self, epoch: Epoch) -> None:
+        """One epoch."""
+        values = {key: value for key, value in dataclasses.asdict(epoch).items() if value is not None}
+        self._log(values, step=values.pop("epoch"))
+
+    def result(self, result: Result) -> None:
+        """The end."""
+        if result.test is not None:
+            scores = {
+                f"test_{key}": value for key, value in dataclasses.asdict(result.test).items() if value is not None
+            }
+            self._log(scores, step=result.epochs)
+
+    def _log(self, values: dict[str, Any], step: int) -> None:
+        for tracker in self._open:
+            tracker.log(values, step=step)

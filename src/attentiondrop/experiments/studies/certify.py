@@ -1,0 +1,193 @@
+"""Certificates for a run: bounds on its true risk, from data that had no part in making it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...errors import ArgumentError, bad_argument
+from ...theory import PosteriorCertificate, PosteriorSettings, RiskReport, posterior_certificate, risk_certificate
+from ...theory.fitting import Schedule
+from ...theory.overlap import repeated
+from ..methods.apply import Applied
+from ..runs.finished_run import LoadedRun, load_run
+from ..tasks.classification.data.dataset import Data
+from ..train.loop import initial_model
+from ..train.seeding import own_generators
+
+FILE = "certificate.json"
+#: What may be held out, and where it comes from otherwise: a sentence for the refusal.
+_USED = {
+    "train": "the model was trained on it",
+    "validation": "it picked the epoch, and the method's settings where they were tuned",
+}
+#: A larger share of held-out images that occur in training or validation too is no accident.
+_REPEATED = 0.01
+#: More images than this are not compared one by one.
+_COMPARED = 200_000
+#: A training part of more bytes is not held in memory for a prior and a posterior.
+_IN_MEMORY = 2**31
+#: A prior is trained for the epochs of the recipe, up to this.
+PRIOR_EPOCHS = 20
+
+OnProgress = Callable[[str, float], None]
+
+
+@dataclass(frozen=True)
+class RunCertificates:
+    """All there is to certify about a run."""
+
+    method: str
+    weights: str
+    part: str
+    held_out: RiskReport
+    posterior: PosteriorCertificate | None
+    #: The run's recorded test error.
+    test_error: float | None
+    notes: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON types."""
+        plain = {name: getattr(self, name) for name in ("method", "weights", "part", "test_error")}
+        posterior = None if self.posterior is None else self.posterior.to_dict()
+        return {**plain, "held_out": self.held_out.to_dict(), "posterior": posterior, "notes": list(self.notes)}
+
+
+def certify_run(
+    folder: Path,
+    *,
+    part: str = "test",
+    weights: str = "best",
+    draws: int = 4,
+    delta: float = 0.05,
+    prior_epochs: int | None = None,
+    device: str = "cpu",
+    root: str | None = None,
+    seed: int = 0,
+    on_progress: OnProgress = lambda label, share: None,
+) -> RunCertificates:
+    """Certify a finished run on a part of its data that it has not used.
+
+    Args:
+        folder: of the run.
+        part: only "test" has had no part in training or choosing; the others are refused.
+        weights: "best" or "last".
+        draws: of each example, at least 2.
+        delta: each certificate is wrong with probability at most delta.
+        prior_epochs: for the model of the data-dependent prior; 0 leaves that certificate out. By default those of the
+            recipe, at most 20.
+        device, root: as for `load_run`.
+        seed: of draws and of the prior's share.
+        on_progress: hears what is going on and the share that is done.
+    """
+    if part in _USED:
+        raise ArgumentError(f"part: expected 'test', received {part!r}, which proves nothing: {_USED[part]}")
+    if part != "test":
+        raise bad_argument("part", "'test'", part)
+    on_progress("loading the run", 0.0)
+    run = load_run(folder, "best" if weights == "best" else "last", device, root)
+    # Schedules have arrived at their end.
+    run.applied.set_progress(1.0)
+    suspects, notes = check_held_out(run, part)
+    count, batch_size = run.data.counts[part], run.recipe.evaluation.batch_size
+    epochs = min(PRIOR_EPOCHS, run.recipe.training.epochs) if prior_epochs is None else prior_epochs
+    share = 0.2 if epochs else 1.0
+    held_out = risk_certificate(
+        run.model,
+        run.data.batches(part, batch_size),
+        draws=draws,
+        delta=delta,
+        seed=seed,
+        suspects=suspects,
+        on_batch=lambda done: on_progress("held-out examples", share * done / count),
+    )
+    posterior: PosteriorCertificate | None = None
+    if epochs:
+        reason = _why_no_posterior(run)
+        if reason is None:
+            try:
+                posterior = _posterior(
+                    run, part, epochs, delta, seed, lambda label, done: on_progress(label, share + (1 - share) * done)
+                )
+            except ArgumentError as error:
+                reason = str(error)
+        if reason is not None:
+            notes.append(f"no certificate from a data-dependent prior: {reason}")
+    test = None if run.record.result is None else run.record.result.test
+    if run.recipe.data.label_noise and posterior is not None:
+        notes.append("training labels are noisy: the posterior's bound is on the risk under labels with the same noise")
+    notes.append("the parts were split by class, which keeps class shares steadier than i.i.d. sampling would")
+    on_progress("certified", 1.0)
+    test_error = None if test is None else 1.0 - test.accuracy
+    return RunCertificates(run.method.text, weights, part, held_out, posterior, test_error, tuple(notes))
+
+
+def check_held_out(run: LoadedRun, part: str) -> tuple[np.ndarray | None, list[str]]:
+    """Refuse a part that is one the run has used; say which of its images occur there too.
+
+    `load_run` has compared the data with the checksums that the run recorded: these are the parts it was made with.
+    """
+    checksums = run.record.request.checksums
+    for used in _USED:
+        if checksums[used] == checksums[part]:
+            raise ArgumentError(f"part {part}: its checksum is that of the {used} part, which proves nothing")
+    if sum(run.data.counts.values()) > _COMPARED:
+        return None, ["images were not compared one by one with those of the other parts, of which there are many"]
+    found = repeated(_images(run.data, part), (image for used in _USED for image in _images(run.data, used)))
+    if found.mean() > _REPEATED:
+        raise ArgumentError(
+            f"part {part}: {int(found.sum())} of {len(found)} images occur in the training or validation part too, "
+            "which proves nothing"
+        )
+    return found, []
+
+
+def _images(data: Data, part: str) -> Iterator[Tensor]:
+    return (images for images, _ in data.batches(part, 1024, normalise=False))
+
+
+def _why_no_posterior(run: LoadedRun) -> str | None:
+    data = run.data
+    size = 4 * data.counts["train"] * data.channels * data.size**2
+    if size > _IN_MEMORY:
+        return f"the training part has {size / 2**30:.1f} GiB, too much to hold in memory"
+    return None
+
+
+def _posterior(
+    run: LoadedRun, part: str, epochs: int, delta: float, seed: int, on_progress: OnProgress
+) -> PosteriorCertificate:
+    """A new model with the run's method and recipe, trained as a prior and a posterior."""
+    training, data = run.recipe.training, run.data
+    model = initial_model(run.recipe, run.method, run.record.request.seed, data).to(data.device)
+    applied = Applied(run.method, model)
+    applied.set_progress(1.0)
+    settings = PosteriorSettings(
+        prior=Schedule(epochs, training.batch_size, training.learning_rate, training.weight_decay, training.warmup),
+        posterior=Schedule(epochs=3, batch_size=training.batch_size, weight_decay=0.0),
+        seed=seed,
+    )
+    mode: Any = training.consistency_mode
+    with own_generators():
+        return posterior_certificate(
+            model,
+            *_whole(data, "train"),
+            held_out=_whole(data, part),
+            objective=applied.objective(training.label_smoothing, mode),
+            settings=settings,
+            delta=delta,
+            on_progress=on_progress,
+        )
+
+
+def _whole(data: Data, part: str) -> tuple[Tensor, Tensor]:
+    """All of a part, in [-1, 1]: the data's own mean and deviation come from the whole training part, of which a prior
+    must have seen only its share."""
+    images, labels = zip(*data.batches(part, 1024, normalise=False), strict=True)
+    return 2.0 * torch.cat(images) - 1.0, torch.cat(labels)

@@ -1,0 +1,96 @@
+"""Several methods, one recipe: the same number of trials for each on the validation part, then paired seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ...errors import ArgumentError
+from ..config.schema import Recipe
+from ..methods.grids import candidates
+from ..methods.parse import read_methods
+from ..runs.execute import data_for
+from ..runs.identity import recipe_of
+from ..runs.job import Job
+from ..runs.kinds import FINAL, TUNING
+from ..runs.pool import Listener, Where, run_jobs
+from ..runs.store import Result
+from ..train.accelerator import on_this_machine, processes
+from .claiming import claim, renew
+from .plan import Comparison, Entry
+
+
+def compare(
+    recipe: Recipe,
+    methods: Sequence[str],
+    seeds: int,
+    out: Path,
+    listener: Listener,
+    *,
+    command: str = "",
+    where: Where | None = None,
+    trackers: tuple[str, ...] = (),
+    overwrite: bool = False,
+) -> Comparison:
+    """Tune and train every method with the seeds 0 to `seeds - 1`; keep what `out` already holds of this recipe.
+
+    Where it holds finished runs of another one, it is refused unless `overwrite` lets them go.
+    The seeds are the outer loop: after an interruption, what is there is a comparison of all methods on fewer seeds.
+    """
+    check_alone("compare")
+    read_methods(methods)
+    where = where or Where()
+    recipe = on_this_machine(recipe)
+    checksums = data_for(recipe.data).checksums
+    tuning = recipe.tuning
+    trials = {text: candidates(text, tuning.trials, tuning.seed, tuning.grids) for text in methods}
+    tuned = [text for text in methods if len(trials[text]) > 1]
+    entries = {text: Entry(text, None if text in tuned else trials[text][0], trials[text][:0]) for text in methods}
+    final_epochs = recipe.training.epochs * seeds * len(methods)
+
+    def study() -> Comparison:
+        methods = list(entries.values())
+        return Comparison(command, recipe.to_dict(), list(range(seeds)), tuning.seed, methods, checksums)
+
+    def job(kind: str, method: str, seed: int) -> Job:
+        content, final = recipe_of(kind, recipe.to_dict()), kind == FINAL
+        watched = trackers if final else ()
+        return Job(content, method, seed, str(out), kind, final, watched, at_once=where.workers, overwrite=overwrite)
+
+    def finals() -> list[Job]:
+        chosen = [entry.method for entry in entries.values() if entry.method is not None]
+        return [job(FINAL, method, seed) for seed in range(seeds) for method in chosen]
+
+    jobs = {(text, trial): job(TUNING, trial, tuning.seed) for text in tuned for trial in trials[text]}
+    claim(out, study(), [*jobs.values(), *finals()], overwrite)
+    if tuned:
+        listener.say(f"tuning: {len(set(jobs.values()))} trials on the validation part")
+        results = run_jobs(list(jobs.values()), checksums, listener, where, final_epochs)
+        for text in tuned:
+            best = _best({trial: results[jobs[text, trial]] for trial in trials[text]})
+            listener.say(f"{text}: {best} did best of {len(trials[text])}")
+            entries[text] = Entry(text, best, trials[text])
+        renew(out, study())
+    run_jobs(finals(), checksums, listener, where)
+    found = study()
+    renew(out, found)
+    return found
+
+
+def check_alone(command: str) -> None:
+    """Refuse to start a study in every process of torchrun."""
+    if processes() > 1:
+        raise ArgumentError(
+            f"{command} starts its runs itself: under torchrun or accelerate launch use train, one run at a time, "
+            f"and then {command} with the same --out for what is missing"
+        )
+
+
+def _best(results: dict[str, Result]) -> str:
+    """The setting with the best validation accuracy; equal ones are told apart by the likelihood, then by order."""
+    judged = {
+        method: (result.validation.accuracy, -result.validation.nll)
+        for method, result in results.items()
+        if result.validation is not None
+    }
+    return max(judged, key=lambda method: judged[method]) if judged else next(iter(results))

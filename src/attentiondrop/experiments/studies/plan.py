@@ -1,0 +1,134 @@
+"""What a comparison or an ablation consists of, kept beside its runs so that the report can be made again."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ...errors import ArgumentError, AttentionDropError
+from ..files.typed_settings import build_settings
+from ..files.whole_files import damaged, read_json, write_json
+from ..methods.parse import read_method
+from ..runs.kinds import FINAL, KINDS
+from ..runs.store import REQUEST, Run, read_run
+
+COMPARISON, ABLATION = "comparison.json", "ablation.json"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One method of a comparison: what was asked for, and what tuning made of it."""
+
+    #: As the user wrote it, such as "hard".
+    name: str
+    #: In full, such as "hard(p=0.1,k=5)"; None while it is being tuned.
+    method: str | None
+    #: What was tried on the validation part; empty without tuning.
+    trials: list[str]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Several methods, one recipe, paired seeds. Differences are to the first method."""
+
+    command: str
+    recipe: dict[str, Any]
+    seeds: list[int]
+    tuning_seed: int
+    methods: list[Entry]
+    #: SHA-256 of each part of the data; empty in studies of older versions.
+    checksums: dict[str, str] = field(default_factory=dict)
+
+    def all_methods(self) -> list[str]:
+        """Every method that has runs, as it is written in full."""
+        return [method for entry in self.methods for method in (*filter(None, [entry.method]), *entry.trials)]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """One ablation: a method over one or two of its fields."""
+
+    #: Such as "hard".
+    name: str
+    #: Field -> values, one or two of them.
+    axes: dict[str, list[Any]]
+    #: In the order of itertools.product over the axes.
+    methods: list[str]
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """Several grids, one recipe, the same seeds everywhere; judged on the validation part, never on the test part."""
+
+    command: str
+    recipe: dict[str, Any]
+    seeds: list[int]
+    grids: list[Grid]
+    #: The method the grids are compared with.
+    baseline: str
+    #: As those of a comparison.
+    checksums: dict[str, str] = field(default_factory=dict)
+    #: Where its runs lie: older versions kept them among the final ones.
+    part: str = FINAL
+
+    def all_methods(self) -> list[str]:
+        """Every method that has runs, as it is written in full."""
+        return [self.baseline, *(method for grid in self.grids for method in grid.methods)]
+
+
+Plan = TypeVar("Plan", Comparison, Ablation)
+
+
+@dataclass(frozen=True)
+class Study:
+    """The folder of `compare` and `ablate`, read."""
+
+    folder: Path
+    comparison: Comparison | None
+    ablation: Ablation | None
+
+    def run(self, method: str, seed: int, part: str = FINAL) -> Run | None:
+        """One of its runs, None where there is none yet."""
+        return read_run(run_folder(self.folder, method, seed, part))
+
+
+def run_folder(out: Path, method: str, seed: int, part: str = FINAL) -> Path:
+    """Where a run belongs."""
+    return out / part / read_method(method).slug / f"seed{seed}"
+
+
+def run_folders(out: Path) -> Iterator[tuple[str, Path]]:
+    """The kind and the folder of every run that was ever begun there."""
+    for kind in KINDS:
+        for request in sorted((out / kind).glob(f"*/*/{REQUEST}")):
+            yield kind, request.parent
+
+
+def write_study(out: Path, study: Comparison | Ablation) -> None:
+    """Keep it."""
+    name = COMPARISON if isinstance(study, Comparison) else ABLATION
+    write_json(out / name, dataclasses.asdict(study))
+
+
+def read_study(out: Path) -> Study:
+    """Read it back; a folder without one is an error."""
+    comparison, ablation = read_json(out / COMPARISON), read_json(out / ABLATION)
+    if comparison is None and ablation is None:
+        raise ArgumentError(f"{out}: expected the folder of `attentiondrop compare` or `ablate`, found neither")
+    return Study(out, _read(Comparison, comparison, out / COMPARISON), _read(Ablation, ablation, out / ABLATION))
+
+
+def _read(cls: type[Plan], content: Any, path: Path) -> Plan | None:
+    """A study that a file holds: every field is there and of its type, and its methods can be read."""
+    if content is None:
+        return None
+    try:
+        study = build_settings(cls, content)
+        for method in study.all_methods():
+            read_method(method)
+    except (AttentionDropError, TypeError) as error:
+        raise damaged(path, error) from error
+    return study

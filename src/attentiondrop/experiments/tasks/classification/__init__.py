@@ -1,0 +1,1 @@
+"""Image classification, with models of timm."""

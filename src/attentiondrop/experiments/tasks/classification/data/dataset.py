@@ -1,0 +1,210 @@
+"""What data is to the experiments: three parts, given out in batches that depend on seed and epoch alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .....errors import ArgumentError, bad_argument
+from .....validation import integer, one_of
+from .augment import draw_moves, move
+from .draw_keys import key
+from .image_settings import DataSettings
+from .source import Images, Source
+from .splitting import checksum, split
+
+PARTS = ("train", "validation", "test")
+
+Some = TypeVar("Some", bound="Data")
+
+Batches = Iterator[tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Data(ABC):
+    """Images and labels in three parts. Images come as float32 [N, C, S, S], labels as int64 [N], on `device`.
+
+    Order and augmentation of training depend on (seed, epoch) alone, and torch's global generators are not touched: a
+    run goes on at any epoch without a state. Of `world` processes, `rank` gets its contiguous share of every batch:
+    the shares of all ranks together are, bit for bit, the batch of a single process.
+    """
+
+    name: str
+    classes: int
+    channels: int
+    #: Pixels of a side.
+    size: int
+    #: Of each channel over the training part, for images in [0, 1].
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    #: SHA-256 of each part, after limiting and label noise.
+    checksums: dict[str, str]
+    #: Images of each part.
+    counts: dict[str, int]
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+    #: The fields that hold something for each part.
+    BY_PART: ClassVar[tuple[str, ...]] = ("checksums", "counts")
+
+    def having(self: Some, *parts: str) -> Some:
+        """These parts of the data and no others: who holds the result cannot look at the rest, even by mistake."""
+        kept = {name: {part: getattr(self, name)[part] for part in parts} for name in self.BY_PART}
+        return dataclasses.replace(self, **kept)  # type: ignore[arg-type]
+
+    @abstractmethod
+    def to(self, device: str | torch.device) -> Data:
+        """The same data, given out on `device`."""
+
+    @abstractmethod
+    def _train(self, order: Tensor, shares: Sequence[slice], seed: int, epoch: int) -> Batches:
+        """Batches of the training images `order[share]`, augmented, in [0, 1]."""
+
+    @abstractmethod
+    def _plain(self, part: str, shares: Sequence[slice]) -> Batches:
+        """Batches of consecutive images of a part, in [0, 1]."""
+
+    def steps(self, batch_size: int) -> int:
+        """Batches of an epoch: a last incomplete one is left out unless it is the only one."""
+        return max(1, self.counts["train"] // integer("batch_size", batch_size, 1))
+
+    def train_batches(self, *, seed: int, epoch: int, batch_size: int, rank: int = 0, world: int = 1) -> Batches:
+        """One epoch of shuffled, augmented and normalised batches; `batch_size` counts the images of all ranks."""
+        count, steps = self.counts["train"], self.steps(batch_size)
+        batch_size = int(batch_size)
+        _check_rank(rank, world)
+        # Gradients are averaged over ranks, which is the gradient of the batch only if their shares are equal.
+        if min(batch_size, count) % world:
+            raise bad_argument("batch_size", f"batches that {world} processes share equally", min(batch_size, count))
+        order = torch.randperm(count, generator=torch.Generator().manual_seed(key("order", seed, epoch)))
+        shares = [_share(step * batch_size, min(count, (step + 1) * batch_size), rank, world) for step in range(steps)]
+        return self._normalised(self._train(order, shares, seed, epoch))
+
+    def batches(self, part: str, batch_size: int, *, normalise: bool = True, rank: int = 0, world: int = 1) -> Batches:
+        """The whole of "train", "validation" or "test" in order, without augmentation; a part that is held back raises.
+
+        All ranks get equally many batches, so that collective calls match; the share of a rank in the last one may be
+        empty. With `normalise=False` images stay in [0, 1].
+        """
+        one_of("part", part, tuple(self.counts))
+        count, batch_size = self.counts[part], integer("batch_size", batch_size, 1)
+        _check_rank(rank, world)
+        starts = range(0, count, batch_size)
+        found = self._plain(part, [_share(start, min(count, start + batch_size), rank, world) for start in starts])
+        return self._normalised(found) if normalise else found
+
+    def normalise(self, images: Tensor) -> Tensor:
+        """Images in [0, 1], [..., C, S, S], as the model wants them: minus `mean`, divided by `std`."""
+        return (images - _per_channel(self.mean, images.device)) / _per_channel(self.std, images.device)
+
+    def _normalised(self, batches: Batches) -> Batches:
+        return ((self.normalise(images), labels) for images, labels in batches)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ArrayData(Data):
+    """Data that fits in memory, as it was read: uint8 stays uint8 until it is given out.
+
+    `to` moves all of it to an accelerator, where batches are then picked, augmented and normalised.
+    """
+
+    images: dict[str, Tensor]
+    labels: dict[str, Tensor]
+    augment: str
+
+    BY_PART: ClassVar[tuple[str, ...]] = (*Data.BY_PART, "images", "labels")
+
+    @classmethod
+    def build(cls, source: Source, settings: DataSettings) -> ArrayData:
+        """Split what a source holds."""
+        found = split(source.train_labels, source.test_labels, source.classes, settings)
+        parts = {
+            "train": (source.train_images[found.train], found.train_labels),
+            "validation": (source.train_images[found.validation], source.train_labels[found.validation]),
+            "test": (source.test_images[found.test], source.test_labels[found.test]),
+        }
+        mean, std = channel_statistics(parts["train"][0])
+        return cls(
+            name=settings.name,
+            classes=source.classes,
+            channels=source.train_images.shape[1],
+            size=source.train_images.shape[2],
+            mean=mean,
+            std=std,
+            checksums={part: checksum(*arrays) for part, arrays in parts.items()},
+            counts={part: len(labels) for part, (_, labels) in parts.items()},
+            images={part: torch.from_numpy(images) for part, (images, _) in parts.items()},
+            labels={part: torch.from_numpy(labels) for part, (_, labels) in parts.items()},
+            augment=settings.augment,
+        )
+
+    def to(self, device: str | torch.device) -> ArrayData:
+        """A copy whose images and labels lie on `device`."""
+        device = torch.device(device)
+        images = {part: x.to(device) for part, x in self.images.items()}
+        labels = {part: x.to(device) for part, x in self.labels.items()}
+        return dataclasses.replace(self, device=device, images=images, labels=labels)
+
+    def _train(self, order: Tensor, shares: Sequence[slice], seed: int, epoch: int) -> Batches:
+        images, labels = self.images["train"], self.labels["train"]
+        moves = draw_moves(self.augment, len(order), seed, epoch)
+        # Once an epoch: a copy to the device in every step would make the host wait for it.
+        order, moves = order.to(self.device), None if moves is None else moves.to(self.device)
+        for share in shares:
+            chosen = images[order[share]]
+            if moves is not None:
+                chosen = move(chosen, moves.part(share))
+            yield unit_range(chosen), labels[order[share]]
+
+    def _plain(self, part: str, shares: Sequence[slice]) -> Batches:
+        for share in shares:
+            yield unit_range(self.images[part][share]), self.labels[part][share]
+
+
+def unit_range(images: Tensor) -> Tensor:
+    """Images as float32 in [0, 1]."""
+    return images.to(torch.float32) / 255 if images.dtype == torch.uint8 else images
+
+
+def channel_statistics(images: Images) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of each channel of [N, C, S, S] in [0, 1]; a channel without any counts as 1."""
+    means: list[float] = []
+    deviations: list[float] = []
+    for channel in np.moveaxis(images, 1, 0):
+        if images.dtype == np.uint8:
+            # From the histogram: exact, and without a float64 copy of all images.
+            counts = np.bincount(channel.ravel(), minlength=256) / channel.size
+            values = np.arange(256) / 255
+        else:
+            values = channel.ravel().astype(np.float64)
+            counts = np.full(values.shape, 1 / values.size)
+        mean = float(values @ counts)
+        deviation = float(np.sqrt((values - mean) ** 2 @ counts))
+        means.append(mean)
+        deviations.append(deviation if deviation > 1e-6 else 1.0)
+    return tuple(means), tuple(deviations)
+
+
+@functools.cache
+def _per_channel(values: tuple[float, ...], device: torch.device) -> Tensor:
+    """Constants to broadcast over images, made once for a device, and usable where gradients are taken."""
+    with torch.inference_mode(False):
+        return torch.tensor(values, dtype=torch.float32, device=device).view(-1, 1, 1)
+
+
+def _share(start: int, stop: int, rank: int, world: int) -> slice:
+    """Where the share of `rank` in the batch from `start` to `stop` lies."""
+    count = stop - start
+    return slice(start + count * rank // world, start + count * (rank + 1) // world)
+
+
+def _check_rank(rank: int, world: int) -> None:
+    if integer("rank", rank, 0) >= integer("world", world, 1):
+        raise ArgumentError(f"rank: expected an integer below world={world}, received {rank}")

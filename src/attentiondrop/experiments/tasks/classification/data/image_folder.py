@@ -1,0 +1,225 @@
+"""ImageNet, or anything laid out like it: a folder of images for each class below train/ and val/."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from .....errors import ArgumentError
+from .dataset import PARTS, Batches, Data, unit_range
+from .draw_keys import key
+from .image_settings import DataSettings
+from .source import missing, one_line
+from .splitting import split
+from .torchvision_sets import import_torchvision
+
+SIZE = 224
+#: The usual constants: a pass over all of ImageNet would take longer than it is worth.
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+#: Evaluation scales the shorter side to `size / SHOWN` and shows the middle of it.
+SHOWN = 224 / 256
+
+
+class Files(NamedTuple):
+    """The images of a part. `numbers` are their places in the published set, on which their augmentation depends."""
+
+    paths: tuple[str, ...]
+    labels: tuple[int, ...]
+    numbers: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FolderData(Data):
+    """Images that worker processes read, decode and augment; batches are moved to `device` and normalised there.
+
+    The randomness of an image comes from (seed, epoch, its place in the published set): neither the number of workers
+    nor that of ranks changes it. The checksums are those of file names, sizes and labels, since reading all of ImageNet
+    before each run would take too long; `mean` and `std` are ImageNet's.
+    """
+
+    files: dict[str, Files]
+    augment: str
+    workers: int
+
+    BY_PART: ClassVar[tuple[str, ...]] = (*Data.BY_PART, "files")
+
+    def to(self, device: str | torch.device) -> FolderData:
+        """The same files, batches on `device`."""
+        return dataclasses.replace(self, device=torch.device(device))
+
+    def _train(self, order: Tensor, shares: Sequence[slice], seed: int, epoch: int) -> Batches:
+        transform = training_transform(self.augment, self.size)
+        return self._read(
+            Decoded(self.files["train"], transform, (seed, epoch)), [order[share].tolist() for share in shares]
+        )
+
+    def _plain(self, part: str, shares: Sequence[slice]) -> Batches:
+        transform = evaluation_transform(self.size)
+        return self._read(
+            Decoded(self.files[part], transform), [list(range(share.start, share.stop)) for share in shares]
+        )
+
+    def _read(self, images: Decoded, indices: list[list[int]]) -> Batches:
+        loader = DataLoader(
+            images,
+            batch_sampler=indices,
+            num_workers=self.workers,
+            collate_fn=self._collate,
+            pin_memory=self.device.type == "cuda",
+            # Else it would draw from the global generator.
+            generator=torch.Generator(),
+        )
+        for batch in loader:
+            if isinstance(batch, Unreadable):
+                raise ArgumentError(
+                    f"data.root: expected images that can be read, {batch.path!r} is none: {batch.reason}"
+                )
+            pixels, labels = batch
+            moved = pixels.to(self.device, non_blocking=True), labels.to(self.device, non_blocking=True)
+            yield unit_range(moved[0]), moved[1]
+
+    def _collate(self, found: Sequence[tuple[Tensor, int] | Unreadable]) -> tuple[Tensor, Tensor] | Unreadable:
+        samples: list[tuple[Tensor, int]] = []
+        for entry in found:
+            if isinstance(entry, Unreadable):
+                return entry
+            samples.append(entry)
+        labels = torch.tensor([label for _, label in samples], dtype=torch.int64)
+        if not samples:
+            return torch.empty(0, self.channels, self.size, self.size, dtype=torch.uint8), labels
+        return torch.stack([image for image, _ in samples]), labels
+
+
+class Unreadable(NamedTuple):
+    """In the place of an image that cannot be read. (A `DataLoader` makes pages of an error raised in its workers.)"""
+
+    path: str
+    reason: str
+
+
+class Decoded(Dataset[tuple[Tensor, int] | Unreadable]):
+    """Images as uint8 [3, S, S], with the randomness of (seed, epoch) or without any."""
+
+    def __init__(self, files: Files, transform: Any, seeds: tuple[int, int] | None = None) -> None:
+        from torchvision.datasets.folder import default_loader
+
+        self.files, self.transform, self.seeds, self.load = files, transform, seeds, default_loader
+
+    def __len__(self) -> int:
+        return len(self.files.paths)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int] | Unreadable:
+        from PIL.Image import DecompressionBombWarning
+
+        path = self.files.paths[index]
+        try:
+            with warnings.catch_warnings():
+                # From the size that a file declares: Pillow warns of 90 million pixels, and raises at twice as many.
+                warnings.simplefilter("error", DecompressionBombWarning)
+                image = self.load(path)
+        # Pillow's decoders raise nearly anything, SyntaxError for a broken PNG among it.
+        except Exception as error:
+            return Unreadable(path, one_line(error))
+        # torchvision draws from the global generator of the CPU: lent to it, and given back as it was.
+        with torch.random.fork_rng(devices=()):
+            if self.seeds is not None:
+                torch.default_generator.manual_seed(key("image", *self.seeds, self.files.numbers[index]))
+            return self.transform(image), self.files.labels[index]
+
+
+def load_folder(settings: DataSettings) -> FolderData:
+    """List the images below `root`, hold out a validation part of train/, test on val/."""
+    torchvision = import_torchvision(settings.name)
+    train, test = (_list(torchvision, settings.root, name) for name in ("train", "val"))
+    if train.classes != test.classes:
+        odd = sorted(set(train.classes) ^ set(test.classes))
+        raise ArgumentError(
+            f"data.root: expected the same classes in train/ and val/, received {len(train.classes)} and "
+            f"{len(test.classes)}, such as {odd[0]!r} in only one of them"
+        )
+    if len(train.classes) < 2:
+        raise ArgumentError(
+            f"data.root: expected folders of at least 2 classes in train/ and val/ of {settings.root!r}, received "
+            f"{train.classes[0]!r} alone"
+        )
+    train_labels, test_labels = (np.asarray(x.targets, dtype=np.int64) for x in (train, test))
+    found = split(train_labels, test_labels, len(train.classes), settings)
+    files = {
+        "train": _files(train.samples, found.train, found.train_labels),
+        "validation": _files(train.samples, found.validation, train_labels[found.validation]),
+        "test": _files(test.samples, found.test, test_labels[found.test]),
+    }
+    return FolderData(
+        name=settings.name,
+        classes=len(train.classes),
+        channels=3,
+        size=settings.image_size or SIZE,
+        mean=MEAN,
+        std=STD,
+        checksums={part: _checksum(files[part], str(settings.root)) for part in PARTS},
+        counts={part: len(files[part].paths) for part in PARTS},
+        files=files,
+        augment=settings.augment,
+        workers=settings.workers,
+    )
+
+
+def training_transform(augment: str, size: int) -> Any:
+    """What `augment` does to an image, and its pixels as uint8."""
+    from torchvision import transforms as T
+
+    if augment == "none":
+        return evaluation_transform(size)
+    steps = [T.RandomResizedCrop(size)]
+    if augment != "crop":
+        steps.append(T.RandomHorizontalFlip())
+    if augment == "randaugment":
+        steps.append(T.RandAugment())
+    return T.Compose([*steps, T.PILToTensor()])
+
+
+def evaluation_transform(size: int) -> Any:
+    """The middle of the image, as uint8."""
+    from torchvision import transforms as T
+
+    return T.Compose([T.Resize(round(size / SHOWN)), T.CenterCrop(size), T.PILToTensor()])
+
+
+def _list(torchvision: Any, root: str | None, name: str) -> Any:
+    if root is None or not (Path(root) / name).is_dir():
+        expected = "the folder that holds train/ and val/, with a folder of images for each class in both"
+        raise missing(expected, root, "set it with --set data.root=FOLDER")
+    try:
+        return torchvision.datasets.ImageFolder(str(Path(root) / name))
+    except OSError as error:
+        raise ArgumentError(
+            f"data.root: expected a folder of images for each class in {name}/: {one_line(error)}"
+        ) from error
+
+
+def _files(samples: Sequence[tuple[str, int]], chosen: Any, labels: Any) -> Files:
+    numbers = tuple(chosen.tolist())
+    return Files(tuple(samples[number][0] for number in numbers), tuple(labels.tolist()), numbers)
+
+
+def _checksum(files: Files, root: str) -> str:
+    digest = hashlib.sha256()
+    for path, label in zip(files.paths, files.labels, strict=True):
+        name = Path(path).relative_to(root).as_posix()
+        try:
+            size = os.stat(path).st_size
+        except OSError as error:
+            raise ArgumentError(f"data.root: expected images that can be read: {one_line(error)}") from error
+        digest.update(f"{name}\t{size}\t{label}\n".encode())
+    return digest.hexdigest()

@@ -1,0 +1,56 @@
+"""From settings to data: the one place that knows every source."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import TYPE_CHECKING
+
+from .image_settings import DataSettings
+
+if TYPE_CHECKING:
+    from .dataset import Data
+    from .source import Source
+
+
+def load_data(settings: DataSettings) -> Data:
+    """Read, split and check the data that `settings` describe, on the CPU.
+
+    Raises an `AttentionDropError` of one line that says what to do where files are missing or not what they should be.
+
+    >>> data = load_data(DataSettings("digits", limit=100))
+    >>> data.counts, data.classes, data.size
+    ({'train': 100, 'validation': 100, 'test': 100}, 10, 8)
+    >>> images, labels = next(data.train_batches(seed=0, epoch=0, batch_size=32))
+    >>> list(images.shape)
+    [32, 1, 8, 8]
+    """
+    if settings.root is not None:
+        # A shell leaves the ~ of data.root=~/datasets alone.
+        settings = dataclasses.replace(settings, root=os.path.expanduser(settings.root))
+    # Sources import what they need, and not before: digits do without torchvision, CIFAR without scikit-learn.
+    if settings.name == "imagenet":
+        from .image_folder import load_folder
+
+        return load_folder(settings)
+    from .dataset import ArrayData
+
+    return ArrayData.build(_source(settings), settings)
+
+
+def _source(settings: DataSettings) -> Source:
+    if settings.name == "digits":
+        from . import digits_images as digits
+
+        return digits.load()
+    if settings.name == "fake":
+        from . import fake_images as fake
+
+        return fake.load(settings.image_size or fake.SIZE)
+    if settings.name == "npz":
+        from . import npz_file as npz
+
+        return npz.load(settings.root)
+    from . import torchvision_sets as torchvision
+
+    return torchvision.load(settings.name, settings.root, settings.download)

@@ -1,0 +1,73 @@
+"""From model settings and data to a model: the small one for the digits, or any of timm's by name."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import timm
+import torch
+from torch import nn
+
+from ....errors import ArgumentError
+from ...config.schema import ModelSettings
+from ...failures import in_words
+from ...files.typed_settings import unlisted
+from . import digits_vit as digits
+
+DIGITS = "vit_digits"
+#: What timm's models call the rates of a method: dropout of activations, and stochastic depth.
+_DROPOUT = ("proj_drop_rate", "pos_drop_rate")
+_DROP_PATH = "drop_path_rate"
+
+
+def build_model(
+    settings: ModelSettings, *, classes: int, channels: int, size: int, rates: Mapping[str, float], seed: int
+) -> nn.Module:
+    """A new model for images of `channels` x `size` x `size`, on the CPU.
+
+    The weights depend on `seed` alone, so that all methods of one seed start from the same; torch's global generator
+    is left as it was. `rates` may name `dropout`, which sets every rate of activations that the model has and leaves
+    the attention weights alone (that is `attndropout`), and `drop_path`.
+    """
+    if settings.name != DIGITS and not timm.is_model(settings.name):
+        raise unlisted(f"model.name {settings.name!r}", settings.name, [DIGITS, *timm.list_models()], "model of timm")
+    arguments: dict[str, Any] = {"num_classes": classes, "in_chans": channels, **_rates(settings.name, rates)}
+    if _is_transformer(settings.name):
+        arguments["img_size"] = size
+    if settings.patch_size is not None:
+        arguments["patch_size"] = settings.patch_size
+    arguments |= settings.arguments
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(seed)
+        try:
+            if settings.name == DIGITS:
+                model: nn.Module = digits.build(**arguments)
+            else:
+                model = timm.create_model(settings.name, pretrained=settings.pretrained, **arguments)
+            if settings.checkpoint_activations:
+                model.set_grad_checkpointing()  # type: ignore[operator]
+        except Exception as error:  # timm's models have no common class of errors
+            raise ArgumentError(
+                f"model: {settings.name} cannot be built with {arguments}: {in_words(error)}"
+            ) from error
+    return model
+
+
+def _rates(name: str, rates: Mapping[str, float]) -> dict[str, float]:
+    arguments: dict[str, float] = {}
+    if "dropout" in rates:
+        known = [rate for rate in _DROPOUT if _is_transformer(name)] or ["drop_rate"]
+        arguments |= dict.fromkeys(known, rates["dropout"])
+    if "drop_path" in rates:
+        arguments[_DROP_PATH] = rates["drop_path"]
+    return arguments
+
+
+def _is_transformer(name: str) -> bool:
+    """Whether the model takes the arguments of timm's plain vision transformers."""
+    if name == DIGITS:
+        return True
+    source = inspect.getmodule(timm.model_entrypoint(name))
+    return source is not None and source.__name__.endswith(("vision_transformer", "deit", "eva", "beit"))

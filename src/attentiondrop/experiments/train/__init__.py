@@ -1,0 +1,1 @@
+"""Training one model: the loop, its seeds, its checkpoints, the Accelerator."""

@@ -1,0 +1,71 @@
+"""The Accelerator of a run: device, precision, processes."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState, GradientState
+
+from ...errors import ArgumentError, bad_argument
+from ..config.schema import Recipe, TrainingSettings
+
+_PRECISION = {"float32": "no", "bfloat16": "bf16", "float16": "fp16"}
+
+
+def device_of(settings: TrainingSettings) -> str:
+    """The device that `auto` means here, and an error for one that is not there."""
+    found = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if settings.device == "auto":
+        return next(name for name in ("cuda", "mps", "cpu") if found[name])
+    if not found[settings.device]:
+        raise ArgumentError(f"training.device {settings.device!r}: torch sees no such device on this machine")
+    return settings.device
+
+
+def on_this_machine(recipe: Recipe) -> Recipe:
+    """The recipe with the device it will run on: a run on another one is another run."""
+    return dataclasses.replace(recipe, training=dataclasses.replace(recipe.training, device=device_of(recipe.training)))
+
+
+def processes() -> int:
+    """How many processes torchrun or `accelerate launch` started together with this one."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def is_main_process() -> bool:
+    """Whether this process is the one that writes."""
+    return int(os.environ.get("RANK", "0")) == 0
+
+
+def make_accelerator(settings: TrainingSettings) -> Accelerator:
+    """A new Accelerator; an earlier run of this process may have had another precision."""
+    device = device_of(settings)
+    world = processes()
+    share = settings.batch_size // settings.accumulate
+    if share % world:
+        raise bad_argument(
+            "training.batch_size", f"a multiple of {world} processes x {settings.accumulate} parts", settings.batch_size
+        )
+    if settings.precision == "float16" and device == "cpu":
+        raise bad_argument("training.precision", "'float32' or 'bfloat16' on a CPU", settings.precision)
+    # Both are singletons of the process.
+    AcceleratorState._reset_state()
+    GradientState._reset_state()
+    return Accelerator(
+        mixed_precision=_PRECISION[settings.precision],
+        gradient_accumulation_steps=settings.accumulate,
+        cpu=device == "cpu",
+        fsdp_plugin=_fsdp(settings) if world > 1 else None,
+    )
+
+
+def _fsdp(settings: TrainingSettings) -> Any:
+    if settings.parallel != "fsdp":
+        return None
+    from accelerate import FullyShardedDataParallelPlugin
+
+    return FullyShardedDataParallelPlugin(fsdp_version=2, auto_wrap_policy="no_wrap", cpu_ram_efficient_loading=False)

@@ -1,0 +1,278 @@
+"""The training loop: one method, one seed, epoch by epoch, resumable after each of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate.utils import gather_object
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from ...errors import ArgumentError, bad_argument
+from ...evaluation import scores
+from ...learning_rate import warmup_then_cosine
+from ...scores import Scores
+from ..config.schema import Recipe
+from ..failures import in_words, is_lack_of_memory
+from ..files.whole_files import DamagedRecordError, write_text
+from ..methods.apply import Applied
+from ..methods.parse import Method
+from ..runs.store import BEST, EPOCHS, LAST, STATE, Epoch, write_epoch
+from ..tasks.classification.data.dataset import Data
+from ..tasks.classification.scoring import predict_all
+from ..tasks.classification.timm_models import build_model
+from . import checkpoint
+from .accelerator import make_accelerator
+from .probes import attention_entropies, gradient_spread, probe_epochs
+from .seeding import derived_seed
+from .sharding import full_state, is_sharded, load_full_state, model_weights
+
+
+@dataclass
+class Best:
+    """The epoch that did best on the validation part so far."""
+
+    epoch: int = 0
+    accuracy: float = -1.0
+    nll: float = math.inf
+
+    def improves(self, epoch: int, found: Scores) -> bool:
+        """Take note of an epoch; whether it is the best one now. Equal accuracies are told apart by the likelihood."""
+        if (found.accuracy, -found.nll) <= (self.accuracy, -self.nll):
+            return False
+        self.epoch, self.accuracy, self.nll = epoch, found.accuracy, found.nll
+        return True
+
+
+def initial_model(recipe: Recipe, method: Method, seed: int, data: Data) -> nn.Module:
+    """The model before training, on the CPU, with the method's own rates but nothing applied yet."""
+    return build_model(
+        recipe.model,
+        classes=data.classes,
+        channels=data.channels,
+        size=data.size,
+        rates=method.model_rates(),
+        seed=derived_seed(seed, "model"),
+    )
+
+
+class Training:
+    """A run in training. `folder` receives an epoch line, the best and last weights and the state to resume from.
+
+    Of `data` it keeps what training and the choice of the epoch need: no training ever holds the test part.
+    """
+
+    def __init__(self, recipe: Recipe, method: Method, seed: int, data: Data, folder: Path) -> None:
+        settings, data = recipe.training, data.having("train", "validation")
+        self.recipe, self.settings, self.seed, self.folder = recipe, settings, seed, folder
+        self.accelerator = make_accelerator(settings)
+        self.data = data.to(str(self.accelerator.device))
+        model = initial_model(recipe, method, seed, data).to(self.accelerator.device)
+        self.applied = Applied(method, model)
+        self.ema = self._average(model)
+        learned = self.applied.parameters()
+        if learned and self.accelerator.num_processes > 1:
+            raise ArgumentError(f"method {method.text}: rates that are learned need a single process")
+        groups: list[dict[str, Any]] = [{"params": list(model.parameters())}]
+        if learned:
+            groups.append({"params": learned, "weight_decay": 0.0})
+        optimizer = torch.optim.AdamW(
+            groups,
+            lr=settings.learning_rate,
+            weight_decay=settings.weight_decay,
+            fused=self.accelerator.device.type != "mps",
+        )
+        if settings.compile:
+            model.compile(dynamic=False)
+        self.model, self.optimizer = self.accelerator.prepare(model, optimizer)
+        self.plain: nn.Module = self.accelerator.unwrap_model(self.model)
+        self.objective = self.applied.objective(settings.label_smoothing, settings.consistency_mode)  # type: ignore[arg-type]
+        self.steps = self.data.steps(settings.batch_size)
+        smallest = min(settings.batch_size, self.data.counts["train"])
+        if smallest % (settings.accumulate * self.accelerator.num_processes):
+            # Parts of unequal size would not average to the batch, and too few of them would never take a step.
+            raise bad_argument(
+                "training.accumulate", f"parts that divide {smallest} images evenly", settings.accumulate
+            )
+        self.probes = probe_epochs(settings.epochs, recipe.measure.probes)
+        self.best = Best()
+        self.done = 0
+
+    def resume(self) -> int:
+        """Go on from the stored state, if there is one; returns the epochs that are done.
+
+        A state that cannot be used raises `DamagedRecordError` in every process; this object is of no use then.
+        """
+        state, lines = self._stored()
+        if state is not None:
+            try:
+                load_full_state(self.accelerator, self.model, self.optimizer, state)
+                self.applied.load_state_dict(state["applied"])
+                if self.ema is not None:
+                    self.ema.load_state_dict(state["ema"])
+                self.best, self.done = Best(**state["best"]), state["epoch"]
+            except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+                if is_lack_of_memory(error):
+                    raise
+                reason = f"{self.folder / STATE} does not belong to this run: {in_words(error)}"
+                raise DamagedRecordError(reason) from error
+        if self.accelerator.is_main_process:
+            # A crash between writing an epoch and its state leaves lines that will be written again.
+            write_text(self.folder / EPOCHS, "".join(lines[: self.done]))
+        self.accelerator.wait_for_everyone()
+        return self.done
+
+    def _stored(self) -> tuple[dict[str, Any] | None, list[str]]:
+        """The state and the lines of all epochs, as every process finds them: one that cannot read them stops all."""
+        state, lines, damage = None, list[str](), None
+        path = self.folder / EPOCHS
+        try:
+            state = checkpoint.load_state(self.folder / STATE)
+            lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
+            if state is not None and not (isinstance(state.get("epoch"), int) and 0 < state["epoch"] <= len(lines)):
+                damage = f"{path} has {len(lines)} lines, but the state is of epoch {state.get('epoch')}"
+        except (DamagedRecordError, UnicodeDecodeError) as error:
+            damage = str(error)
+        found = gather_object([damage]) if self.accelerator.num_processes > 1 else [damage]
+        if reason := next(filter(None, found), None):
+            raise DamagedRecordError(reason)
+        return state, lines
+
+    def run(self, on_epoch: Callable[[Epoch], None]) -> list[Epoch]:
+        """Train the epochs that are left. Ends early when the loss stops being a number."""
+        epochs = []
+        while self.done < self.settings.epochs:
+            epoch = self._epoch(self.done)
+            epochs.append(epoch)
+            self.done += 1
+            if self.accelerator.is_main_process:
+                write_epoch(self.folder, epoch)
+            if epoch.train_loss is None:
+                break
+            self._save()
+            on_epoch(epoch)
+        return epochs
+
+    def _epoch(self, index: int) -> Epoch:
+        # Everything random in an epoch follows from its number, so a resumed run draws what an undisturbed one does.
+        torch.manual_seed(derived_seed(self.seed, "epoch", index, self.accelerator.process_index))
+        start = time.perf_counter()
+        loss = self._train(index)
+        seconds = time.perf_counter() - start
+        finite = math.isfinite(loss)
+        judged = self._validate(index + 1) if finite else None
+        probed = self._probe(index + 1) if finite and index + 1 in self.probes else {}
+        return Epoch(
+            epoch=index + 1,
+            learning_rate=self.optimizer.param_groups[0]["lr"],
+            train_loss=loss if finite else None,
+            validation_accuracy=None if judged is None else judged.accuracy,
+            validation_nll=None if judged is None else judged.nll,
+            seconds=seconds,
+            samples=self.steps * min(self.settings.batch_size, self.data.counts["train"]),
+            **probed,
+        )
+
+    def _train(self, index: int) -> float:
+        """One epoch; returns the mean loss over all processes. Synchronises with the device once, at its end."""
+        accelerator, settings = self.accelerator, self.settings
+        self.model.train()
+        total = torch.zeros((), device=accelerator.device)
+        batches = self.data.train_batches(
+            seed=derived_seed(self.seed, "data"),
+            epoch=index,
+            batch_size=settings.batch_size,
+            rank=accelerator.process_index,
+            world=accelerator.num_processes,
+        )
+        for step, (images, labels) in enumerate(batches, start=index * self.steps):
+            self._set_step(step)
+            for part, targets in zip(images.chunk(settings.accumulate), labels.chunk(settings.accumulate), strict=True):
+                with accelerator.accumulate(self.model):
+                    with accelerator.autocast():
+                        loss = self.objective(self.model, part, targets)
+                    accelerator.backward(loss)
+                    if settings.clip is not None and accelerator.sync_gradients:
+                        accelerator.clip_grad_norm_(self.model.parameters(), settings.clip)
+                    self.optimizer.step()
+                    self.optimizer.zero_grad()
+                total += loss.detach() / settings.accumulate
+            if self.ema is not None:
+                self.ema.update_parameters(self.plain)
+        mean: Tensor = accelerator.reduce(total / self.steps, "mean")
+        return mean.item()
+
+    def _set_step(self, step: int) -> None:
+        steps = self.settings.epochs * self.steps
+        factor = warmup_then_cosine(step, steps, self.settings.warmup)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.settings.learning_rate * factor
+        self.applied.set_progress(step / steps)
+
+    def _validate(self, epoch: int) -> Scores:
+        """Judge the weights on the validation part, and keep them if they are the best so far."""
+        judged = self.plain if self.ema is None else self.ema.module
+        batch_size = self.recipe.evaluation.batch_size
+        found = scores(*predict_all(judged, self.data, "validation", batch_size, self.accelerator))
+        if self.best.improves(epoch, found):
+            self._keep(BEST)
+        return found
+
+    def _probe(self, epoch: int) -> dict[str, float | None]:
+        """Measure what `Epoch` has of gradients and attention, in a single process."""
+        if self.accelerator.num_processes > 1:
+            return {}
+        torch.manual_seed(derived_seed(self.seed, "probe", epoch))
+        self.plain.train()
+        batches = self.data.train_batches(
+            seed=derived_seed(self.seed, "probe", epoch), epoch=0, batch_size=self.settings.batch_size
+        )
+        some = list(itertools.islice(batches, self.recipe.measure.batches))
+        if len(some) < 2:
+            return {}
+        with self.accelerator.autocast():
+            variance, norm2 = gradient_spread(self.plain, self.objective, some)
+            before, after = attention_entropies(self.plain, self.applied.attachment, some[0][0])
+        return {
+            "gradient_variance": variance,
+            "gradient_norm2": norm2,
+            "attention_entropy": before,
+            "perturbed_entropy": after,
+        }
+
+    def _save(self) -> None:
+        """Write the state to resume from, and after the last epoch the last weights."""
+        state = full_state(self.accelerator, self.model, self.optimizer)
+        state |= {
+            "epoch": self.done,
+            "best": dataclasses.asdict(self.best),
+            "applied": self.applied.state_dict(),
+            "ema": None if self.ema is None else self.ema.state_dict(),
+        }
+        if self.done == self.settings.epochs:
+            self._keep(LAST)
+        if self.settings.keep_every is not None and self.done % self.settings.keep_every == 0:
+            self._keep(f"epoch{self.done}.safetensors")
+        if self.accelerator.is_main_process:
+            checkpoint.save_state(self.folder / STATE, state)
+
+    def _keep(self, name: str) -> None:
+        weights = model_weights(self.accelerator, self.model) if self.ema is None else self.ema.module.state_dict()
+        if self.accelerator.is_main_process:
+            checkpoint.save_weights(self.folder / name, weights)
+
+    def _average(self, model: nn.Module) -> AveragedModel | None:
+        decay = self.settings.ema
+        if decay is None:
+            return None
+        if is_sharded(self.accelerator):
+            raise ArgumentError("training.ema: expected null with training.parallel=fsdp, whose weights are shared out")
+        return AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay), use_buffers=True)

@@ -1,0 +1,81 @@
+"""Measured at a few epochs of a training: the variance of mini-batch gradients and the entropy of attention."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from statistics import fmean
+
+import torch
+from torch import Tensor, nn
+
+from ...errors import AttachError
+from ...specs import HardMasking
+from ...torch import Attachment, attach
+
+Objective = Callable[[nn.Module, Tensor, Tensor], Tensor]
+
+
+def probe_epochs(epochs: int, probes: int) -> set[int]:
+    """The epochs after which something is measured, counted from one: the first, the last, and some between.
+
+    >>> sorted(probe_epochs(20, 5))
+    [1, 6, 11, 15, 20]
+    """
+    if probes == 0:
+        return set()
+    if probes == 1:
+        return {epochs}
+    return {1 + round(index * (epochs - 1) / (probes - 1)) for index in range(probes)}
+
+
+def gradient_spread(
+    model: nn.Module, objective: Objective, batches: Iterable[tuple[Tensor, Tensor]]
+) -> tuple[float, float]:
+    """The trace of the covariance of a mini-batch gradient, and the squared norm of the mean gradient.
+
+    Both are unbiased: the norm of the average over B batches is too large by the trace over B. Mini-batches and draws
+    both vary. The gradients of the model are cleared.
+    """
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    mean = [torch.zeros_like(parameter, dtype=torch.float32) for parameter in parameters]
+    # Welford's update: one pass, and no difference of large sums.
+    spread, count = torch.zeros((), device=parameters[0].device), 0
+    for images, labels in batches:
+        gradients = torch.autograd.grad(objective(model, images, labels), parameters, allow_unused=True)
+        count += 1
+        for average, gradient in zip(mean, gradients, strict=True):
+            if gradient is not None:
+                before = gradient.float() - average
+                average += before / count
+                spread += (before * (gradient.float() - average)).sum()
+    variance = spread / (count - 1)
+    norm2 = torch.stack([average.square().sum() for average in mean]).sum() - variance / count
+    return variance.item(), norm2.item()
+
+
+@torch.no_grad()
+def attention_entropies(
+    model: nn.Module, attachment: Attachment | None, images: Tensor
+) -> tuple[float, float] | tuple[None, None]:
+    """Mean entropy of attention rows in nats over layers and heads: as the model has it, and as the method leaves it.
+
+    None for a model whose attention cannot be reached.
+    """
+    # Without a method of the attention, a regulariser that drops nothing does the watching.
+    try:
+        watched = attach(model, HardMasking(p=0.0, k=1)) if attachment is None else attachment
+    except AttachError:
+        return None, None
+    state = watched.state_dict()
+    try:
+        watched.watch(rows=16, samples=min(16, len(images)))
+        model.forward(images)  # not the compiled one: watching would compile it anew
+        found = list(watched.stats().values())
+    finally:
+        watched.unwatch()
+        watched.load_state_dict(state)  # rates that adapt have watched too
+        if attachment is None:
+            watched.remove()
+    before = fmean(value for site in found for value in site.entropy_before)
+    after = fmean(value for site in found for value in site.entropy_after)
+    return before, after

@@ -1,0 +1,112 @@
+"""Recipes: shipped ones are whole, wrong ones are refused with a hint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from attentiondrop import AttentionDropError
+from attentiondrop.experiments.config.recipe_files import read_recipe, shipped
+from attentiondrop.experiments.config.schema import Recipe
+from attentiondrop.experiments.files.typed_settings import build_settings
+from attentiondrop.experiments.methods.grids import check_grids
+from attentiondrop.experiments.methods.parse import read_methods
+
+
+@pytest.mark.parametrize("size", ["demo", "small", "paper"])
+@pytest.mark.parametrize("name", ["digits", "fashion-mnist", "cifar10", "cifar100", "imagenet"])
+def test_shipped_recipes_are_whole(name: str, size: str) -> None:
+    recipe = read_recipe(name, size)
+    assert (recipe.name, recipe.size, recipe.data.name) == (name, size, name)
+    assert read_methods(recipe.methods)[0].text == "none"
+    check_grids(recipe.ablations, "ablations")
+    assert build_settings(Recipe, recipe.to_dict()) == recipe
+
+
+def test_the_paper_sizes_have_its_settings() -> None:
+    for name in ("cifar10", "cifar100", "imagenet"):
+        recipe = read_recipe(name, "paper")
+        training = recipe.training
+        assert recipe.model.name == "vit_base_patch16_224"
+        assert (training.batch_size, training.weight_decay, training.warmup) == (256, 0.01, 0.1)
+    assert recipe.data.augment == "randaugment"
+    assert recipe.training.label_smoothing > 0
+
+
+def test_shipped_lists_them() -> None:
+    assert "digits" in shipped()
+
+
+def test_files_and_changes(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("data: {name: npz, root: x.npz}\ntraining: {learning_rate: 1e-4, epochs: 7}\n")
+    recipe = read_recipe(str(path), changes=["training.epochs=9", "data.label_noise=0.2", "training.clip=null"])
+    assert (recipe.name, recipe.size) == ("mine", "")
+    assert (recipe.training.learning_rate, recipe.training.epochs, recipe.training.clip) == (1e-4, 9, None)
+    assert recipe.data.label_noise == 0.2
+    assert recipe.identity()["data"]["label_noise"] == 0.2
+    assert "root" not in recipe.identity()["data"]
+
+
+def test_extending(tmp_path: Path) -> None:
+    (tmp_path / "base.yaml").write_text("extends: cifar10\ntraining: {epochs: 7}\n")
+    (tmp_path / "mine.yaml").write_text("extends: base.yaml\ndata: {train_fraction: 0.1}\n")
+    recipe = read_recipe(str(tmp_path / "mine.yaml"), "paper")
+    assert (recipe.name, recipe.data.name, recipe.data.train_fraction) == ("mine", "cifar10", 0.1)
+    assert recipe.model.name == "vit_base_patch16_224"
+    for parent, message in (
+        ("mine.yaml", r"extends: expected another recipe, received .*mine.yaml -> .*mine.yaml"),
+        ("../{folder}/mine.yaml", r"extends: expected another recipe"),
+        ("cifar11", "did you mean 'cifar10'"),
+        ("[cifar10]", "extends: expected the name or path of a recipe"),
+    ):
+        (tmp_path / "mine.yaml").write_text(f"extends: {parent.format(folder=tmp_path.name)}\n")
+        with pytest.raises(AttentionDropError, match=message):
+            read_recipe(str(tmp_path / "mine.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["training.epoch=3"], "training.epoch: no such setting, did you mean 'epochs'? There are epochs, "),
+        (["trainig.epochs=3"], "trainig: no such setting, did you mean 'training'?"),
+        (["training.epochs=many"], "training.epochs: expected an integer, received 'many'"),
+        (["training.epochs=2.5"], "training.epochs: expected an integer, received 2.5"),
+        (["training.epochs=true"], "training.epochs: expected an integer, received True"),
+        (["training.epochs=0"], "training.epochs: expected a number >= 1, received 0"),
+        (["training=3"], "training: expected a mapping of settings, received 3"),
+        (["training.learning_rate=0"], "training.learning_rate: expected a number > 0"),
+        (["training.clip=-1"], "training.clip: expected a number >= 0, received -1"),
+        (["training.precision=int8"], "training.precision: expected one of 'float32', 'bfloat16', 'float16'"),
+        (["training.accumulate=7"], "training.accumulate: expected a divisor of the batch size 32, received 7"),
+        (["training.compile=1"], "training.compile: expected true or false, received 1"),
+        (["training.ema=2"], "training.ema: expected a number in [0, 1], received 2"),
+        (["data.label_noise=2"], "data.label_noise: expected a number in [0, 1], received 2"),
+        (["methods=none"], "methods: expected a list, received 'none'"),
+        (["methods=[1]"], "methods[0]: expected a text, received 1"),
+        (["model.arguments=3"], "model.arguments: expected a mapping, received 3"),
+        (["evaluation.pgd_epsilons=[-1]"], "evaluation.pgd_epsilons[0]: expected a number >= 0"),
+        (["tuning.trials=-1"], "tuning.trials: expected a number >= 0, received -1"),
+        (["training.epochs"], "set: expected SECTION.SETTING=VALUE"),
+        (["training.epochs=[1"], "set training.epochs: expected YAML, but"),
+    ],
+)
+def test_wrong_settings_are_refused(changes: list[str], message: str) -> None:
+    with pytest.raises(AttentionDropError) as caught:
+        read_recipe("digits", changes=changes)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_wrong_names_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(AttentionDropError, match="recipe 'cifra10': no such recipe, did you mean 'cifar10'"):
+        read_recipe("cifra10")
+    with pytest.raises(AttentionDropError, match="size 'papr' of digits: no such size, did you mean 'paper'"):
+        read_recipe("digits", "papr")
+    path = tmp_path / "list.yaml"
+    path.write_text("- 1\n")
+    with pytest.raises(AttentionDropError, match="expected a mapping of settings"):
+        read_recipe(str(path))
+    with pytest.raises(OSError, match="No such file"):
+        read_recipe(str(tmp_path / "none.yaml"))

@@ -1,0 +1,231 @@
+"""Several processes: killed ones, workers, torchrun, Ray, and two studies on one folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from attentiondrop import AttentionDropError
+from attentiondrop.experiments.runs import pool as running
+from attentiondrop.experiments.runs.pool import Where
+from attentiondrop.experiments.runs.store import EPOCHS, RESULT, STATE, read_run
+from attentiondrop.experiments.studies.compare import compare
+from attentiondrop.experiments.studies.plan import run_folder
+
+from ..conftest import TINY
+
+METHODS = ["none", "hard", "blur+consistency"]
+ONE_THREAD = os.environ | {"OMP_NUM_THREADS": "1"}
+
+
+def command(*arguments: str, out: Path, changes: tuple[str, ...] = ()) -> list[str]:
+    return [sys.executable, "-m", "attentiondrop", *arguments, "--set", *TINY, *changes, "--out", str(out)]
+
+
+def outcomes(out: Path, methods: list[str], seeds: int = 1) -> dict[tuple[str, int], tuple[object, ...]]:
+    """What must be equal however a study came about."""
+    runs = {(method, seed): read_run(run_folder(out, method, seed)) for method in methods for seed in range(seeds)}
+    assert all(run is not None and run.result is not None for run in runs.values())
+    return {
+        key: (run.result.test, run.result.validation, run.result.best_epoch, [epoch.train_loss for epoch in run.epochs])
+        for key, run in runs.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """The same study, undisturbed, in a process of its own: in this one, other tests may have left their traces."""
+    out = tmp_path_factory.mktemp("alone")
+    study = command("compare", "digits", "--methods", *METHODS, "--seeds", "2", out=out)
+    done = subprocess.run(study, env=ONE_THREAD, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return outcomes(out, METHODS, 2)
+
+
+def test_a_killed_comparison_is_finished_by_the_same_command(alone, tmp_path) -> None:
+    out = tmp_path / "killed"
+    study = command("compare", "digits", "--methods", *METHODS, "--seeds", "2", out=out)
+    chance = random.Random(0)
+    reached: set[str] = set()
+    for _ in range(4):
+        process = subprocess.Popen(study, env=ONE_THREAD, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        limit = time.monotonic() + 60
+        # Wait until something new is on disk, then strike at a random moment.
+        while process.poll() is None and time.monotonic() < limit:
+            found = {str(path) for path in out.rglob("*") if path.name in (EPOCHS, STATE, RESULT)}
+            if found - reached:
+                reached |= found
+                break
+            time.sleep(0.005)
+        time.sleep(chance.random() * 0.2)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    done = subprocess.run(study, env=ONE_THREAD, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert outcomes(out, METHODS, 2) == alone
+
+
+def test_two_comparisons_on_one_folder_share_the_work(alone, tmp_path) -> None:
+    out = tmp_path / "shared"
+    study = command("compare", "digits", "--methods", *METHODS, "--seeds", "2", out=out)
+    pair = [
+        subprocess.Popen(study, env=ONE_THREAD, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL) for _ in range(2)
+    ]
+    texts = [process.communicate(timeout=300)[1] for process in pair]
+    assert [process.returncode for process in pair] == [0, 0], texts
+    assert outcomes(out, METHODS, 2) == alone
+
+
+@pytest.mark.slow
+def test_workers_find_what_one_process_finds(alone, tiny, listener, tmp_path) -> None:
+    compare(tiny, METHODS, 2, tmp_path / "workers", listener, where=Where(workers=2))
+    assert outcomes(tmp_path / "workers", METHODS, 2) == alone
+    assert listener.done[-1] == 2 * 3 * 2
+    assert sum("accuracy" in line for line in listener.lines) >= 6
+
+
+def children(process: int) -> set[int]:
+    """Those that run Python, without the one that multiprocessing starts to clean up; Linux only."""
+    return {
+        int(text)
+        for text in Path(f"/proc/{process}/task/{process}/children").read_text().split()
+        if b"resource_tracker" not in Path(f"/proc/{text}/cmdline").read_bytes()
+    }
+
+
+def lives(process: int) -> bool:
+    try:
+        # A process that ended and that nobody has asked about yet is a zombie.
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def gone(processes: set[int], seconds: float) -> bool:
+    """Whether all end within so many seconds; those that do not are ended here."""
+    limit = time.monotonic() + seconds
+    while left := [process for process in processes if lives(process)]:
+        if time.monotonic() > limit:
+            for process in left:
+                os.kill(process, signal.SIGKILL)
+            return False
+        time.sleep(0.02)
+    return True
+
+
+linux = pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="looks for processes in /proc")
+
+ORPHAN = """
+import multiprocessing, sys, time
+from attentiondrop.experiments.runs.orphans import end_with_parent
+def work(): end_with_parent(); print(multiprocessing.current_process().pid, flush=True); time.sleep(600)
+if __name__ == "__main__":
+    multiprocessing.get_context("spawn").Process(target=work).start()
+"""
+
+
+@linux
+def test_a_process_ends_with_its_parent(tmp_path) -> None:
+    (tmp_path / "orphan.py").write_text(ORPHAN)
+    parent = subprocess.Popen([sys.executable, str(tmp_path / "orphan.py")], stdout=subprocess.PIPE, text=True)
+    worker = int(parent.stdout.readline())
+    assert lives(worker)
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    parent.stdout.close()  # without waiting for its end, which a worker that goes on would keep open
+    assert gone({worker}, seconds=5)
+
+
+def test_every_worker_watches_its_parent(monkeypatch) -> None:
+    called = []
+    monkeypatch.setattr(running, "end_with_parent", lambda: called.append("watches"))
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    monkeypatch.setattr("torch.set_num_threads", lambda _: None)
+    running._prepare_worker(iter(()), 2)
+    assert called == ["watches"]
+
+
+@linux
+@pytest.mark.slow
+def test_workers_stop_when_the_command_is_killed(tmp_path) -> None:
+    study = command("compare", "digits", "--methods", "none", "hard", "--seeds", "1", "--workers", "2", out=tmp_path)
+    study[study.index("training.epochs=2")] = "training.epochs=100000"
+    process = subprocess.Popen(study, env=ONE_THREAD, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    try:
+        limit = time.monotonic() + 120
+        while len(list(tmp_path.rglob(EPOCHS))) < 2 and time.monotonic() < limit:
+            assert process.poll() is None
+            time.sleep(0.05)
+        workers = children(process.pid)
+        assert len(workers) == 2
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert gone(workers, seconds=30)
+
+
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+#: It launches several processes for GPUs only; ours then find none and run on the CPU.
+ACCELERATE = [
+    "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes=2", "--num_machines=1", "--mixed_precision=no",
+    "--dynamo_backend=no",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "launcher, parallel",
+    [
+        pytest.param(TORCHRUN, "ddp", id="torchrun-ddp"),
+        pytest.param(TORCHRUN, "fsdp", id="torchrun-fsdp", marks=pytest.mark.slow),
+        pytest.param(ACCELERATE, "ddp", id="accelerate-ddp", marks=pytest.mark.slow),
+    ],
+)
+def test_two_processes_find_the_losses_of_one(tmp_path, job, launcher: list[str], parallel: str) -> None:
+    from attentiondrop.experiments.runs.execute import execute
+
+    execute(job())
+    one = read_run(job().folder)
+    launch = [sys.executable, *launcher, "-m"]
+    shared = command("train", "digits", out=tmp_path / "two", changes=(f"training.parallel={parallel}",))
+    done = subprocess.run([*launch, *shared[2:]], env=ONE_THREAD, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    two = read_run(run_folder(tmp_path / "two", "none", 0))
+    assert one is not None and two is not None and two.environment["processes"] == "2"
+    assert [epoch.train_loss for epoch in two.epochs] == pytest.approx([e.train_loss for e in one.epochs], rel=1e-5)
+    assert two.result.test.nll == pytest.approx(one.result.test.nll, rel=1e-5)
+
+
+def test_a_ray_cluster_of_two_nodes_finds_what_one_process_finds(alone, tiny, listener, tmp_path, monkeypatch) -> None:
+    pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    monkeypatch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    try:
+        cluster.add_node(num_cpus=1)
+        compare(tiny, METHODS, 2, tmp_path / "ray", listener, where=Where(ray=cluster.address))
+    finally:
+        cluster.shutdown()
+    assert outcomes(tmp_path / "ray", METHODS, 2) == alone
+
+
+def test_an_address_without_a_cluster_is_refused(tiny, listener, tmp_path) -> None:
+    pytest.importorskip("ray")
+    with pytest.raises(AttentionDropError, match="ray: expected the address of a running cluster"):
+        compare(tiny, METHODS, 1, tmp_path, listener, where=Where(ray="127.0.0.1:1"))
+
+
+def test_the_request_of_a_run_is_whole_while_it_runs(tmp_path, job) -> None:
+    from attentiondrop.experiments.runs.execute import execute
+
+    seen = []
+    execute(job(), lambda done: seen.append(json.loads((job().folder / "run.json").read_text())["method"]))
+    assert seen == ["none", "none", "none"]

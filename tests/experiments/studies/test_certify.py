@@ -1,0 +1,139 @@
+"""Certificates of run folders: what they rest on, and runs that cannot have one."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from attentiondrop import ArgumentError
+from attentiondrop.experiments.config.recipe_files import read_recipe
+from attentiondrop.experiments.runs.execute import execute
+from attentiondrop.experiments.runs.finished_run import load_run
+from attentiondrop.experiments.runs.job import Job
+from attentiondrop.experiments.runs.store import REQUEST
+from attentiondrop.experiments.studies.certify import certify_run, check_held_out
+
+SETTINGS = [
+    "data.limit=96",
+    "model.arguments={depth: 1, embed_dim: 16, num_heads: 2}",
+    "training={epochs: 2, batch_size: 16, device: cpu}",
+    "measure.probes=0",
+]
+
+
+def make(out: Path, method: str, *changes: str) -> Path:
+    job = Job(read_recipe("digits", "demo", [*SETTINGS, *changes]).to_dict(), method, 0, str(out))
+    assert execute(job).status == "finished"
+    return job.folder
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make(tmp_path_factory.mktemp("run"), "hard(p=0.2,k=3)")
+
+
+def test_all_certificates(run: Path) -> None:
+    heard: list[float] = []
+    found = certify_run(run, draws=2, prior_epochs=1, on_progress=lambda label, share: heard.append(share))
+    assert heard == sorted(heard) and heard[-1] == 1.0
+    assert found.posterior is not None and found.test_error is not None
+    assert found.held_out.deterministic.estimate == pytest.approx(found.test_error)
+    for entry in (*found.held_out.certificates, *found.posterior.certificates):
+        assert entry.value >= min(1.0, entry.estimate)
+    assert found.held_out.stochastic.n == 96 and found.posterior.prior_examples == 48
+    json.dumps(found.to_dict(), allow_nan=False)
+
+
+def test_the_prior_can_be_left_out(run: Path) -> None:
+    found = certify_run(run, draws=2, prior_epochs=0)
+    assert found.posterior is None and found.to_dict()["posterior"] is None
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        "dropconnect",
+        "blur+consistency",
+        *(pytest.param(text, marks=pytest.mark.slow) for text in ("none", "r-drop", "oneof(hard,blur)", "droppath")),
+    ],
+)
+def test_every_kind_of_method(method: str, tmp_path: Path) -> None:
+    found = certify_run(make(tmp_path, method), draws=2, prior_epochs=1)
+    assert found.posterior is not None and found.held_out.stochastic.value > found.held_out.stochastic.estimate
+
+
+def test_a_schedule_is_at_its_end(tmp_path: Path) -> None:
+    """Rates that rise from nothing are not nothing when they are certified."""
+    folder = make(tmp_path, "noise(sigma=linear(start=0.0,end=20.0))")
+    found = certify_run(folder, draws=2, prior_epochs=0)
+    assert found.held_out.disagreement.estimate > found.held_out.stochastic.estimate
+
+
+@pytest.mark.parametrize("part, why", [("train", "the model was trained on it"), ("validation", "it picked the epoch")])
+def test_parts_that_were_used_are_refused(run: Path, part: str, why: str) -> None:
+    with pytest.raises(ArgumentError, match=rf"part: expected 'test', received '{part}', which proves nothing: {why}"):
+        certify_run(run, part=part)
+    with pytest.raises(ArgumentError, match=r"part: expected 'test', received 'everything'"):
+        certify_run(run, part="everything")
+
+
+def test_a_part_with_the_checksum_of_another_is_refused(run: Path) -> None:
+    loaded = load_run(run)
+    request = loaded.record.request
+    same = dataclasses.replace(request, checksums=request.checksums | {"test": request.checksums["train"]})
+    leaky = dataclasses.replace(loaded, record=dataclasses.replace(loaded.record, request=same))
+    with pytest.raises(ArgumentError, match=r"part test: its checksum is that of the train part"):
+        check_held_out(leaky, "test")
+
+
+def test_data_that_changed_since_is_refused(run: Path, tmp_path: Path) -> None:
+    import shutil
+
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy)
+    content = json.loads((copy / REQUEST).read_text())
+    content["checksums"]["test"] = "0" * 64
+    (copy / REQUEST).write_text(json.dumps(content))
+    with pytest.raises(ArgumentError, match=r"found other test data"):
+        certify_run(copy)
+
+
+def test_images_that_occur_in_training(run: Path) -> None:
+    """One of 96 is refused as more than one percent; one of 200 counts as an error."""
+    loaded = load_run(run)
+    images = {part: tensor.clone() for part, tensor in loaded.data.images.items()}
+    images["test"][5] = images["train"][7]
+    leaky = dataclasses.replace(loaded, data=dataclasses.replace(loaded.data, images=images))
+    with pytest.raises(ArgumentError, match=r"part test: 1 of 96 images occur in the training or validation part too"):
+        check_held_out(leaky, "test")
+    longer = images | {"test": torch.cat([images["test"], torch.rand(104, *images["test"].shape[1:])])}
+    labels = loaded.data.labels | {"test": torch.zeros(200, dtype=torch.long)}
+    data = dataclasses.replace(loaded.data, images=longer, labels=labels, counts=loaded.data.counts | {"test": 200})
+    suspects, notes = check_held_out(dataclasses.replace(loaded, data=data), "test")
+    assert suspects is not None and suspects.nonzero()[0].tolist() == [5] and notes == []
+
+
+def test_too_many_images_to_compare(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attentiondrop.experiments.studies.certify._COMPARED", 10)
+    monkeypatch.setattr("attentiondrop.experiments.studies.certify._IN_MEMORY", 10)
+    found = certify_run(run, draws=2)
+    assert found.posterior is None
+    assert any("not compared one by one" in note for note in found.notes)
+    assert any("too much to hold in memory" in note for note in found.notes)
+
+
+def test_a_model_without_known_projections_has_no_posterior(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attentiondrop.theory.gaussian_weights._FUSED", ())
+    found = certify_run(run, draws=2)
+    assert found.posterior is None
+    assert any("no certificate from a data-dependent prior: model: expected linear" in note for note in found.notes)
+
+
+def test_noisy_labels_are_mentioned(tmp_path: Path) -> None:
+    folder = make(tmp_path, "hard", "data.label_noise=0.2", "training.epochs=1")
+    found = certify_run(folder, draws=2, prior_epochs=1)
+    assert any("training labels are noisy" in note for note in found.notes)

@@ -1,0 +1,66 @@
+"""The gradient variance of run folders."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from attentiondrop.experiments.config.recipe_files import read_recipe
+from attentiondrop.experiments.runs.execute import execute
+from attentiondrop.experiments.runs.job import Job
+from attentiondrop.experiments.studies.gradient_study import checkpoints, variance_of_run
+from attentiondrop.theory.curve import draw
+
+SETTINGS = [
+    "data.limit=96",
+    "model.arguments={depth: 1, embed_dim: 16, num_heads: 2}",
+    "training={epochs: 2, batch_size: 16, device: cpu, select: last}",
+    "measure={probes: 2, batches: 2}",
+]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("run")
+    job = Job(read_recipe("digits", "demo", SETTINGS).to_dict(), "hard(p=0.2,k=3)", 0, str(out))
+    execute(job)
+    return job.folder
+
+
+def test_every_checkpoint_and_the_beginning(run: Path, tmp_path: Path) -> None:
+    heard: list[float] = []
+    found = variance_of_run(run, examples=40, on_progress=lambda label, share: heard.append(share))
+    assert heard == sorted(heard) and heard[-1] == 1.0
+    epochs = [epoch for epoch, _ in found.checkpoints]
+    assert epochs[0] == 0 and epochs[-1] == 2 and [epoch for epoch, _ in found.measured] == [1, 2]
+    assert found.checkpoints[0][1].units == 40 and found.checkpoints[0][1].batch_size == 16
+    json.dumps(found.to_dict(), allow_nan=False)
+    draw(tmp_path / "curve.png", [found.curve, found.curve._replace(measured=[], checkpoints=[])])
+    assert (tmp_path / "curve.png").stat().st_size > 10_000
+
+
+def test_weights_of_other_epochs_are_used_where_they_were_kept(run: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(run, folder)
+    shutil.copy(folder / "last.safetensors", folder / "epoch1.safetensors")
+    assert list(checkpoints(folder, 2, 2)) == [1, 2]
+    found = variance_of_run(folder, examples=24)
+    assert [epoch for epoch, _ in found.checkpoints] == [0, 1, 2]
+    assert found.checkpoints[1][1].total.base == found.checkpoints[2][1].total.base
+    (folder / "best.safetensors").unlink()
+    assert list(checkpoints(folder, None, 2)) == [1, 2]
+
+
+def test_examples_are_picked_from_all_of_the_training_part(run: Path) -> None:
+    all_of_them = variance_of_run(run, examples=1000, draws=3)
+    assert all_of_them.checkpoints[0][1].units == 96 and all_of_them.checkpoints[0][1].draws == 3
+    some, others = variance_of_run(run, examples=30, seed=0), variance_of_run(run, examples=30, seed=1)
+    assert some.checkpoints[0][1].total.base != others.checkpoints[0][1].total.base
+
+
+def test_batches(run: Path) -> None:
+    found = variance_of_run(run, examples=64, method="batches", batches=5).checkpoints[0][1]
+    assert found.method == "batches" and found.units == 5

@@ -1,0 +1,147 @@
+"""Comparisons and ablations: what is run, what is kept, what tuning picks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from attentiondrop import AttentionDropError
+from attentiondrop.experiments.config.recipe_files import read_recipe
+from attentiondrop.experiments.files.whole_files import DamagedRecordError
+from attentiondrop.experiments.runs import execute as execution
+from attentiondrop.experiments.runs.kinds import FINAL, TUNING, VARIED
+from attentiondrop.experiments.runs.store import RESULT, Result
+from attentiondrop.experiments.studies.ablate import ablate
+from attentiondrop.experiments.studies.compare import _best, compare
+from attentiondrop.experiments.studies.plan import COMPARISON, read_study, run_folder
+from attentiondrop.scores import Scores
+
+from ..conftest import TINY
+
+METHODS = ["none", "dropout"]
+ALL = [("none", 0), ("dropout(p=0.1)", 0), ("none", 1), ("dropout(p=0.1)", 1)]
+
+
+def test_seeds_are_the_outer_loop_and_finished_runs_are_kept(tiny, listener, tmp_path, trained) -> None:
+    compare(tiny, METHODS, 2, tmp_path, listener)
+    assert trained == ALL
+    assert listener.planned == [8] and listener.done[-1] == 8 and listener.done == sorted(listener.done)
+    before = (tmp_path / COMPARISON).read_bytes()
+    compare(tiny, METHODS, 2, tmp_path, listener)
+    assert trained == ALL and listener.planned[-1] == 0
+    assert "4 of 4 runs are finished already" in listener.lines
+    assert (tmp_path / COMPARISON).read_bytes() == before
+    compare(tiny, [*METHODS, "hard"], 2, tmp_path, listener)
+    assert trained[4:] == [("hard(p=0.1,k=5)", 0), ("hard(p=0.1,k=5)", 1)]
+
+
+def test_changed_settings_are_run_again_on_request_and_said(tiny, listener, tmp_path, trained) -> None:
+    compare(tiny, METHODS, 1, tmp_path, listener)
+    longer = read_recipe("digits", "demo", [*TINY, "training.epochs=3"])
+    compare(longer, METHODS, 1, tmp_path, listener, overwrite=True)
+    assert len(trained) == 4
+    assert "none, seed 0: run again, since settings changed (training.epochs 2 -> 3)" in listener.lines
+
+
+def test_an_interruption_loses_nothing_finished(tiny, listener, tmp_path, trained, monkeypatch) -> None:
+    whole = execution._train_and_test
+
+    def interrupted(job, *rest):
+        if (job.method, job.seed) == ALL[2]:
+            raise KeyboardInterrupt
+        return whole(job, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(execution, "_train_and_test", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            compare(tiny, METHODS, 2, tmp_path, listener)
+    compare(tiny, METHODS, 2, tmp_path, listener)
+    assert trained == ALL
+
+
+def test_every_method_gets_the_same_number_of_trials_and_the_best_setting_is_run(listener, tmp_path, trained) -> None:
+    recipe = read_recipe("digits", "demo", [*TINY, "tuning.trials=3", "tuning.epochs=1"])
+    found = compare(recipe, ["none", "dropout", "hard(k=7)"], 2, tmp_path, listener)
+    none, dropout, hard = found.methods
+    assert (none.method, none.trials) == ("none", [])
+    assert len(dropout.trials) == len(hard.trials) == 3
+    assert all(",k=7" in trial for trial in hard.trials)
+    for entry in (dropout, hard):
+        assert entry.method == max(entry.trials, key=lambda trial: trial[trial.index("p=") :][2:5])
+    assert {seed for _, seed in trained[:6]} == {recipe.tuning.seed}
+    assert listener.planned == [6 * 1 + 2 * 3 * 2, 2 * 3 * 2]
+    study = read_study(tmp_path)
+    assert study.comparison == found
+    trial = study.run(dropout.trials[1], recipe.tuning.seed, TUNING)
+    assert trial is not None and trial.request.recipe["training"]["epochs"] == 1
+    assert study.run(dropout.method, 1, FINAL) is not None
+    compare(recipe, ["none", "dropout", "hard(k=7)"], 2, tmp_path, listener)
+    assert len(trained) == 12
+
+
+def test_equal_trials_are_told_apart_by_likelihood_and_failed_ones_do_not_win() -> None:
+    def result(accuracy: float, nll: float) -> Result:
+        # As older versions stored it: a test part that says the opposite.
+        test = Scores(1 - accuracy, 2 - nll, 0.0, 0.0)
+        return Result("finished", 1.0, 1, validation=Scores(accuracy, nll, 0.0, 0.0), test=test)
+
+    failed = Result("failed", 1.0, 0, error="x")
+    assert _best({"a": failed, "b": result(0.5, 1.0), "c": result(0.5, 0.9), "d": result(0.4, 0.1)}) == "c"
+    assert _best({"a": failed, "b": failed}) == "a"
+
+
+def test_an_ablation_runs_its_grid_and_the_baseline(tiny, listener, tmp_path, trained) -> None:
+    grids = {"hard": {"p": [0.1, 0.2], "k": [1, 3]}, "blur+dropout": {"sigma_max": [0.5]}}
+    found = ablate(tiny, grids, 1, tmp_path, listener)
+    assert found.grids[0].methods == ["hard(p=0.1,k=1)", "hard(p=0.1,k=3)", "hard(p=0.2,k=1)", "hard(p=0.2,k=3)"]
+    assert found.grids[1].methods == ["dropout(p=0.1)+blur(sigma_max=0.5)"]
+    assert [method for method, _ in trained] == ["none", *found.grids[0].methods, *found.grids[1].methods]
+    assert read_study(tmp_path).ablation == found
+    assert not list(tmp_path.rglob("*.safetensors"))
+    assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {VARIED}
+    # An ablation chooses, so its runs were not tested: those of a comparison are runs of their own.
+    compare(tiny, ["none", "hard(p=0.2,k=3)"], 1, tmp_path, listener)
+    assert trained[6:] == [("none", 0), ("hard(p=0.2,k=3)", 0)]
+    study = read_study(tmp_path)
+    assert study.comparison is not None and study.ablation is not None
+
+
+@pytest.mark.parametrize(
+    ("grids", "message"),
+    [
+        ({"hard": {"p": [0.1], "k": [3], "fill": ["zero"]}}, "expected one or two fields to vary, received 3"),
+        ({"hard(p=0.1)": {"p": [0.1]}}, "p is varied, leave it out of the method"),
+        ({"hard": {"p": [2.0]}}, "p: expected a number in [0, 1]"),
+        ({"hrad": {"p": [0.1]}}, "unknown method 'hrad'"),
+    ],
+)
+def test_a_wrong_ablation_is_refused(tiny, listener, tmp_path, grids, message: str) -> None:
+    with pytest.raises(AttentionDropError) as caught:
+        ablate(tiny, grids, 1, tmp_path, listener)
+    assert message in str(caught.value)
+
+
+def test_without_a_grid_the_recipe_says_what_is_varied(tiny, listener, tmp_path, trained) -> None:
+    found = ablate(tiny, {}, 1, tmp_path, listener)
+    assert {grid.name: grid.axes for grid in found.grids} == tiny.ablations
+
+
+def test_studies_are_refused_inside_torchrun(tiny, listener, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(AttentionDropError, match="compare starts its runs itself"):
+        compare(tiny, METHODS, 1, tmp_path, listener)
+
+
+def test_folders_that_hold_no_study(tmp_path: Path, tiny, listener, trained) -> None:
+    with pytest.raises(AttentionDropError, match="expected the folder of `attentiondrop compare` or `ablate`"):
+        read_study(tmp_path)
+    compare(tiny, METHODS, 1, tmp_path, listener)
+    content = json.loads((tmp_path / COMPARISON).read_text())
+    del content["seeds"]
+    (tmp_path / COMPARISON).write_text(json.dumps(content))
+    with pytest.raises(DamagedRecordError, match=r"comparison\.json cannot be read: .*seeds"):
+        read_study(tmp_path)
+    assert run_folder(tmp_path, "hard", 3) == tmp_path / "runs" / "hard_p=0.1_k=5" / "seed3"
+    assert (run_folder(tmp_path, "none", 0) / RESULT).exists()

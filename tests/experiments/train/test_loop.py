@@ -1,0 +1,300 @@
+"""The loop: what runs share, what makes them differ, and that an interrupted one ends where an undisturbed one does."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from attentiondrop import AttentionDropError
+from attentiondrop.experiments.config.recipe_files import read_recipe
+from attentiondrop.experiments.config.schema import ModelSettings
+from attentiondrop.experiments.methods.apply import Applied
+from attentiondrop.experiments.methods.dropconnect import DropConnectLinear, drop_connections
+from attentiondrop.experiments.methods.parse import read_method
+from attentiondrop.experiments.runs.store import BEST, EPOCHS, LAST, STATE
+from attentiondrop.experiments.tasks.classification.data import load_data
+from attentiondrop.experiments.tasks.classification.timm_models import build_model
+from attentiondrop.experiments.train import checkpoint
+from attentiondrop.experiments.train.loop import Best, Training, initial_model
+from attentiondrop.experiments.train.probes import attention_entropies, gradient_spread
+from attentiondrop.learning_rate import warmup_then_cosine
+from attentiondrop.scores import Scores
+from attentiondrop.torch import attach
+
+from ..conftest import TINY
+
+METHODS = [
+    "none",
+    "dropout(p=0.5)",
+    "dropconnect(p=0.5)",
+    "r-drop(p=0.5)",
+    "hard(p=0.5)",
+    "blur(sigma_max=2.0)",
+    "droppath(p=0.5)",
+]
+
+
+def training(folder: Path, method: str = "none", seed: int = 0, *changes: str) -> Training:
+    recipe = read_recipe("digits", "demo", [*TINY, *changes])
+    return Training(recipe, read_method(method), seed, load_data(recipe.data), folder)
+
+
+def train(folder: Path, *args: str | int) -> Training:
+    folder.mkdir(exist_ok=True)
+    found = training(folder, *args)
+    found.resume()
+    found.run(lambda epoch: None)
+    return found
+
+
+def weights(found: Training) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in found.plain.state_dict().items()}
+
+
+def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_all_methods_of_a_seed_start_from_the_same_weights(tiny) -> None:
+    data = load_data(tiny.data)
+    first = initial_model(tiny, read_method("none"), 3, data).state_dict()
+    before = torch.get_rng_state()
+    for text in METHODS:
+        method = read_method(text)
+        model = initial_model(tiny, method, 3, data)
+        Applied(method, model)
+        assert equal(model.state_dict(), first), text
+    assert torch.equal(torch.get_rng_state(), before)
+    assert not equal(initial_model(tiny, read_method("none"), 4, data).state_dict(), first)
+
+
+def test_every_method_trains_to_weights_of_its_own(tmp_path) -> None:
+    found = [
+        weights(train(tmp_path / str(index), text))
+        for index, text in enumerate([*METHODS, "hard+consistency", "labelsmoothing"])
+    ]
+    for index, one in enumerate(found):
+        assert not any(equal(one, other) for other in found[:index]), index
+
+
+def test_the_same_seed_gives_the_same_numbers(tmp_path) -> None:
+    assert equal(weights(train(tmp_path / "a", "hard+dropout")), weights(train(tmp_path / "b", "hard+dropout")))
+
+
+@pytest.mark.parametrize(
+    ("method", "changes"),
+    [
+        ("none", []),
+        ("dropconnect+hard+consistency", ["training.ema=0.9", "training.accumulate=2", "training.clip=0.5"]),
+        ("hard(p=linear(start=0.0,end=0.5))", ["measure.probes=2"]),
+        ("blur(sigma_max=learnable(init=0.5,high=2.0))", []),
+        ("hard(p=entropy(target=0.9))", []),
+        ("r-drop", ["training.precision=bfloat16"]),
+    ],
+)
+def test_a_resumed_run_ends_bitwise_where_an_undisturbed_one_does(tmp_path, method: str, changes: list[str]) -> None:
+    whole = train(tmp_path / "whole", method, 0, "training.epochs=3", *changes)
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    for epochs in (1, 2):
+        part = training(folder, method, 0, "training.epochs=3", *changes)
+        assert part.resume() == epochs - 1
+
+        def stop(epoch, until=epochs) -> None:
+            if epoch.epoch == until:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            part.run(stop)
+    # A line without its state, as a crash between the two leaves it.
+    with (folder / EPOCHS).open("a") as file:
+        file.write('{"epoch": 3, "cut off')
+    last = training(folder, method, 0, "training.epochs=3", *changes)
+    assert last.resume() == 2
+    last.run(lambda epoch: None)
+    assert equal(weights(whole), weights(last))
+    for name in (BEST, LAST):
+        assert equal(checkpoint.load_weights(folder / name), checkpoint.load_weights(tmp_path / "whole" / name))
+    lines = [path.read_text().splitlines() for path in (folder / EPOCHS, tmp_path / "whole" / EPOCHS)]
+    without_seconds = [[line.split('"seconds"')[0] for line in one] for one in lines]
+    assert without_seconds[0] == without_seconds[1] and len(lines[0]) == 3
+
+
+def test_accumulation_gives_the_gradient_of_the_whole_batch(tmp_path) -> None:
+    # Losses, not weights: a key's bias has no effect, so its gradient is rounding, which Adam blows up to a step.
+    losses = []
+    for name, parts in (("a", 1), ("b", 4)):
+        found = training(tmp_path / name, "none", 0, "training.epochs=3", f"training.accumulate={parts}")
+        (tmp_path / name).mkdir()
+        sizes: set[int] = set()
+        found.plain.register_forward_pre_hook(
+            lambda model, args, seen=sizes: seen.add(len(args[0])) if model.training else None
+        )
+        losses.append([epoch.train_loss for epoch in found.run(lambda epoch: None)])
+        assert sizes == {16 // parts}
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+def test_parts_of_unequal_size_are_refused(tmp_path) -> None:
+    with pytest.raises(AttentionDropError, match="parts that divide 10 images evenly, received 4"):
+        training(tmp_path, "none", 0, "data.limit=10", "training.accumulate=4")
+
+
+def test_a_loss_that_is_no_number_ends_the_training(tmp_path) -> None:
+    found = training(tmp_path, "none", 0, "training.epochs=3")
+    with torch.no_grad():
+        next(found.plain.parameters()).fill_(math.nan)
+    epochs = found.run(lambda epoch: None)
+    assert len(epochs) == 1 and epochs[0].train_loss is None and epochs[0].validation_accuracy is None
+    assert not (tmp_path / STATE).exists()
+
+
+def test_the_average_of_weights_is_what_is_kept(tmp_path) -> None:
+    found = train(tmp_path, "none", 0, "training.ema=0.9")
+    assert found.ema is not None
+    assert equal(checkpoint.load_weights(tmp_path / LAST), found.ema.module.state_dict())
+    assert not equal(checkpoint.load_weights(tmp_path / LAST), found.plain.state_dict())
+
+
+def test_weights_of_some_epochs_are_kept_on_request(tmp_path) -> None:
+    train(tmp_path, "none", 0, "training.epochs=3", "training.keep_every=2")
+    assert [path.name for path in tmp_path.glob("epoch*")] == ["epoch2.safetensors"]
+
+
+def test_clipping_changes_the_steps(tmp_path) -> None:
+    # Adam is blind to a common factor, but not to one that differs from step to step.
+    one, clipped = train(tmp_path / "a"), train(tmp_path / "b", "none", 0, "training.clip=0.01")
+    assert not equal(weights(one), weights(clipped))
+
+
+@pytest.mark.slow
+def test_a_compiled_model_trains_to_the_same_weights(tmp_path) -> None:
+    one = weights(train(tmp_path / "a", "blur", 0, "training.epochs=1"))
+    compiled = weights(train(tmp_path / "b", "blur", 0, "training.epochs=1", "training.compile=true"))
+    for name, tensor in one.items():
+        torch.testing.assert_close(compiled[name], tensor, rtol=0, atol=1e-3, msg=name)
+
+
+def test_learning_rate_rises_then_falls_to_zero() -> None:
+    factors = [warmup_then_cosine(step, 100, 0.1) for step in range(101)]
+    assert factors[0] == pytest.approx(0.1) and factors[9] == 1.0 and factors[100] == pytest.approx(0.0)
+    assert factors[:10] == sorted(factors[:10]) and factors[10:] == sorted(factors[10:], reverse=True)
+    assert warmup_then_cosine(0, 10, 0.0) == 1.0
+
+
+def test_best_prefers_accuracy_then_likelihood_then_the_earlier_epoch() -> None:
+    best = Best()
+    scores = Scores(accuracy=0.5, nll=1.0, ece=0.0, brier=0.0)
+    assert best.improves(1, scores)
+    assert not best.improves(2, scores)
+    assert best.improves(3, dataclasses.replace(scores, nll=0.9))
+    assert not best.improves(4, dataclasses.replace(scores, accuracy=0.4, nll=0.1))
+    assert (best.epoch, best.accuracy, best.nll) == (3, 0.5, 0.9)
+
+
+class TestModels:
+    def test_any_model_of_timm_fits_small_images(self) -> None:
+        settings = ModelSettings("vit_tiny_patch16_224", patch_size=4, arguments={"depth": 2})
+        model = build_model(settings, classes=7, channels=3, size=32, rates={"dropout": 0.2, "drop_path": 0.1}, seed=0)
+        assert model(torch.zeros(2, 3, 32, 32)).shape == (2, 7)
+        rates = {module.p for module in model.modules() if isinstance(module, nn.Dropout)}
+        assert rates == {0.0, 0.2}  # attention weights keep theirs
+
+    def test_a_model_without_patches_takes_its_own_rate(self) -> None:
+        model = build_model(ModelSettings("resnet10t"), classes=3, channels=1, size=32, rates={"dropout": 0.3}, seed=0)
+        assert model.eval()(torch.zeros(2, 1, 32, 32)).shape == (2, 3)
+        assert model.drop_rate == 0.3
+
+    def test_wrong_models_are_refused(self) -> None:
+        fields = {"classes": 3, "channels": 1, "size": 8, "rates": {}, "seed": 0}
+        with pytest.raises(AttentionDropError, match=r"model\.name 'vit_huge_x': no such model"):
+            build_model(ModelSettings("vit_huge_x"), **fields)
+        with pytest.raises(AttentionDropError, match="model: vit_digits cannot be built with"):
+            build_model(ModelSettings(arguments={"dept": 3}), **fields)
+
+
+class TestDropConnect:
+    def test_a_new_mask_in_every_pass_and_the_expectation_kept(self) -> None:
+        torch.manual_seed(0)
+        layer = nn.Linear(64, 64)
+        plain, x = layer(torch.eye(64)).detach(), torch.eye(64)
+        keys = list(layer.state_dict())
+        assert drop_connections(layer, 0.25) == 1
+        assert list(layer.state_dict()) == keys
+        passes = torch.stack([layer(x) for _ in range(400)])
+        weights = passes - layer.bias
+        assert (weights == 0).float().mean().item() == pytest.approx(0.25, abs=0.005)
+        # Every input sees the same mask: a column of the identity is a row of the masked weights.
+        torch.testing.assert_close(passes.mean(0), plain, rtol=0, atol=0.05)
+        assert not torch.equal(passes[0], passes[1])
+        assert torch.equal(layer.eval()(x), plain)
+        assert isinstance(layer, DropConnectLinear)
+
+    def test_a_model_without_linear_layers_is_refused(self) -> None:
+        with pytest.raises(AttentionDropError, match=r"expected a model with nn\.Linear layers, received Conv2d"):
+            drop_connections(nn.Conv2d(1, 1, 1), 0.1)
+
+
+class TestProbes:
+    def test_gradient_spread_against_the_definition(self) -> None:
+        torch.manual_seed(0)
+        model = nn.Linear(3, 2).double()
+        batches = [(torch.randn(4, 3, dtype=torch.float64), torch.randint(2, (4,))) for _ in range(5)]
+
+        def objective(module: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+            return nn.functional.cross_entropy(module(images), labels)
+
+        rows = torch.stack(
+            [
+                torch.cat(
+                    [g.flatten() for g in torch.autograd.grad(objective(model, *batch), list(model.parameters()))]
+                )
+                for batch in batches
+            ]
+        )
+        variance, norm2 = gradient_spread(model, objective, batches)
+        assert variance == pytest.approx(rows.var(0).sum().item(), rel=1e-5)
+        assert norm2 == pytest.approx((rows.mean(0).square().sum() - rows.var(0).sum() / 5).item(), rel=1e-4)
+        assert all(parameter.grad is None for parameter in model.parameters())
+
+    def test_entropies_leave_the_model_as_it_was(self, tiny) -> None:
+        model = initial_model(tiny, read_method("none"), 0, load_data(tiny.data)).train()
+        images = torch.randn(8, 1, 8, 8)
+        classes = [type(module) for module in model.modules()]
+        before, after = attention_entropies(model, None, images)
+        assert before == after and 0 < before <= math.log(17)
+        assert [type(module) for module in model.modules()] == classes
+        attachment = attach(model, "hard(p=0.5,k=3,fill=-inf)")
+        same, perturbed = attention_entropies(model, attachment, images)
+        # Later layers see what earlier ones perturbed.
+        assert same == pytest.approx(before, rel=0.02) and perturbed < same
+        assert attention_entropies(nn.Sequential(nn.Flatten(), nn.Linear(64, 2)), None, images) == (None, None)
+
+
+class TestCheckpoint:
+    def test_any_tree_of_tensors_and_values_comes_back(self, tmp_path) -> None:
+        shared = torch.arange(6.0).view(2, 3).T
+        state = {"a": [1, 2.5, None, True, "x"], "b": {3: shared, "same": shared}, "c": (torch.zeros(0), ())}
+        checkpoint.save_state(tmp_path / "s", state)
+        found = checkpoint.load_state(tmp_path / "s")
+        assert found is not None and found["a"] == state["a"] and found["c"][1] == ()
+        assert torch.equal(found["b"][3], shared) and torch.equal(found["b"]["same"], shared)
+        assert checkpoint.load_state(tmp_path / "none") is None
+        with pytest.raises(TypeError, match="expected tensors and plain values, found object"):
+            checkpoint.save_state(tmp_path / "t", {"a": object()})
+        assert [path.name for path in tmp_path.iterdir()] == ["s"]
+
+    @pytest.mark.parametrize("cut", [0, 5, 200])
+    def test_a_truncated_file_is_said_to_be_damaged(self, tmp_path, cut: int) -> None:
+        path = tmp_path / "state"
+        checkpoint.save_state(path, {"a": torch.arange(1000.0)})
+        path.write_bytes(path.read_bytes()[:cut])
+        with pytest.raises(AttentionDropError, match="state cannot be read"):
+            checkpoint.load_state(path)
+        with pytest.raises(AttentionDropError, match="state cannot be read"):
+            checkpoint.load_weights(path)
