@@ -31,6 +31,12 @@ TORCH = (
 )
 
 
+#: Parts of `attentiondrop.experiments`, in the same order.
+EXPERIMENTS = ("failures", "files", "tasks", "methods", "config", "train", "runs", "studies", "analysis", "report")
+#: Within `attentiondrop.experiments.tasks`: what every task shares, the tasks, and the list of them.
+TASKS = ("metrics", "interface", "classification", "registry")
+
+
 def modules() -> dict[str, Path]:
     """Dotted name -> file."""
     found = {}
@@ -85,10 +91,14 @@ def test_no_import_cycles() -> None:
         visit(name, ())
 
 
-def test_torch_imports_run_one_way() -> None:
+@pytest.mark.parametrize(
+    ("package", "order"), [("torch", TORCH), ("experiments", EXPERIMENTS), ("experiments.tasks", TASKS)]
+)
+def test_imports_run_one_way(package: str, order: tuple[str, ...]) -> None:
+    above = f"{PACKAGE}.{package}."
+
     def place(name: str) -> int | None:
-        parts = name.split(".")
-        return TORCH.index(parts[2]) if parts[:2] == [PACKAGE, "torch"] and len(parts) > 2 else None
+        return order.index(name.removeprefix(above).split(".")[0]) if name.startswith(above) else None
 
     for name in MODULES:
         here = place(name)
@@ -98,12 +108,23 @@ def test_torch_imports_run_one_way() -> None:
                 assert there <= here, f"{name} imports {target}"
 
 
-def test_every_part_of_torch_has_its_place() -> None:
-    parts = {name.split(".")[2] for name in MODULES if name.startswith(f"{PACKAGE}.torch.")}
-    assert parts == set(TORCH)
+@pytest.mark.parametrize(
+    ("package", "order"), [("torch", TORCH), ("experiments", EXPERIMENTS), ("experiments.tasks", TASKS)]
+)
+def test_every_part_has_its_place(package: str, order: tuple[str, ...]) -> None:
+    above = f"{PACKAGE}.{package}."
+    assert {name.removeprefix(above).split(".")[0] for name in MODULES if name.startswith(above)} == set(order)
 
 
-@pytest.mark.parametrize("part", ["torch", "keras"])
+def test_nothing_outside_its_package_imports_a_task() -> None:
+    """Whoever uses a task asks the registry for it."""
+    inside = f"{PACKAGE}.experiments.tasks."
+    for name in MODULES:
+        if not name.startswith(inside):
+            assert not [target for target in imported(name) if target.startswith(f"{inside}classification")], name
+
+
+@pytest.mark.parametrize("part", ["torch", "keras", "experiments"])
 def test_no_two_modules_of_one_name(part: str) -> None:
     names = [name.rpartition(".")[2] for name, path in MODULES.items() if name.startswith(f"{PACKAGE}.{part}.")]
     doubled = [name for name, count in Counter(names).items() if count > 1]

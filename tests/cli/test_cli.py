@@ -206,7 +206,7 @@ def test_a_run_that_fails_ends_with_status_2_and_the_others_go_on(
     settings = ["data.limit=32", "training.epochs=1", "training.batch_size=64", "training.accumulate=64"]
     assert main(["train", "--set", *settings, "--out", str(tmp_path)]) == 2
     out = capsys.readouterr().out
-    assert "none, seed 0: failed: training.accumulate: expected parts that divide 32 images evenly" in out
+    assert "none, seed 0: failed: training.accumulate: expected parts that divide 32 examples evenly" in out
 
 
 @pytest.mark.parametrize("arguments", [["--vary", "p=0.1"], ["--method", "hard"], ["--method", "hard", "--vary", "p"]])

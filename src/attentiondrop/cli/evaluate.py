@@ -26,10 +26,10 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     parser.add_argument(
         "--epsilon", action="extend", nargs="+", type=_fraction, default=[], help="sizes of attack, such as 8/255"
     )
-    parser.add_argument("--norm", choices=("linf", "l2"), default="linf", help="of the attack (default: %(default)s)")
-    parser.add_argument("--steps", type=recipes.positive, default=20, help="of the attack (default: %(default)s)")
-    parser.add_argument("--restarts", type=recipes.positive, default=1, help="of the attack (default: %(default)s)")
-    parser.add_argument("--examples", type=recipes.positive, default=1000, help="attacked (default: %(default)s)")
+    parser.add_argument("--norm", choices=("linf", "l2"), help="of the attack (default: linf)")
+    parser.add_argument("--steps", type=recipes.positive, help="of the attack (default: 20)")
+    parser.add_argument("--restarts", type=recipes.positive, help="of the attack (default: 1)")
+    parser.add_argument("--examples", type=recipes.positive, help="attacked (default: 1000)")
     recipes.add_place_arguments(parser)
     return parser
 
@@ -40,33 +40,37 @@ def run(args: argparse.Namespace) -> int:
     from .progress import ProgressBar
 
     with ProgressBar(None) as bar:
-        from ..experiments.config.schema import EvaluationSettings, TrainingSettings
+        from ..experiments.config.schema import TrainingSettings
+        from ..experiments.files.typed_settings import build_settings
         from ..experiments.files.whole_files import write_json
         from ..experiments.runs.finished_run import load_run
-        from ..experiments.tasks.classification.scoring import judge
         from ..experiments.train.accelerator import device_of
 
-        settings = EvaluationSettings(
-            pgd_epsilons=tuple(args.epsilon),
-            pgd_norm=args.norm,
-            pgd_steps=args.steps,
-            pgd_restarts=args.restarts,
-            pgd_examples=args.examples,
-        )
         loaded = load_run(args.folder, args.weights, device_of(TrainingSettings(device=args.device)), args.root)
+        attack = {
+            "pgd_epsilons": args.epsilon or None,
+            "pgd_norm": args.norm,
+            "pgd_steps": args.steps,
+            "pgd_restarts": args.restarts,
+            "pgd_examples": args.examples,
+        }
+        given = {name: value for name, value in attack.items() if value is not None}
+        settings = build_settings(loaded.task.evaluation_settings, given, "evaluation")
         bar.plan(1)
         bar.progress("testing", 0)
-        found = judge(
+        found = loaded.task.judge(
             loaded.model, loaded.data, settings, on_batch=lambda done, total: bar.progress("attacking", done / total)
         )
         bar.progress("tested", 1)
     path = args.folder / "evaluation.json"
-    content = {key: None if value is None else dataclasses.asdict(value) for key, value in found.items()}
+    parts = {"reliability": found.reliability, "robustness": found.robustness}
+    content = {"validation": found.validation, "test": found.test} | {
+        name: None if part is None else dataclasses.asdict(part) for name, part in parts.items()
+    }
     write_json(path, {"weights": args.weights, **content})
-    test, attacked = found["test"], found["robustness"]
-    print(
-        f"accuracy {100 * test.accuracy:.1f} %, NLL {test.nll:.3f}, ECE {100 * test.ece:.2f} %, Brier {test.brier:.3f}"
-    )
+    test, attacked = found.test or {}, found.robustness
+    shown = [metric for metric in loaded.task.metrics.all if metric.name in test]
+    print(", ".join(f"{metric.label} {metric.text(test[metric.name], metric.digits)}" for metric in shown))
     if attacked is not None:
         for epsilon, accuracy in zip(attacked.epsilons, attacked.accuracy, strict=True):
             print(f"PGD {attacked.norm} {epsilon:.4f}: accuracy {100 * accuracy:.1f} %")

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from ..experiments.runs.pool import Where
 
 _NEEDS = ("torch", "timm", "torchmetrics", "accelerate", "safetensors", "filelock", "yaml", "rich")
-#: What reading the data needs; an .npz file needs nothing.
-_DATA = {"digits": "sklearn"} | dict.fromkeys(("cifar10", "cifar100", "fashion-mnist", "imagenet"), "torchvision")
 _TRACKERS = {"tensorboard": "tensorboard", "wandb": "wandb"}
 
 
@@ -68,11 +66,11 @@ def read(args: argparse.Namespace) -> tuple[Recipe, Path]:
     require([_TRACKERS[name] for name in getattr(args, "track", ())], extra="tracking")
     from ..experiments.config.recipe_files import read_recipe
     from ..experiments.files.whole_files import make_writable
+    from ..experiments.tasks.registry import find_task
 
     seeds = [] if getattr(args, "seeds", None) is None else [f"seeds={args.seeds}"]
     recipe = read_recipe(args.recipe, args.size, [*args.set, *seeds])
-    if recipe.data.name in _DATA:
-        require([_DATA[recipe.data.name]], extra="experiments")
+    require(find_task(recipe.task).packages(recipe.data), extra="experiments")
     out: Path = args.out or Path("runs") / "-".join(filter(None, (recipe.name, recipe.size)))
     make_writable(out)
     return recipe, out

@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
 
         content, trackers = on_this_machine(recipe).to_dict(), tuple(args.track)
         job = Job(content, method.text, seed, str(out), trackers=trackers, overwrite=args.overwrite)
-        if standing(job, data_for(recipe.data).checksums).todo == "train":
+        if standing(job, data_for(recipe).checksums).todo == "train":
             check_jobs([job])
         if listener is None:
             result = execute(job)
@@ -54,6 +54,6 @@ def run(args: argparse.Namespace) -> int:
             listener.plan(recipe.training.epochs)
             result = execute(job, lambda done: listener.progress(job.label, done), listener.say)
     if listener is not None:
-        print(f"{job.label}: {describe(result)}")
+        print(f"{job.label}: {describe(job, result)}")
         print(f"run: {job.folder}")
     return 0 if result.status == "finished" else 2

@@ -8,10 +8,10 @@ import pytest
 
 from attentiondrop import AttentionDropError
 from attentiondrop.experiments.config.recipe_files import read_recipe, shipped
-from attentiondrop.experiments.config.schema import Recipe
-from attentiondrop.experiments.files.typed_settings import build_settings
+from attentiondrop.experiments.config.schema import build_recipe
 from attentiondrop.experiments.methods.grids import check_grids
 from attentiondrop.experiments.methods.parse import read_methods
+from attentiondrop.experiments.runs.identity import recorded
 
 
 @pytest.mark.parametrize("size", ["demo", "small", "paper"])
@@ -21,7 +21,7 @@ def test_shipped_recipes_are_whole(name: str, size: str) -> None:
     assert (recipe.name, recipe.size, recipe.data.name) == (name, size, name)
     assert read_methods(recipe.methods)[0].text == "none"
     check_grids(recipe.ablations, "ablations")
-    assert build_settings(Recipe, recipe.to_dict()) == recipe
+    assert build_recipe(recipe.to_dict()) == recipe
 
 
 def test_the_paper_sizes_have_its_settings() -> None:
@@ -45,8 +45,8 @@ def test_files_and_changes(tmp_path: Path) -> None:
     assert (recipe.name, recipe.size) == ("mine", "")
     assert (recipe.training.learning_rate, recipe.training.epochs, recipe.training.clip) == (1e-4, 9, None)
     assert recipe.data.label_noise == 0.2
-    assert recipe.identity()["data"]["label_noise"] == 0.2
-    assert "root" not in recipe.identity()["data"]
+    assert recorded(recipe.to_dict())["data"]["label_noise"] == 0.2
+    assert "root" not in recorded(recipe.to_dict())["data"]
 
 
 def test_extending(tmp_path: Path) -> None:

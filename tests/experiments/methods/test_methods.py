@@ -7,8 +7,8 @@ import re
 import pytest
 
 from attentiondrop import AttentionDropError, BlurSmoothing, Compose, Consistency, HardMasking, OneOf, r_drop
-from attentiondrop.experiments.methods.base import REGULARISERS, DropConnect, Dropout, DropPath, LabelSmoothing, RDrop
-from attentiondrop.experiments.methods.grids import GRIDS, candidates, check_grids
+from attentiondrop.experiments.methods import COMPARATORS, DropConnect, Dropout, DropPath, LabelSmoothing, RDrop
+from attentiondrop.experiments.methods.grids import built_in_grids, candidates, check_grids
 from attentiondrop.experiments.methods.parse import Method, read_method, read_methods
 from attentiondrop.specs import REGISTRY
 
@@ -106,8 +106,8 @@ def test_folder_names_are_plain_short_and_unique() -> None:
 
 def test_every_regulariser_and_spec_has_a_grid_with_its_default_in_reach() -> None:
     leaves = [name for name, cls in REGISTRY.items() if cls.level != "container"]
-    assert set(GRIDS) == {*REGULARISERS, *leaves}
-    check_grids(GRIDS, "grids")
+    assert set(built_in_grids()) == {*COMPARATORS, *leaves}
+    check_grids(built_in_grids(), "grids")
 
 
 class TestCandidates:

@@ -11,11 +11,15 @@ from typing import Any
 
 import pytest
 
+from attentiondrop.experiments.runs.folders import run_folder
 from attentiondrop.experiments.runs.identity import recipe_of
 from attentiondrop.experiments.runs.kinds import FINAL, TUNING, VARIED
-from attentiondrop.experiments.runs.store import Epoch, Request, Result, write_epoch, write_request, write_result
-from attentiondrop.experiments.studies.plan import Ablation, Comparison, Entry, Grid, run_folder, write_study
-from attentiondrop.scores import ReliabilityDiagram, RobustnessReport, Scores
+from attentiondrop.experiments.runs.store import Request, Result, write_request, write_result
+from attentiondrop.experiments.studies.plan import Ablation, Comparison, Entry, Grid, write_study
+from attentiondrop.experiments.train.epoch_log import Epoch, write_epoch
+from attentiondrop.scores import ReliabilityDiagram, RobustnessReport
+
+from ..conftest import scored
 
 EPSILONS = [0.0, 0.01, 0.02, 0.04]
 ENVIRONMENT = {
@@ -39,8 +43,8 @@ def recipe(**changes: Any) -> dict[str, Any]:
     } | changes
 
 
-def scores(accuracy: float, draw: random.Random) -> Scores:
-    return Scores(accuracy, 0.9 * (1 - accuracy) + 0.05, 0.01 + draw.random() / 50, 1.4 * (1 - accuracy), 0.99)
+def scores(accuracy: float, draw: random.Random) -> dict[str, float]:
+    return scored(accuracy, 0.9 * (1 - accuracy) + 0.05, 0.01 + draw.random() / 50, 1.4 * (1 - accuracy), 0.99)
 
 
 def epochs(accuracy: float, count: int, draw: random.Random, measured: bool, rate: float) -> list[Epoch]:
@@ -53,8 +57,9 @@ def epochs(accuracy: float, count: int, draw: random.Random, measured: bool, rat
                 epoch=index,
                 learning_rate=0.001,
                 train_loss=2.3 * math.exp(-rate * index / count) + 0.05 * draw.random(),
-                validation_accuracy=max(0.0, min(1.0, 0.1 + (accuracy - 0.1) * part + 0.01 * draw.gauss(0, 1))),
-                validation_nll=1 - 0.8 * part,
+                validation=scored(
+                    max(0.0, min(1.0, 0.1 + (accuracy - 0.1) * part + 0.01 * draw.gauss(0, 1))), 1 - 0.8 * part
+                ),
                 seconds=1.5,
                 samples=1400,
                 gradient_variance=rate * math.exp(-part) * (1 + 0.1 * draw.random()) if look else None,

@@ -18,25 +18,29 @@ from attentiondrop.experiments.report.markup import Markup, join, tag
 from attentiondrop.experiments.report.palette import COLOURS, looks
 from attentiondrop.experiments.report.scales import Scale, fit
 from attentiondrop.experiments.report.series import by_epoch, stretches
-from attentiondrop.experiments.runs.store import Epoch, Request, Result, Run
+from attentiondrop.experiments.runs.store import Request, Result, Run
 from attentiondrop.experiments.studies.plan import Entry
-from attentiondrop.scores import ReliabilityDiagram, Scores
+from attentiondrop.experiments.tasks.classification.task import Classification
+from attentiondrop.experiments.train.epoch_log import Epoch
+from attentiondrop.scores import ReliabilityDiagram
+
+from ..conftest import scored
 
 
 def outcome(seed: int, accuracies: list[float | None], result: Result | None = None, **changes: object) -> Outcome:
-    epochs = [Epoch(index, 0.1, 1.0, value, 1.0, 1.0, 1) for index, value in enumerate(accuracies, start=1)]
-    scores = Scores(0.9, 0.1, 0.1, 0.1)
-    ended = result or Result("finished", 1.0, len(epochs), test=scores, **changes)
+    scores = [None if value is None else scored(value, 1.0) for value in accuracies]
+    epochs = [Epoch(index, 0.1, 1.0, found, 1.0, 1) for index, found in enumerate(scores, start=1)]
+    ended = result or Result("finished", 1.0, len(epochs), test=scored(0.9, 0.1, 0.1, 0.1), **changes)
     return Outcome("none", seed, "runs", Run(Path(), Request("none", seed, {}, {}), {}, epochs, ended))
 
 
 def accuracy(epoch: Epoch) -> float | None:
-    return epoch.validation_accuracy
+    return None if epoch.validation is None else epoch.validation["accuracy"]
 
 
 def test_everything_is_escaped_but_markup() -> None:
-    assert tag("p", "<script>alert('&')</script>") == "<p>&lt;script&gt;alert(&#x27;&amp;&#x27;)&lt;/script&gt;</p>"
-    assert tag("p", 'a "b"', title='x" onload="y') == '<p title="x&quot; onload=&quot;y">a &quot;b&quot;</p>'
+    assert tag("p", "<script>alert('&')</script>") == "<p>&lt;script&gt;alert(&#39;&amp;&#39;)&lt;/script&gt;</p>"
+    assert tag("p", 'a "b"', title='x" onload="y') == '<p title="x&#34; onload=&#34;y">a &#34;b&#34;</p>'
     assert join("<", Markup("<b>x</b>")) == "&lt;<b>x</b>"
     assert tag("line", x1=1.0, x2=2.504, y1=None) == '<line x1="1" x2="2.5"/>'
     assert render_html.inline("`a<b` & c") == "<code>a&lt;b</code> &amp; c"
@@ -63,7 +67,7 @@ def test_a_heat_map_says_what_its_colours_mean_in_html_only() -> None:
     table = Table("Map", ["p", "1"], [["0.1", Cell("-0.5", shade=-2.0)]], across="k", heat=True)
     html = render_html.block(table)
     assert 'class="below" style="--strength:1.000"' in html
-    assert "Blue is above" in html and "Blue" not in render_markdown.block(table)
+    assert "Blue is better" in html and "Blue" not in render_markdown.block(table)
     assert "| p \\ k | 1 |" in render_markdown.block(table)
     assert '<th colspan="1" scope="colgroup" class="across">k</th>' in html
 
@@ -105,7 +109,7 @@ def test_curves_are_means_over_finished_runs_with_gaps() -> None:
     assert points[0].y == pytest.approx(0.3)
     assert points[0].high - points[0].y == pytest.approx(0.2 / 2**0.5)
     assert [[point.x for point in part] for part in stretches(points)] == [[1], [3, 4]]
-    best = by_epoch([outcome(0, [0.5, 0.4, None, 0.6])], accuracy, best=True)
+    best = by_epoch([outcome(0, [0.5, 0.4, None, 0.6])], accuracy, best=max)
     assert [(point.x, point.y, point.low) for point in best] == [
         (1, 0.5, None),
         (2, 0.5, None),
@@ -116,8 +120,7 @@ def test_curves_are_means_over_finished_runs_with_gaps() -> None:
 
 def test_an_epoch_that_was_recorded_twice_counts_once() -> None:
     one = outcome(0, [0.1, 0.2])
-    again = one.run.epochs[1]
-    one.run.epochs.append(Epoch(2, 0.1, 1.0, 0.3, again.validation_nll, 1.0, 1))
+    one.run.epochs.append(Epoch(2, 0.1, 1.0, scored(0.3), 1.0, 1))
     assert [point.y for point in by_epoch([one], accuracy)] == [0.1, 0.3]
 
 
@@ -126,7 +129,7 @@ def test_bins_are_pooled_by_their_counts() -> None:
     second = ReliabilityDiagram([0.2, 0.8], [0.1, 0.9], [4, 30])
     other = ReliabilityDiagram([0.5], [0.5], [99])
     outcomes = tuple(outcome(seed, [0.5], reliability=each) for seed, each in enumerate((first, second, other)))
-    bins, width = pooled(Row(Entry("none", "none", []), outcomes))
+    bins, width = pooled(Row(Entry("none", "none", []), outcomes, Classification.metrics.primary))
     assert width == 2
     assert [(each.index, each.count) for each in bins] == [(0, 4), (1, 40)]
     assert bins[1].confidence == pytest.approx((0.6 * 10 + 0.8 * 30) / 40)
@@ -145,7 +148,7 @@ def test_lines_stay_within_the_axes() -> None:
     chart.line([Point(0, -5.0), Point(1, 5.0)], looks(["none"])["none"])
     assert 'd="M46.00 232.00L408.00 24.00"' in chart.svg("label")
     assert chart.svg('say "hi" <b>').startswith(
-        '<svg viewBox="0 0 420 270" class="plot" role="img" aria-label="say &quot;hi'
+        '<svg viewBox="0 0 420 270" class="plot" role="img" aria-label="say &#34;hi'
     )
 
 

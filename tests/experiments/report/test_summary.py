@@ -10,17 +10,12 @@ import pytest
 from attentiondrop.errors import ArgumentError
 from attentiondrop.experiments.analysis.collect import summarise
 from attentiondrop.experiments.files.whole_files import DamagedRecordError
-from attentiondrop.experiments.runs.store import Epoch, Request, Result, write_epoch, write_request, write_result
-from attentiondrop.experiments.studies.plan import (
-    Ablation,
-    Comparison,
-    Entry,
-    Grid,
-    read_study,
-    run_folder,
-    write_study,
-)
-from attentiondrop.scores import Scores
+from attentiondrop.experiments.runs.folders import run_folder
+from attentiondrop.experiments.runs.store import Request, Result, write_request, write_result
+from attentiondrop.experiments.studies.plan import Ablation, Comparison, Entry, Grid, read_study, write_study
+from attentiondrop.experiments.train.epoch_log import Epoch, write_epoch
+
+from ..conftest import scored
 
 Maker = Callable[..., Path]
 
@@ -31,11 +26,11 @@ def test_rows_by_hand(comparison: Maker, tmp_path: Path) -> None:
     baseline, row = found.rows
     assert found.baseline is baseline
     assert (row.count("finished"), row.count("diverged"), len(row.outcomes)) == (3, 0, 3)
-    assert row.accuracy.mean == pytest.approx(0.94)
-    assert row.accuracy.std == pytest.approx(0.03)
-    assert row.nll.mean == pytest.approx(0.9 * 0.06 + 0.05)
-    assert row.brier.mean == pytest.approx(1.4 * 0.06)
-    assert row.top5.mean == pytest.approx(0.99)
+    assert row.scores["accuracy"].mean == pytest.approx(0.94)
+    assert row.scores["accuracy"].std == pytest.approx(0.03)
+    assert row.scores["nll"].mean == pytest.approx(0.9 * 0.06 + 0.05)
+    assert row.scores["brier"].mean == pytest.approx(1.4 * 0.06)
+    assert row.scores["top5"].mean == pytest.approx(0.99)
     assert list(row.robust) == [0.0, 0.01, 0.02, 0.04]
     assert row.robust[0.01].mean == pytest.approx(0.94 * 0.8)
     assert row.seconds.mean == pytest.approx(19.0)
@@ -62,8 +57,9 @@ def curve(out: Path, method: str, seed: int, accuracies: list[float | None]) -> 
     folder = run_folder(out, method, seed)
     write_request(folder, Request(method, seed, {}, {}), {})
     for index, accuracy in enumerate(accuracies, start=1):
-        write_epoch(folder, Epoch(index, 0.1, 1.0, accuracy, 1.0, 1.0, 10))
-    scores = Scores(0.9, 0.1, 0.1, 0.1)
+        scores = None if accuracy is None else scored(accuracy, 1.0)
+        write_epoch(folder, Epoch(index, 0.1, 1.0, scores, 1.0, 10))
+    scores = scored(0.9, 0.1, 0.1, 0.1)
     write_result(folder, Result("finished", 1.0, len(accuracies), validation=scores, test=scores))
 
 
@@ -98,7 +94,7 @@ def test_runs_that_went_wrong_are_counted_not_hidden(comparison: Maker, tmp_path
         "damaged",
         "finished",
     ]
-    assert row.accuracy.count == 1 and row.accuracy.std is None
+    assert row.scores["accuracy"].count == 1 and row.scores["accuracy"].std is None
     assert row.difference.seeds == (5,) and row.difference.left_out == (0, 1, 2, 3, 4)
     assert row.difference.interval is None
     details = [each.detail for each in row.outcomes]
@@ -112,9 +108,9 @@ def test_runs_that_went_wrong_are_counted_not_hidden(comparison: Maker, tmp_path
 def test_a_baseline_without_runs_leaves_nothing_to_compare_with(comparison: Maker, tmp_path: Path) -> None:
     found = summarise(read_study(comparison(tmp_path, {"none": [None, "diverged"], "blur": [0.9, 0.91]})))
     baseline, row = found.rows
-    assert baseline.accuracy is None
+    assert baseline.scores == {}
     assert (row.difference, row.reach, row.throughput_ratio, row.holm_p) == (None, None, None, None)
-    assert row.accuracy.mean == pytest.approx(0.905)
+    assert row.scores["accuracy"].mean == pytest.approx(0.905)
     assert (found.comparisons, found.seeds) == (0, 0)
 
 
@@ -125,7 +121,7 @@ def test_tuning_lists_what_was_tried(comparison: Maker, tmp_path: Path) -> None:
     assert tuned.entry.name == "dropkey"
     assert [trial.picked for trial in tuned.trials] == [True, False, False]
     assert [trial.outcome.status for trial in tuned.trials] == ["finished", "diverged", "missing"]
-    assert tuned.trials[0].validation.accuracy == pytest.approx(0.95)
+    assert tuned.trials[0].validation["accuracy"] == pytest.approx(0.95)
 
 
 def test_ablations_are_judged_on_the_validation_part(ablation: Maker, tmp_path: Path) -> None:
@@ -138,12 +134,12 @@ def test_ablations_are_judged_on_the_validation_part(ablation: Maker, tmp_path: 
     (grid,) = found.grids
     assert [cell.values for cell in grid.cells] == [(0.1, 1), (0.1, 5), (0.2, 1), (0.2, 5)]
     first, last = grid.cells[0], grid.cells[-1]
-    assert first.accuracy.mean == pytest.approx(0.913)
+    assert first.score.mean == pytest.approx(0.913)
     # Differences of 0.010, 0.011 and 0.012.
     assert first.difference.mean == pytest.approx(0.011)
     assert first.difference.interval.low == pytest.approx(0.011 - 4.302653 * 0.001 / 3**0.5)
-    assert (last.accuracy, last.difference) == (None, None)
-    assert found.grid_baseline.accuracy.mean == pytest.approx(0.902)
+    assert (last.score, last.difference) == (None, None)
+    assert found.grid_baseline.score.mean == pytest.approx(0.902)
     # Three cells have a difference, and one of them a smaller p value: Holm's correction is for all of them.
     assert grid.cells[2].difference.holm_p == pytest.approx(3 * grid.cells[2].difference.p_value)
     assert first.difference.holm_p == pytest.approx(2 * first.difference.p_value)

@@ -11,18 +11,12 @@ from rich.console import Console
 from attentiondrop.experiments.analysis.collect import summarise
 from attentiondrop.experiments.analysis.summary import Summary
 from attentiondrop.experiments.report.terminal import notes, render, show
+from attentiondrop.experiments.runs.folders import run_folder
 from attentiondrop.experiments.runs.kinds import FINAL, VARIED
 from attentiondrop.experiments.runs.store import Request, Result, write_request, write_result
-from attentiondrop.experiments.studies.plan import (
-    Ablation,
-    Comparison,
-    Entry,
-    Grid,
-    read_study,
-    run_folder,
-    write_study,
-)
-from attentiondrop.scores import Scores
+from attentiondrop.experiments.studies.plan import Ablation, Comparison, Entry, Grid, read_study, write_study
+
+from ..conftest import scored
 
 RECIPE = {"name": "digits", "size": "demo", "model": {"name": "vit_digits"}, "training": {"epochs": 1}}
 
@@ -36,8 +30,8 @@ def run(out: Path, method: str, seed: int, accuracy: float | str | None, part: s
     if isinstance(accuracy, str):
         write_result(folder, Result(accuracy, 1.0, 0, error="boom"))
         return
-    validation = Scores(accuracy if part != FINAL else 1 - accuracy, nll=0.7, ece=0.3, brier=0.3)
-    test = Scores(accuracy, nll=0.5, ece=0.02 + seed / 100, brier=0.1) if part == FINAL else None
+    validation = scored(accuracy if part != FINAL else 1 - accuracy, nll=0.7, ece=0.3, brier=0.3)
+    test = scored(accuracy, nll=0.5, ece=0.02 + seed / 100, brier=0.1) if part == FINAL else None
     write_result(folder, Result("finished", 10.0, 1, validation=validation, test=test, throughput=1234.5))
 
 
@@ -137,7 +131,7 @@ def test_runs_of_another_recipe_are_left_out_and_said(tmp_path: Path) -> None:
     settings = RECIPE | {"training": {"epochs": 8}}
     write_study(tmp_path, Comparison("c", settings, [0, 1], 0, [Entry("none", "none", [])]))
     found = summarise(read_study(tmp_path))
-    assert found.rows[0].accuracy is None
+    assert found.rows[0].scores == {}
     assert notes(found) == [
         "none: 2 of another recipe of 2 runs; means are over the others.",
         "Left out: 2 runs of another recipe (recorded -> here: training.epochs 1 -> 8), in runs/none/seed0 and 1 more.",

@@ -53,7 +53,7 @@ def test_one_look_at_each_kind_and_none_where_nothing_is_missing(job, listener, 
     check_jobs([job("hard(p=0.1)"), job("hard(p=0.2)", 3), job("none"), job("hard(k=3)"), job("blur+consistency")])
     assert looks == ["hard(p=0.1)", "none", "blur+consistency"]
     execute(job("blur"))
-    run_jobs([job("blur")], data_for(job().settings().data).checksums, listener, Where())
+    run_jobs([job("blur")], data_for(job().settings()).checksums, listener, Where())
     assert len(looks) == 3
 
 
@@ -102,7 +102,7 @@ def test_any_exception_is_a_failed_run_and_the_others_go_on(job, listener, monke
         return real(one, *rest)
 
     monkeypatch.setattr(execution, "_train_and_test", broken)
-    checksums = data_for(job().settings().data).checksums
+    checksums = data_for(job().settings()).checksums
     results = run_jobs([job("hard"), job("none", 1)], checksums, listener, Where())
     failed = results[job("hard")]
     assert failed.status == "failed" and type(error).__name__ in failed.error
@@ -119,7 +119,7 @@ def test_a_result_that_cannot_be_written_is_a_failed_run(job, monkeypatch) -> No
 
     def infinite(*args):
         found = real(*args)
-        return dataclasses.replace(found, test=dataclasses.replace(found.test, nll=float("inf")))
+        return dataclasses.replace(found, test=found.test | {"nll": float("inf")})
 
     monkeypatch.setattr(execution, "_train_and_test", infinite)
     result = execute(job())

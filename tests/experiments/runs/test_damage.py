@@ -15,8 +15,9 @@ from attentiondrop.cli.main import main
 from attentiondrop.experiments.runs.execute import execute
 from attentiondrop.experiments.runs.job import LOCK
 from attentiondrop.experiments.runs.leftovers import remove_temporary
-from attentiondrop.experiments.runs.store import BEST, EPOCHS, LAST, REQUEST, RESULT, STATE, read_run
+from attentiondrop.experiments.runs.store import REQUEST, RESULT, read_run
 from attentiondrop.experiments.train.checkpoint import load_state, save_state, save_weights
+from attentiondrop.experiments.train.epoch_log import BEST, EPOCHS, LAST, STATE
 
 
 @pytest.fixture(scope="module")

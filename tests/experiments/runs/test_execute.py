@@ -16,15 +16,16 @@ from filelock import FileLock
 
 from attentiondrop import AttentionDropError
 from attentiondrop.experiments.config.recipe_files import read_recipe
-from attentiondrop.experiments.config.schema import ModelSettings
 from attentiondrop.experiments.files.whole_files import append_line, read_lines, write_json
 from attentiondrop.experiments.runs import execute as execution
 from attentiondrop.experiments.runs.execute import BusyError, execute
 from attentiondrop.experiments.runs.finished_run import load_run
 from attentiondrop.experiments.runs.job import LOCK, Job
 from attentiondrop.experiments.runs.kinds import TUNING
-from attentiondrop.experiments.runs.store import BEST, EPOCHS, LAST, REQUEST, RESULT, STATE, TRACEBACK, read_run
+from attentiondrop.experiments.runs.store import REQUEST, RESULT, TRACEBACK, read_run
 from attentiondrop.experiments.tasks.classification.scoring import judge
+from attentiondrop.experiments.tasks.classification.settings import TimmSettings
+from attentiondrop.experiments.train.epoch_log import BEST, EPOCHS, LAST, STATE
 
 from ..conftest import TINY
 
@@ -59,10 +60,10 @@ def test_a_run_is_recorded_with_what_made_it(job) -> None:
     assert [epoch.epoch for epoch in run.epochs] == [1, 2]
     assert all(epoch.gradient_variance > 0 and epoch.attention_entropy > 0 for epoch in run.epochs)
     assert result.best_epoch in (1, 2) and result.epochs == 2 and result.throughput > 0
-    assert 0 <= result.test.accuracy <= 1 and result.test.nll > 0 and 0 <= result.test.ece <= 1
+    assert 0 <= result.test["accuracy"] <= 1 and result.test["nll"] > 0 and 0 <= result.test["ece"] <= 1
     assert sum(result.reliability.count) == 48
     assert result.robustness.epsilons == [0.0, 0.03] and len(result.robustness.accuracy) == 2
-    assert result.robustness.accuracy[0] == result.test.accuracy
+    assert result.robustness.accuracy[0] == result.test["accuracy"]
 
 
 def test_a_finished_run_is_not_run_again(job, trained) -> None:
@@ -116,7 +117,7 @@ def test_a_run_that_diverges_is_a_result_and_one_that_fails_is_tried_again(job, 
     assert execute(diverged) == result
     assert len(trained) == 1
     recipe = read_recipe("digits", "demo", [change for change in TINY if "arguments" not in change])
-    recipe = dataclasses.replace(recipe, model=ModelSettings("resnet10t"))
+    recipe = dataclasses.replace(recipe, model=TimmSettings("resnet10t"))
     failed = Job(recipe.to_dict(), "hard", 1, str(tmp_path))
     result = execute(failed)
     assert result.status == "failed" and "no attention" in result.error, result.error
@@ -184,7 +185,7 @@ class TestLoadRun:
         loaded = load_run(one.folder)
         assert not loaded.model.training and loaded.method.text == "dropout(p=0.1)+hard(p=0.1,k=5)"
         found = judge(loaded.model, loaded.data, loaded.recipe.evaluation)
-        assert found["test"] == result.test and found["validation"] == result.validation
+        assert found.test == result.test and found.validation == result.validation
         images, _ = next(loaded.data.batches("test", 8))
         assert torch.equal(loaded.model(images), loaded.model(images))
         loaded.model.train()

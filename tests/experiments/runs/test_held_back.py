@@ -19,25 +19,24 @@ from attentiondrop.experiments.studies import compare as comparing
 from attentiondrop.experiments.studies.ablate import ablate
 from attentiondrop.experiments.studies.compare import compare
 from attentiondrop.experiments.tasks.classification.data import load_data
-from attentiondrop.experiments.tasks.classification.data.dataset import Data
-from attentiondrop.experiments.tasks.classification.scoring import predict_all
-from attentiondrop.experiments.train import loop
-from attentiondrop.scores import Scores
+from attentiondrop.experiments.tasks.classification.data.dataset import ImageData
+from attentiondrop.experiments.tasks.classification.scoring import scores_of_part
+from attentiondrop.experiments.tasks.classification.task import Classification
 
-from ..conftest import TINY
+from ..conftest import TINY, scored
 
 
 @pytest.fixture
 def looked_at(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """The parts of the data that anything was read of."""
     found: set[str] = set()
-    real = Data.batches
+    real = ImageData.batches
 
     def noted(self, part: str, *args, **kwargs):
         found.add(part)
         return real(self, part, *args, **kwargs)
 
-    monkeypatch.setattr(Data, "batches", noted)
+    monkeypatch.setattr(ImageData, "batches", noted)
     return found
 
 
@@ -60,7 +59,7 @@ def test_a_run_that_chooses_neither_reads_nor_stores_nor_tells_the_test_part(job
     stored = json.loads((one.folder / RESULT).read_text())
     assert (stored["test"], stored["reliability"], stored["robustness"]) == (None, None, None)
     assert json.loads((one.folder / REQUEST).read_text())["checksums"].keys() == {"train", "validation"}
-    assert describe(result).startswith(f"validation accuracy {100 * result.validation.accuracy:.1f} %")
+    assert describe(one, result).startswith(f"validation accuracy {100 * result.validation['accuracy']:.1f} %")
 
 
 def test_a_final_run_is_tested_once_at_its_end(job, looked_at) -> None:
@@ -69,7 +68,7 @@ def test_a_final_run_is_tested_once_at_its_end(job, looked_at) -> None:
 
     result = execute(job(), epoch)
     assert looked_at == {"validation", "test"}
-    assert describe(result).startswith(f"test accuracy {100 * result.test.accuracy:.1f} %")
+    assert describe(job(), result).startswith(f"test accuracy {100 * result.test['accuracy']:.1f} %")
 
 
 def test_tuning_and_ablations_are_not_tested_and_the_screen_says_which_part_it_shows(
@@ -94,6 +93,9 @@ def test_tuning_and_ablations_are_not_tested_and_the_screen_says_which_part_it_s
     assert sum(", tuning:" in line for line in told) == 2 and sum(", ablation:" in line for line in told) == 2
 
 
+METRICS = Classification.metrics
+
+
 class TestChoosingOnTheWrongPart:
     """Mutants of the two choices: each must choose something else here, or the tests above would not notice it."""
 
@@ -102,15 +104,15 @@ class TestChoosingOnTheWrongPart:
         """Two settings as older versions stored them; each part prefers another one."""
 
         def result(validation: float, test: float) -> Result:
-            first, second = (Scores(accuracy, 1.0, 0.0, 0.0) for accuracy in (validation, test))
+            first, second = (scored(accuracy, 1.0, 0.0, 0.0) for accuracy in (validation, test))
             return Result("finished", 1.0, 1, validation=first, test=second)
 
         return {"a": result(validation=0.9, test=0.1), "b": result(validation=0.1, test=0.9)}
 
     def test_the_setting(self) -> None:
         results = self.results()
-        assert comparing._best(results) == "a"
-        assert max(results, key=lambda method: results[method].test.accuracy) == "b"
+        assert comparing._best(METRICS, results) == "a"
+        assert max(results, key=lambda method: results[method].test["accuracy"]) == "b"
 
     def test_the_setting_of_a_study_that_an_older_version_tuned(self, listener, tmp_path, monkeypatch) -> None:
         """Its trials were tested. What is stored is kept, and nobody who chooses gets to see it."""
@@ -125,9 +127,9 @@ class TestChoosingOnTheWrongPart:
         seen: list[Result] = []
         real = comparing._best
 
-        def noted(results):
+        def noted(metrics, results):
             seen.extend(results.values())
-            return real(results)
+            return real(metrics, results)
 
         monkeypatch.setattr(comparing, "_best", noted)
         assert compare(recipe, ["dropout"], 1, tmp_path, listener).methods[0] == first
@@ -139,13 +141,13 @@ class TestChoosingOnTheWrongPart:
         """Validation falls from epoch to epoch; the test part, if anyone asks for it, rises."""
         asked: list[str] = []
 
-        def scores(part: str, *_: object) -> Scores:
+        def scores(self, model, data, part: str, *_: object) -> dict[str, float]:
+            assert data.counts[part]
             asked.append(part)
             step = asked.count(part)
-            return Scores(0.5 - 0.1 * step if part == "validation" else 0.5 + 0.1 * step, 1.0, 0.0, 0.0)
+            return scored(0.5 - 0.1 * step if part == "validation" else 0.5 + 0.1 * step, 1.0, 0.0, 0.0)
 
-        monkeypatch.setattr(loop, "predict_all", lambda model, data, part, *rest: (part,) if data.counts[part] else ())
-        monkeypatch.setattr(loop, "scores", scores)
+        monkeypatch.setattr(Classification, "scores", scores)
 
     def test_the_epoch(self, job, monkeypatch) -> None:
         self.scores_by_part(monkeypatch)
@@ -153,17 +155,21 @@ class TestChoosingOnTheWrongPart:
 
     def test_the_epoch_by_a_mutant(self, job, monkeypatch) -> None:
         self.scores_by_part(monkeypatch)
-        real = loop.predict_all
+        real = Classification.scores
+
+        def mutant(self, model, data, part, *rest):
+            return real(self, model, data, "test", *rest)
+
         # With the whole data at hand, a choice on the test part would be another one,
         with monkeypatch.context() as patch:
-            patch.setattr(loop, "predict_all", lambda model, data, part, *rest: real(model, data, "test", *rest))
-            patch.setattr(Data, "having", lambda self, *parts: self)
+            patch.setattr(Classification, "scores", mutant)
+            patch.setattr(ImageData, "having", lambda self, *parts: self)
             run = execute(job(seed=1))
-        assert [epoch.validation_accuracy for epoch in read_run(job(seed=1).folder).epochs] == [0.6, 0.7]
+        assert [epoch.validation["accuracy"] for epoch in read_run(job(seed=1).folder).epochs] == [0.6, 0.7]
         assert run.best_epoch == 2
         # and without it there is none.
         monkeypatch.setattr(
-            loop, "predict_all", lambda model, data, part, *rest: predict_all(model, data, "test", *rest)
+            Classification, "scores", lambda self, model, data, part, *rest: scores_of_part(model, data, "test", *rest)
         )
         failed = execute(job(seed=2))
         assert failed.status == "failed" and "received 'test'" in failed.error

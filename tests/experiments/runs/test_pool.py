@@ -15,10 +15,11 @@ import pytest
 
 from attentiondrop import AttentionDropError
 from attentiondrop.experiments.runs import pool as running
+from attentiondrop.experiments.runs.folders import run_folder
 from attentiondrop.experiments.runs.pool import Where
-from attentiondrop.experiments.runs.store import EPOCHS, RESULT, STATE, read_run
+from attentiondrop.experiments.runs.store import RESULT, read_run
 from attentiondrop.experiments.studies.compare import compare
-from attentiondrop.experiments.studies.plan import run_folder
+from attentiondrop.experiments.train.epoch_log import EPOCHS, STATE
 
 from ..conftest import TINY
 
@@ -200,7 +201,7 @@ def test_two_processes_find_the_losses_of_one(tmp_path, job, launcher: list[str]
     two = read_run(run_folder(tmp_path / "two", "none", 0))
     assert one is not None and two is not None and two.environment["processes"] == "2"
     assert [epoch.train_loss for epoch in two.epochs] == pytest.approx([e.train_loss for e in one.epochs], rel=1e-5)
-    assert two.result.test.nll == pytest.approx(one.result.test.nll, rel=1e-5)
+    assert two.result.test["nll"] == pytest.approx(one.result.test["nll"], rel=1e-5)
 
 
 def test_a_ray_cluster_of_two_nodes_finds_what_one_process_finds(alone, tiny, listener, tmp_path, monkeypatch) -> None:

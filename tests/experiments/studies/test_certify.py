@@ -108,7 +108,9 @@ def test_images_that_occur_in_training(run: Path) -> None:
     images = {part: tensor.clone() for part, tensor in loaded.data.images.items()}
     images["test"][5] = images["train"][7]
     leaky = dataclasses.replace(loaded, data=dataclasses.replace(loaded.data, images=images))
-    with pytest.raises(ArgumentError, match=r"part test: 1 of 96 images occur in the training or validation part too"):
+    with pytest.raises(
+        ArgumentError, match=r"part test: 1 of 96 examples occur in the training or validation part too"
+    ):
         check_held_out(leaky, "test")
     longer = images | {"test": torch.cat([images["test"], torch.rand(104, *images["test"].shape[1:])])}
     labels = loaded.data.labels | {"test": torch.zeros(200, dtype=torch.long)}

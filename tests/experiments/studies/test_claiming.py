@@ -11,14 +11,16 @@ from filelock import FileLock
 from attentiondrop.cli.main import main
 from attentiondrop.experiments.config.recipe_files import read_recipe
 from attentiondrop.experiments.runs import execute as execution
-from attentiondrop.experiments.runs import judging
 from attentiondrop.experiments.runs.execute import execute
+from attentiondrop.experiments.runs.folders import run_folder
 from attentiondrop.experiments.runs.job import LOCK, WouldEraseError
 from attentiondrop.experiments.runs.kinds import TUNING
-from attentiondrop.experiments.runs.store import BEST, LAST, REQUEST, RESULT, STATE, TRACEBACK, read_run
+from attentiondrop.experiments.runs.store import REQUEST, RESULT, TRACEBACK, read_run
 from attentiondrop.experiments.studies.ablate import ablate
 from attentiondrop.experiments.studies.compare import compare
-from attentiondrop.experiments.studies.plan import COMPARISON, read_study, run_folder
+from attentiondrop.experiments.studies.plan import COMPARISON, read_study
+from attentiondrop.experiments.tasks.classification.task import Classification
+from attentiondrop.experiments.train.epoch_log import BEST, LAST, STATE
 
 from ..conftest import TINY
 
@@ -165,8 +167,8 @@ class TestEvaluation:
         attack = ["evaluation.pgd_epsilons=[0.03]", "evaluation.pgd_steps=1", "evaluation.pgd_examples=4"]
         again = execute(job("none", 0, "evaluation.batch_size=24", *attack))
         assert trainings == ["none, seed 0"]
-        assert again.test.accuracy == first.test.accuracy and again.best_epoch == first.best_epoch
-        assert again.test.nll == pytest.approx(first.test.nll, rel=1e-5)
+        assert again.test["accuracy"] == first.test["accuracy"] and again.best_epoch == first.best_epoch
+        assert again.test["nll"] == pytest.approx(first.test["nll"], rel=1e-5)
         assert (again.seconds, again.throughput, again.epochs) == (first.seconds, first.throughput, first.epochs)
         assert first.robustness is None and again.robustness.epsilons == [0.0, 0.03]
         assert {name: (job().folder / name).read_bytes() for name in weights} == weights
@@ -197,7 +199,7 @@ class TestEvaluation:
         first = execute(job())
         other = job("none", 0, "evaluation.batch_size=24")
         with monkeypatch.context() as patch:
-            patch.setattr(judging, "judge", lambda *_: (_ for _ in ()).throw(RuntimeError("no")))
+            patch.setattr(Classification, "judge", lambda *_: (_ for _ in ()).throw(RuntimeError("no")))
             assert execute(other).status == "failed"
         assert (job().folder / TRACEBACK).exists() and read_run(job().folder).result == first
         assert execute(other).status == "finished" and len(trainings) == 1

@@ -11,14 +11,15 @@ from attentiondrop import AttentionDropError
 from attentiondrop.experiments.config.recipe_files import read_recipe
 from attentiondrop.experiments.files.whole_files import DamagedRecordError
 from attentiondrop.experiments.runs import execute as execution
+from attentiondrop.experiments.runs.folders import run_folder
 from attentiondrop.experiments.runs.kinds import FINAL, TUNING, VARIED
 from attentiondrop.experiments.runs.store import RESULT, Result
 from attentiondrop.experiments.studies.ablate import ablate
 from attentiondrop.experiments.studies.compare import _best, compare
-from attentiondrop.experiments.studies.plan import COMPARISON, read_study, run_folder
-from attentiondrop.scores import Scores
+from attentiondrop.experiments.studies.plan import COMPARISON, read_study
+from attentiondrop.experiments.tasks.classification.task import Classification
 
-from ..conftest import TINY
+from ..conftest import TINY, scored
 
 METHODS = ["none", "dropout"]
 ALL = [("none", 0), ("dropout(p=0.1)", 0), ("none", 1), ("dropout(p=0.1)", 1)]
@@ -81,15 +82,18 @@ def test_every_method_gets_the_same_number_of_trials_and_the_best_setting_is_run
     assert len(trained) == 12
 
 
+METRICS = Classification.metrics
+
+
 def test_equal_trials_are_told_apart_by_likelihood_and_failed_ones_do_not_win() -> None:
     def result(accuracy: float, nll: float) -> Result:
         # As older versions stored it: a test part that says the opposite.
-        test = Scores(1 - accuracy, 2 - nll, 0.0, 0.0)
-        return Result("finished", 1.0, 1, validation=Scores(accuracy, nll, 0.0, 0.0), test=test)
+        test = scored(1 - accuracy, 2 - nll, 0.0, 0.0)
+        return Result("finished", 1.0, 1, validation=scored(accuracy, nll, 0.0, 0.0), test=test)
 
     failed = Result("failed", 1.0, 0, error="x")
-    assert _best({"a": failed, "b": result(0.5, 1.0), "c": result(0.5, 0.9), "d": result(0.4, 0.1)}) == "c"
-    assert _best({"a": failed, "b": failed}) == "a"
+    assert _best(METRICS, {"a": failed, "b": result(0.5, 1.0), "c": result(0.5, 0.9), "d": result(0.4, 0.1)}) == "c"
+    assert _best(METRICS, {"a": failed, "b": failed}) == "a"
 
 
 def test_an_ablation_runs_its_grid_and_the_baseline(tiny, listener, tmp_path, trained) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from pathlib import Path
 
@@ -12,21 +11,21 @@ from torch import nn
 
 from attentiondrop import AttentionDropError
 from attentiondrop.experiments.config.recipe_files import read_recipe
-from attentiondrop.experiments.config.schema import ModelSettings
 from attentiondrop.experiments.methods.apply import Applied
-from attentiondrop.experiments.methods.dropconnect import DropConnectLinear, drop_connections
+from attentiondrop.experiments.methods.dropconnect_layers import DropConnectLinear, drop_connections
 from attentiondrop.experiments.methods.parse import read_method
-from attentiondrop.experiments.runs.store import BEST, EPOCHS, LAST, STATE
 from attentiondrop.experiments.tasks.classification.data import load_data
+from attentiondrop.experiments.tasks.classification.settings import TimmSettings
+from attentiondrop.experiments.tasks.classification.task import Classification
 from attentiondrop.experiments.tasks.classification.timm_models import build_model
 from attentiondrop.experiments.train import checkpoint
+from attentiondrop.experiments.train.epoch_log import BEST, EPOCHS, LAST, STATE
 from attentiondrop.experiments.train.loop import Best, Training, initial_model
 from attentiondrop.experiments.train.probes import attention_entropies, gradient_spread
 from attentiondrop.learning_rate import warmup_then_cosine
-from attentiondrop.scores import Scores
 from attentiondrop.torch import attach
 
-from ..conftest import TINY
+from ..conftest import TINY, scored
 
 METHODS = [
     "none",
@@ -150,7 +149,7 @@ def test_a_loss_that_is_no_number_ends_the_training(tmp_path) -> None:
     with torch.no_grad():
         next(found.plain.parameters()).fill_(math.nan)
     epochs = found.run(lambda epoch: None)
-    assert len(epochs) == 1 and epochs[0].train_loss is None and epochs[0].validation_accuracy is None
+    assert len(epochs) == 1 and epochs[0].train_loss is None and epochs[0].validation is None
     assert not (tmp_path / STATE).exists()
 
 
@@ -188,34 +187,37 @@ def test_learning_rate_rises_then_falls_to_zero() -> None:
 
 
 def test_best_prefers_accuracy_then_likelihood_then_the_earlier_epoch() -> None:
-    best = Best()
-    scores = Scores(accuracy=0.5, nll=1.0, ece=0.0, brier=0.0)
+    best = Best(Classification.metrics)
+    scores = scored(accuracy=0.5, nll=1.0)
     assert best.improves(1, scores)
     assert not best.improves(2, scores)
-    assert best.improves(3, dataclasses.replace(scores, nll=0.9))
-    assert not best.improves(4, dataclasses.replace(scores, accuracy=0.4, nll=0.1))
-    assert (best.epoch, best.accuracy, best.nll) == (3, 0.5, 0.9)
+    assert best.improves(3, scores | {"nll": 0.9})
+    assert not best.improves(4, scores | {"accuracy": 0.4, "nll": 0.1})
+    assert (best.epoch, best.scores) == (3, scored(0.5, 0.9))
+    older = Best(Classification.metrics)
+    older.load_state_dict({"epoch": 3, "accuracy": 0.5, "nll": 0.9})  # as it was stored before there were tasks
+    assert not older.improves(4, scores) and older.improves(5, scores | {"nll": 0.8})
 
 
 class TestModels:
     def test_any_model_of_timm_fits_small_images(self) -> None:
-        settings = ModelSettings("vit_tiny_patch16_224", patch_size=4, arguments={"depth": 2})
+        settings = TimmSettings("vit_tiny_patch16_224", patch_size=4, arguments={"depth": 2})
         model = build_model(settings, classes=7, channels=3, size=32, rates={"dropout": 0.2, "drop_path": 0.1}, seed=0)
         assert model(torch.zeros(2, 3, 32, 32)).shape == (2, 7)
         rates = {module.p for module in model.modules() if isinstance(module, nn.Dropout)}
         assert rates == {0.0, 0.2}  # attention weights keep theirs
 
     def test_a_model_without_patches_takes_its_own_rate(self) -> None:
-        model = build_model(ModelSettings("resnet10t"), classes=3, channels=1, size=32, rates={"dropout": 0.3}, seed=0)
+        model = build_model(TimmSettings("resnet10t"), classes=3, channels=1, size=32, rates={"dropout": 0.3}, seed=0)
         assert model.eval()(torch.zeros(2, 1, 32, 32)).shape == (2, 3)
         assert model.drop_rate == 0.3
 
     def test_wrong_models_are_refused(self) -> None:
         fields = {"classes": 3, "channels": 1, "size": 8, "rates": {}, "seed": 0}
         with pytest.raises(AttentionDropError, match=r"model\.name 'vit_huge_x': no such model"):
-            build_model(ModelSettings("vit_huge_x"), **fields)
+            build_model(TimmSettings("vit_huge_x"), **fields)
         with pytest.raises(AttentionDropError, match="model: vit_digits cannot be built with"):
-            build_model(ModelSettings(arguments={"dept": 3}), **fields)
+            build_model(TimmSettings(arguments={"dept": 3}), **fields)
 
 
 class TestDropConnect:

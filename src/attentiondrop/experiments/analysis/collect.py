@@ -12,86 +12,101 @@ from ..files.whole_files import DamagedRecordError
 from ..runs.kinds import TUNING
 from ..runs.store import Result
 from ..studies.plan import Ablation, Comparison, Entry, Grid, Study
+from ..tasks.metrics import Metric, Metrics
+from ..tasks.registry import task_of
 from .intervals import KINDS, Difference, Spread, corrected, paired_difference
 from .left_out import left_out
 from .outcomes import Outcome, by_seed, outcome
 from .summary import Cell, GridSummary, Reach, Row, Summary, Trial, Tuned
 
-#: A run has converged when its validation accuracy reaches this share of the baseline's final mean.
+#: From the result of a run to a number, None if it has none.
+Value = Callable[[Result], float | None]
+
+#: A run has converged when its primary metric on the validation part reaches this share of the baseline's final mean;
+#: for a metric that is better when it is lower, the mean divided by this share.
 REACH = 0.95
 
 
 def summarise(study: Study, interval: str = "t") -> Summary:
-    """Read every run of a study and sum them up. `interval` is "t" or "bootstrap", see `statistics`."""
+    """Read every run of a study and sum them up. `interval` is "t" or "bootstrap", see `intervals`."""
     one_of("interval", interval, KINDS)
+    metrics = task_of(study.plan.recipe).metrics
     rows: tuple[Row, ...] = ()
     tuning: tuple[Tuned, ...] = ()
     grids: tuple[GridSummary, ...] = ()
     baseline: Cell | None = None
     if study.comparison is not None:
-        rows = _rows(study, study.comparison, interval)
+        rows = _rows(study, study.comparison, metrics, interval)
         tuning = tuple(_tuned(study, study.comparison, entry) for entry in study.comparison.methods if entry.trials)
     if study.ablation is not None:
-        baseline = _cell(study, study.ablation, study.ablation.baseline, (), None, interval)
-        grids = _corrected([_grid(study, study.ablation, grid, baseline, interval) for grid in study.ablation.grids])
-    found = Summary(study, interval, rows, tuning, grids, baseline)
+        baseline = _cell(study, study.ablation, metrics.primary, study.ablation.baseline, (), None, interval)
+        grids = _corrected(
+            [_grid(study, study.ablation, metrics.primary, grid, baseline, interval) for grid in study.ablation.grids]
+        )
+    found = Summary(study, interval, metrics, rows, tuning, grids, baseline)
     return dataclasses.replace(found, left_out=left_out(found))
 
 
-def _rows(study: Study, comparison: Comparison, interval: str) -> tuple[Row, ...]:
+def _rows(study: Study, comparison: Comparison, metrics: Metrics, interval: str) -> tuple[Row, ...]:
     runs = [
         tuple(outcome(study, comparison, entry.method, seed) for seed in comparison.seeds) if entry.method else ()
         for entry in comparison.methods
     ]
     if not runs:
         return ()
-    target = _target(runs[0])
+    primary = metrics.primary
+    target = _target(primary, runs[0])
+    compared = [metric for metric in metrics.all if metric.compared]
     differences = [
-        {} if index == 0 else _differences(outcomes, runs[0], interval) for index, outcomes in enumerate(runs)
+        {} if index == 0 else _differences(compared, outcomes, runs[0], interval) for index, outcomes in enumerate(runs)
     ]
-    for family in _FAMILIES:
-        _correct(differences, family)
+    # What is looked at together, in one table: Holm's correction is for all of it.
+    for family in ([primary], [metric for metric in compared if metric != primary]):
+        _correct(differences, [metric.name for metric in family])
     return tuple(
         Row(
             entry,
             outcomes,
-            **{name: _spread(outcomes, value) for name, value in _METRICS.items()},
+            primary,
+            {metric.name: found for metric in metrics.all if (found := _spread(outcomes, _test(metric.name)))},
+            **{name: _spread(outcomes, value) for name, value in _COSTS.items()},
             robust=_robust(outcomes),
-            throughput_ratio=_ratio(outcomes, runs[0], _METRICS["throughput"]),
-            memory_ratio=_ratio(outcomes, runs[0], _METRICS["peak_memory_mib"]),
-            differences=found,
-            reach=None if target is None else _reach(outcomes, target),
+            throughput_ratio=_ratio(outcomes, runs[0], _COSTS["throughput"]),
+            memory_ratio=_ratio(outcomes, runs[0], _COSTS["peak_memory_mib"]),
+            differences=apart,
+            reach=None if target is None else _reach(primary, outcomes, target),
         )
-        for entry, outcomes, found in zip(comparison.methods, runs, differences, strict=True)
+        for entry, outcomes, apart in zip(comparison.methods, runs, differences, strict=True)
     )
 
 
-def _test(name: str) -> Callable[[Result], float | None]:
-    def value(result: Result) -> float | None:
-        return None if result.test is None else getattr(result.test, name)
-
-    return value
+def _test(name: str) -> Value:
+    return lambda result: None if result.test is None else result.test.get(name)
 
 
-_SCORES = ("accuracy", "nll", "ece", "brier")
-#: What is looked at together, in one table: Holm's correction is for all of it.
-_FAMILIES = (("accuracy",), ("nll", "ece", "brier"))
-_METRICS: dict[str, Callable[[Result], float | None]] = {name: _test(name) for name in (*_SCORES, "top5")} | {
+def _validation(name: str) -> Value:
+    return lambda result: None if result.validation is None else result.validation.get(name)
+
+
+_COSTS: dict[str, Value] = {
     "throughput": lambda result: result.throughput,
     "peak_memory_mib": lambda result: result.peak_memory_mib,
     "seconds": lambda result: result.seconds,
 }
 
 
-def _spread(outcomes: Sequence[Outcome], value: Callable[[Result], float | None]) -> Spread | None:
+def _spread(outcomes: Sequence[Outcome], value: Value) -> Spread | None:
     numbers = list(by_seed(outcomes, value).values())
     return Spread.of(numbers) if numbers else None
 
 
-def _differences(outcomes: Sequence[Outcome], baseline: Sequence[Outcome], interval: str) -> dict[str, Difference]:
+def _differences(
+    metrics: Sequence[Metric], outcomes: Sequence[Outcome], baseline: Sequence[Outcome], interval: str
+) -> dict[str, Difference]:
+    values = {metric.name: _test(metric.name) for metric in metrics}
     found = {
-        name: paired_difference(by_seed(outcomes, _METRICS[name]), by_seed(baseline, _METRICS[name]), interval)
-        for name in _SCORES
+        name: paired_difference(by_seed(outcomes, value), by_seed(baseline, value), interval)
+        for name, value in values.items()
     }
     return {name: difference for name, difference in found.items() if difference is not None}
 
@@ -103,9 +118,7 @@ def _correct(rows: Sequence[dict[str, Difference]], family: Sequence[str]) -> No
             row[name] = found
 
 
-def _ratio(
-    outcomes: Sequence[Outcome], baseline: Sequence[Outcome], value: Callable[[Result], float | None]
-) -> Spread | None:
+def _ratio(outcomes: Sequence[Outcome], baseline: Sequence[Outcome], value: Value) -> Spread | None:
     """Within a seed: two runs beside each other in time share what else the machine did."""
     ours, theirs = by_seed(outcomes, value), by_seed(baseline, value)
     ratios = [ours[seed] / theirs[seed] for seed in sorted(ours.keys() & theirs.keys()) if theirs[seed] > 0]
@@ -122,25 +135,31 @@ def _robust(outcomes: Sequence[Outcome]) -> dict[float, Spread]:
     return {epsilon: Spread.of(found[epsilon]) for epsilon in sorted(found)}
 
 
-def _target(baseline: Sequence[Outcome]) -> float | None:
-    """The accuracy that counts as converged; None while the baseline has no finished run."""
-    finals = [accuracies[max(accuracies)] for each in baseline if (accuracies := _validation(each))]
-    return REACH * Spread.of(finals).mean if finals else None
+def _target(metric: Metric, baseline: Sequence[Outcome]) -> float | None:
+    """The value that counts as converged; None while the baseline has no finished run."""
+    finals = [values[max(values)] for each in baseline if (values := _by_epoch(metric, each))]
+    if not finals:
+        return None
+    mean = Spread.of(finals).mean
+    return REACH * mean if metric.higher_is_better else mean / REACH
 
 
-def _reach(outcomes: Sequence[Outcome], target: float) -> Reach:
-    finished = [_validation(each) for each in outcomes if each.status == "finished"]
-    firsts = [[epoch for epoch, accuracy in run.items() if accuracy >= target][:1] for run in finished]
+def _reach(metric: Metric, outcomes: Sequence[Outcome], target: float) -> Reach:
+    finished = [_by_epoch(metric, each) for each in outcomes if each.status == "finished"]
+    goal = metric.better(target)
+    firsts = [[epoch for epoch, value in run.items() if metric.better(value) >= goal][:1] for run in finished]
     epochs = [float(epoch) for first in firsts for epoch in first]
     return Reach(target, Spread.of(epochs) if epochs else None, len(epochs), len(finished))
 
 
-def _validation(each: Outcome) -> dict[int, float]:
-    """Validation accuracy by epoch of a finished run, empty for others."""
+def _by_epoch(metric: Metric, each: Outcome) -> dict[int, float]:
+    """The metric on the validation part by epoch of a finished run, empty for others."""
     if each.run is None or each.status != "finished":
         return {}
     return {
-        epoch.epoch: epoch.validation_accuracy for epoch in each.run.epochs if epoch.validation_accuracy is not None
+        epoch.epoch: epoch.validation[metric.name]
+        for epoch in each.run.epochs
+        if epoch.validation is not None and metric.name in epoch.validation
     }
 
 
@@ -153,12 +172,12 @@ def _tuned(study: Study, comparison: Comparison, entry: Entry) -> Tuned:
     return Tuned(entry, tuple(trials))
 
 
-def _grid(study: Study, ablation: Ablation, grid: Grid, baseline: Cell, interval: str) -> GridSummary:
+def _grid(study: Study, ablation: Ablation, primary: Metric, grid: Grid, baseline: Cell, interval: str) -> GridSummary:
     points = list(itertools.product(*grid.axes.values()))
     if len(points) != len(grid.methods):
         raise DamagedRecordError(f"ablation {grid.name!r}: expected {len(points)} methods, found {len(grid.methods)}")
     cells = [
-        _cell(study, ablation, method, point, baseline, interval)
+        _cell(study, ablation, primary, method, point, baseline, interval)
         for method, point in zip(grid.methods, points, strict=True)
     ]
     return GridSummary(grid, tuple(cells))
@@ -175,15 +194,17 @@ def _corrected(grids: Sequence[GridSummary]) -> tuple[GridSummary, ...]:
 
 
 def _cell(
-    study: Study, ablation: Ablation, method: str, values: tuple[Any, ...], baseline: Cell | None, interval: str
+    study: Study,
+    ablation: Ablation,
+    primary: Metric,
+    method: str,
+    values: tuple[Any, ...],
+    baseline: Cell | None,
+    interval: str,
 ) -> Cell:
     outcomes = tuple(outcome(study, ablation, method, seed, ablation.part) for seed in ablation.seeds)
+    score = _validation(primary.name)
     difference = None
     if baseline is not None and method != baseline.method:
-        ours, theirs = by_seed(outcomes, _validation_score), by_seed(baseline.outcomes, _validation_score)
-        difference = paired_difference(ours, theirs, interval)
-    return Cell(method, values, outcomes, _spread(outcomes, _validation_score), difference)
-
-
-def _validation_score(result: Result) -> float | None:
-    return None if result.validation is None else result.validation.accuracy
+        difference = paired_difference(by_seed(outcomes, score), by_seed(baseline.outcomes, score), interval)
+    return Cell(method, values, outcomes, _spread(outcomes, score), difference)

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...validation import number, one_of
-from .student import central_probability, central_quantile
 
 #: With fewer seeds than this, differences between methods are as likely noise.
 ENOUGH_SEEDS = 5
@@ -126,7 +125,7 @@ def paired_difference(
     # Equal up to rounding counts as equal: an interval of the width of rounding errors would claim certainty.
     if spread.std is not None and spread.std > 1e-12 * scale:
         error = spread.std / math.sqrt(len(shared))
-        p_value = 1.0 - central_probability(spread.mean / error, len(shared) - 1)
+        p_value = _p_value(spread.mean / error, len(shared) - 1)
         interval = _bootstrap(differences, seed) if kind == "bootstrap" else _student(spread.mean, error, len(shared))
     return Difference(spread.mean, spread.std, interval, p_value, shared, left_out)
 
@@ -195,14 +194,29 @@ def signed(value: float, digits: int) -> str:
     return text[1:] if float(text) == 0 else text
 
 
+def _p_value(t: float, freedom: int) -> float:
+    """Two-sided, of Student's t."""
+    from scipy import stats  # slow to import, and only differences need it
+
+    return float(2 * stats.t.sf(abs(t), freedom))
+
+
 def _student(mean: float, error: float, count: int) -> Interval:
-    half = central_quantile(CONFIDENCE, count - 1) * error
-    return Interval(mean - half, mean + half)
+    from scipy import stats
+
+    low, high = stats.t.interval(CONFIDENCE, count - 1, loc=mean, scale=error)
+    return Interval(float(low), float(high))
 
 
 def _bootstrap(differences: Sequence[float], seed: int) -> Interval:
-    generator = np.random.default_rng(seed)
-    picks = generator.integers(len(differences), size=(_RESAMPLES, len(differences)))
-    means = np.asarray(differences)[picks].mean(axis=1)
-    low, high = np.quantile(means, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-    return Interval(float(low), float(high))
+    from scipy import stats
+
+    found = stats.bootstrap(
+        (differences,),
+        np.mean,
+        n_resamples=_RESAMPLES,
+        confidence_level=CONFIDENCE,
+        method="percentile",
+        rng=np.random.default_rng(seed),
+    ).confidence_interval
+    return Interval(float(found.low), float(found.high))

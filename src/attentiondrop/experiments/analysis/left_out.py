@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ..files.whole_files import DamagedRecordError
+from ..runs.folders import run_folder, run_folders
 from ..runs.kinds import VARIED
 from ..runs.store import read_run
-from ..studies.plan import run_folder, run_folders
 from .outcomes import other_recipe
 from .summary import LeftOut, Summary
 

@@ -28,9 +28,10 @@ def remarks(summary: Summary, quote: str = "") -> list[str]:
 def difference_remark(summary: Summary, quote: str = "") -> str:
     """How the column of differences is to be read."""
     baseline = "the first method" if summary.baseline is None else f"{quote}{summary.baseline.label}{quote}"
+    label = summary.metrics.primary.label
     return (
-        f"Difference: test accuracy minus that of {baseline}, in points, over the seeds that both finished, with its "
-        f"{INTERVALS[summary.interval]}; {MARK} marks what remains after Holm's correction for "
+        f"Difference: test {label} minus that of {baseline}{_in_unit(summary)}, over the seeds that both finished, "
+        f"with its {INTERVALS[summary.interval]}; {MARK} marks what remains after Holm's correction for "
         f"{_comparisons(summary.comparisons)}."
     )
 
@@ -39,12 +40,19 @@ def ablation_remark(summary: Summary, quote: str = "") -> str:
     """How the differences of an ablation are to be read."""
     baseline = "the baseline" if summary.grid_baseline is None else f"{quote}{summary.grid_baseline.method}{quote}"
     count, excluding, _ = counts([cell.difference for grid in summary.grids for cell in grid.cells])
+    label = summary.metrics.primary.label
     return (
-        f"Ablation: validation accuracy minus that of {baseline}, in points, over paired seeds, with its "
+        f"Ablation: validation {label} minus that of {baseline}{_in_unit(summary)}, over paired seeds, with its "
         f"{INTERVALS[summary.interval]}; {MARK} marks what remains after Holm's correction for {_comparisons(count)}, "
         f"of which {excluding} exclude{'s' * (excluding == 1)} zero without it. The best of many settings looks better "
         "than it is: confirm it with a comparison."
     )
+
+
+def _in_unit(summary: Summary) -> str:
+    unit = summary.metrics.primary.difference_unit
+    direction = "" if summary.metrics.primary.higher_is_better else " (lower is better)"
+    return (f", in {unit}" if unit else "") + direction
 
 
 def counts(found: Sequence[Difference | None]) -> tuple[int, int, int]:

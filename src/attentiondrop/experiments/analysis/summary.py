@@ -5,16 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...errors import ArgumentError
-from ...scores import Scores
 from ..studies.plan import Ablation, Comparison, Entry, Grid, Study
+from ..tasks.metrics import Metric, Metrics
 from .intervals import Difference, Spread
 from .outcomes import Outcome
 
 
 @dataclass(frozen=True)
 class Reach:
-    """How fast a method converges: the first epoch at which validation accuracy reaches a common `target`."""
+    """How fast a method converges: the first epoch at which the primary metric on the validation part is at least as
+    good as a common `target`.
+    """
 
     target: float
     #: Over the runs that reached it; None if none did.
@@ -30,11 +31,10 @@ class Row:
 
     entry: Entry
     outcomes: tuple[Outcome, ...]
-    accuracy: Spread | None = None
-    nll: Spread | None = None
-    ece: Spread | None = None
-    brier: Spread | None = None
-    top5: Spread | None = None
+    #: The metric that differences are about.
+    primary: Metric
+    #: By the name of the metric; metrics that no finished run has are left out.
+    scores: dict[str, Spread] = field(default_factory=dict)
     #: Accuracy under attack by epsilon; empty if not measured.
     robust: dict[float, Spread] = field(default_factory=dict)
     #: Training samples a second; MiB of the accelerator; seconds of a run with everything in it.
@@ -44,7 +44,7 @@ class Row:
     #: To the baseline, within a seed.
     throughput_ratio: Spread | None = None
     memory_ratio: Spread | None = None
-    #: By metric ("accuracy", "nll", "ece", "brier"); empty in the baseline's own row.
+    #: By the name of the metric; empty in the baseline's own row.
     differences: dict[str, Difference] = field(default_factory=dict)
     reach: Reach | None = None
 
@@ -59,12 +59,12 @@ class Row:
 
     @property
     def difference(self) -> Difference | None:
-        """Of the accuracy."""
-        return self.differences.get("accuracy")
+        """Of the primary metric."""
+        return self.differences.get(self.primary.name)
 
     @property
     def holm_p(self) -> float | None:
-        """P value of the accuracy difference, adjusted for the number of methods."""
+        """P value of that difference, adjusted for the number of methods."""
         return None if self.difference is None else self.difference.holm_p
 
 
@@ -73,7 +73,7 @@ class Trial:
     """One setting that tuning tried."""
 
     outcome: Outcome
-    validation: Scores | None
+    validation: dict[str, float] | None
     picked: bool
 
 
@@ -92,7 +92,8 @@ class Cell:
     method: str
     values: tuple[Any, ...]
     outcomes: tuple[Outcome, ...]
-    accuracy: Spread | None
+    #: Of the primary metric.
+    score: Spread | None
     difference: Difference | None
 
 
@@ -120,6 +121,7 @@ class Summary:
 
     study: Study
     interval: str
+    metrics: Metrics
     rows: tuple[Row, ...] = ()
     tuning: tuple[Tuned, ...] = ()
     grids: tuple[GridSummary, ...] = ()
@@ -134,15 +136,12 @@ class Summary:
 
     @property
     def plan(self) -> Comparison | Ablation:
-        """What the folder is about: the comparison, or the ablation if there is none."""
-        plan = self.study.comparison or self.study.ablation
-        if plan is None:
-            raise ArgumentError("study: expected a comparison or an ablation, received neither")
-        return plan
+        """What the folder is about."""
+        return self.study.plan
 
     @property
     def comparisons(self) -> int:
-        """How many accuracy differences have an interval."""
+        """How many differences of the primary metric have an interval."""
         return sum(row.difference is not None and row.difference.interval is not None for row in self.rows)
 
     @property

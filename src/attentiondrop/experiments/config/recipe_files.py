@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import ArgumentError, AttentionDropError, bad_argument
-from ..files.typed_settings import build_settings, check_text, merged, unknown
+from ..files.typed_settings import check_text, merged, unknown
 from ..files.yaml_text import read_yaml, read_yaml_file
 from ..methods.grids import check_grids
 from ..methods.parse import read_methods
-from .schema import Recipe
+from .schema import Recipe, build_recipe
 
 #: Where the shipped recipes lie.
 SHIPPED = files("attentiondrop") / "recipes"
@@ -54,7 +54,7 @@ def read_recipe(name: str, size: str | None = None, changes: Iterable[str] = ())
 
 
 def _built(content: dict[str, Any]) -> Recipe:
-    recipe = build_settings(Recipe, content)
+    recipe = build_recipe(content)
     try:
         read_methods(recipe.methods)
     except AttentionDropError as error:

@@ -4,36 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from ...errors import bad_argument
 from ...validation import integer, number, one_of
-from ..runs.identity import recorded
-from ..tasks.classification.data.image_settings import DataSettings
+from ..files.typed_settings import build_settings
+from ..tasks.interface import DataSettings, EvaluationSettings, ModelSettings, Task
+from ..tasks.registry import DEFAULT, TASKS, find_task, task_of
 
 #: What can be a folder and stays where it is put.
 _FOLDER = re.compile(r"\w[\w .+-]{0,99}")
 _MOST_SEEDS = 10_000
-
-
-@dataclass(frozen=True)
-class ModelSettings:
-    """The model: `vit_digits`, or any name that timm knows.
-
-    `patch_size` is given to models that have one, so that small images fit; `arguments` goes to `timm.create_model`.
-    """
-
-    name: str = "vit_digits"
-    patch_size: int | None = None
-    pretrained: bool = False
-    #: Recompute activations in the backward pass: less memory, more time, the same numbers.
-    checkpoint_activations: bool = False
-    arguments: dict[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if self.patch_size is not None:
-            integer("patch_size", self.patch_size, minimum=1)
 
 
 @dataclass(frozen=True)
@@ -58,7 +41,7 @@ class TrainingSettings:
     device: str = "auto"
     #: With several processes: `ddp`, or `fsdp` to share out weights and optimiser too.
     parallel: str = "ddp"
-    #: Which weights are tested: those of the epoch with the best validation accuracy, or the last.
+    #: Which weights are tested: those of the epoch that did best on the validation part, or the last.
     select: str = "best"
     #: Also keep the weights of every so manyth epoch, which `attentiondrop variance` draws its curve from.
     keep_every: int | None = None
@@ -86,26 +69,6 @@ class TrainingSettings:
         one_of("parallel", self.parallel, ("ddp", "fsdp"))
         one_of("select", self.select, ("best", "last"))
         one_of("consistency_mode", self.consistency_mode, ("batch", "sequential", "shared"))
-
-
-@dataclass(frozen=True)
-class EvaluationSettings:
-    """What is measured on the test part, once, at the end. Without `pgd_epsilons` nothing is attacked."""
-
-    batch_size: int = 512
-    pgd_epsilons: tuple[float, ...] = ()
-    pgd_norm: str = "linf"
-    pgd_steps: int = 20
-    pgd_restarts: int = 1
-    #: Attack at most so many of the test images, the first ones.
-    pgd_examples: int = 1000
-
-    def __post_init__(self) -> None:
-        for name in ("batch_size", "pgd_steps", "pgd_restarts", "pgd_examples"):
-            integer(name, getattr(self, name), minimum=1)
-        one_of("pgd_norm", self.pgd_norm, ("linf", "l2"))
-        for index, epsilon in enumerate(self.pgd_epsilons):
-            number(f"pgd_epsilons[{index}]", epsilon, minimum=0.0)
 
 
 @dataclass(frozen=True)
@@ -149,10 +112,12 @@ class Recipe:
 
     name: str = "digits"
     size: str = "demo"
-    data: DataSettings = field(default_factory=DataSettings)
-    model: ModelSettings = field(default_factory=ModelSettings)
+    #: What is learned: the name of a task. `data`, `model` and `evaluation` are of its classes.
+    task: str = DEFAULT
+    data: DataSettings = field(default_factory=TASKS[DEFAULT].data_settings)
+    model: ModelSettings = field(default_factory=TASKS[DEFAULT].model_settings)
     training: TrainingSettings = field(default_factory=TrainingSettings)
-    evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
+    evaluation: EvaluationSettings = field(default_factory=TASKS[DEFAULT].evaluation_settings)
     measure: MeasureSettings = field(default_factory=MeasureSettings)
     tuning: TuningSettings = field(default_factory=TuningSettings)
     #: What `compare` compares when nobody says otherwise; the first one is the baseline.
@@ -162,6 +127,9 @@ class Recipe:
     seeds: int = 3
 
     def __post_init__(self) -> None:
+        for section, cls in sections_of(find_task(self.task)).items():
+            if not isinstance(getattr(self, section), cls):
+                raise bad_argument(section, f"the {cls.__name__} of the task {self.task}", getattr(self, section))
         if integer("seeds", self.seeds, minimum=1) > _MOST_SEEDS:
             raise bad_argument("seeds", f"an integer of at most {_MOST_SEEDS}", self.seeds)
         # Both name the folder of the results, which must not lead elsewhere.
@@ -176,9 +144,22 @@ class Recipe:
         plain: dict[str, Any] = _plain(dataclasses.asdict(self))
         return plain
 
-    def identity(self) -> dict[str, Any]:
-        """What the numbers of one run depend on: stored with each run, and compared when it is resumed."""
-        return recorded(self.to_dict())
+
+def sections_of(task: Task) -> dict[str, type[Any]]:
+    """The sections of a recipe that differ between tasks, and the class that each one has in this task."""
+    return {"data": task.data_settings, "model": task.model_settings, "evaluation": task.evaluation_settings}
+
+
+def build_recipe(content: Any) -> Recipe:
+    """The recipe that a nested mapping describes; it may name its task.
+
+    >>> build_recipe({"data": {"name": "cifar10", "root": "data"}}).task
+    'classification'
+    """
+    if not isinstance(content, Mapping):
+        raise bad_argument("recipe", "a mapping of settings", content)
+    kinds = sections_of(task_of(content))
+    return build_settings(Recipe, {section: {} for section in kinds} | dict(content), kinds=kinds)
 
 
 def _plain(value: Any) -> Any:

@@ -20,8 +20,12 @@ Settings = TypeVar("Settings")
 _DEEPEST = 20
 
 
-def build_settings(cls: type[Settings], content: Any, path: str = "") -> Settings:
+def build_settings(
+    cls: type[Settings], content: Any, path: str = "", kinds: Mapping[str, type[Any]] | None = None
+) -> Settings:
     """The dataclass `cls` with the fields that `content` names; the others keep their defaults.
+
+    `kinds` says of fields whose annotation is a base class which class they are built as.
 
     >>> @dataclasses.dataclass(frozen=True)
     ... class Point:
@@ -35,7 +39,7 @@ def build_settings(cls: type[Settings], content: Any, path: str = "") -> Setting
     """
     if not isinstance(content, Mapping):
         raise bad_argument(path or "recipe", "a mapping of settings", content)
-    hints = _hints(cls)  # type: ignore[arg-type]
+    hints = _hints(cls) | dict(kinds or {})  # type: ignore[arg-type]
     names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
     values = {}
     for key, value in content.items():

@@ -6,22 +6,25 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from ...torch import Attachment, attach, consistency_loss
+from ..tasks.interface import Batch, Task, forward
 from .parse import Method
 
 Mode = Literal["batch", "sequential", "shared"]
+#: From the model and a batch to the mean loss of the batch.
+Objective = Callable[[nn.Module, Batch], Tensor]
 
 
 class Applied:
-    """What a method did to a model, and what it makes of the loss."""
+    """What a method did to a model, what it does while the model is trained, and what it makes of the loss."""
 
     def __init__(self, method: Method, model: nn.Module) -> None:
-        for part in method.regularisers:
+        for part in method.comparators:
             part.change(model)
         self.method = method
         self.attachment: Attachment | None = None if method.attached is None else attach(model, method.attached)
+        self.acting = {part.name: acting for part in method.comparators if (acting := part.act(model)) is not None}
         #: Whether the rates change as training goes on.
         self.scheduled = self.attachment is not None and bool(self.attachment.rates())
         self._consistency = method.consistency
@@ -31,31 +34,69 @@ class Applied:
         if self.scheduled and self.attachment is not None:
             self.attachment.set_progress(progress)
 
-    def objective(self, label_smoothing: float, mode: Mode) -> Callable[[nn.Module, Tensor, Tensor], Tensor]:
-        """The training loss of a batch: `objective(model, images, labels)`."""
+    def begin_epoch(self, epoch: int, epochs: int) -> None:
+        """Tell those that act on each epoch."""
+        for acting in self.acting.values():
+            acting.begin_epoch(epoch, epochs)
+
+    def begin_step(self, progress: float) -> None:
+        """Move schedules on, and tell those that act on each step."""
+        self.set_progress(progress)
+        for acting in self.acting.values():
+            acting.begin_step(progress)
+
+    def end_step(self) -> None:
+        """Tell them that the weights have changed."""
+        for acting in self.acting.values():
+            acting.end_step()
+
+    def batch(self, batch: Batch) -> Batch:
+        """A training batch as the method wants it."""
+        for acting in self.acting.values():
+            batch = acting.batch(batch)
+        return batch
+
+    def objective(self, task: Task, label_smoothing: float, mode: Mode) -> Objective:
+        """The training loss: the loss of the task as a mean, with what the method adds to it."""
         smoothing = self.method.label_smoothing or label_smoothing
 
-        def loss(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
-            def task(output: Tensor) -> Tensor:
-                return F.cross_entropy(output.float(), labels, label_smoothing=smoothing)
+        def loss(model: nn.Module, batch: Batch) -> Tensor:
+            inputs, targets = batch
+
+            def mean(output: Any) -> Tensor:
+                total, count = task.loss(output, targets, smoothing)
+                return total / count
 
             if self._consistency is None:
-                return task(model(images))
-            # A weight that is scheduled goes by the progress that the attachment was told.
-            spec: Any = self._consistency
-            return consistency_loss(model, images, task, spec, mode, logits=lambda output: output.float()).loss
+                found = mean(forward(model, inputs))
+            else:
+                # A weight that is scheduled goes by the progress that the attachment was told.
+                spec: Any = self._consistency
+                mask = task.mask(targets)
+                found = consistency_loss(model, inputs, mean, spec, mode, logits=task.logits, mask=mask).loss
+            for acting in self.acting.values():
+                found = acting.loss(found)
+            return found
 
         return loss
 
     def state_dict(self) -> dict[str, Any]:
-        """What goes on with a resumed run: learned and adaptive rates."""
-        return {} if self.attachment is None else self.attachment.state_dict()
+        """What goes on with a resumed run: learned and adaptive rates, and what comparators keep."""
+        rates = {} if self.attachment is None else self.attachment.state_dict()
+        acting = {name: acting.state_dict() for name, acting in self.acting.items()}
+        return {**rates, **({_ACTING: acting} if acting else {})}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state_dict` was taken."""
+        for name, acting in self.acting.items():
+            acting.load_state_dict(state[_ACTING][name])
         if self.attachment is not None:
-            self.attachment.load_state_dict(state)
+            self.attachment.load_state_dict({key: value for key, value in state.items() if key != _ACTING})
 
     def parameters(self) -> list[nn.Parameter]:
         """Rates that are learned."""
         return [] if self.attachment is None else list(self.attachment.parameters())
+
+
+#: In a state: what comparators keep, beside the rates of the attachment.
+_ACTING = "comparators"

@@ -10,12 +10,15 @@ from typing import Any
 from ...errors import ArgumentError, AttentionDropError, bad_argument
 from ...specs import REGISTRY
 from ..files.typed_settings import unknown
-from .base import REGULARISERS
+from . import COMPARATORS
 from .parse import NONE, check_part, read_method, terms
 
-#: Method -> field -> values, as each method says itself.
-GRIDS: dict[str, dict[str, list[Any]]] = {name: own.grid for name, own in REGULARISERS.items() if own.grid}
-GRIDS |= {name: spec.grid for name, spec in REGISTRY.items() if spec.grid}
+
+def built_in_grids() -> dict[str, dict[str, list[Any]]]:
+    """Method -> field -> values, as each method says itself."""
+    found = {name: comparator.grid for name, comparator in COMPARATORS.items()}
+    found |= {name: spec.grid for name, spec in REGISTRY.items()}
+    return {name: grid for name, grid in found.items() if grid}
 
 
 def candidates(text: str, trials: int, seed: int, grids: Mapping[str, Any] | None = None) -> list[str]:
@@ -62,7 +65,7 @@ def check_grids(grids: Mapping[str, Any], where: str) -> None:
 
 
 def _axes(text: str, grids: Mapping[str, Any]) -> dict[tuple[int, str], list[Any]]:
-    known = GRIDS | {name: dict(fields) for name, fields in grids.items()}
+    known = built_in_grids() | {name: dict(fields) for name, fields in grids.items()}
     parts = terms(text)
     for term in parts:
         if term.name not in known:

@@ -1,6 +1,6 @@
 """From the text of a method to what it consists of: the one place that reads every method.
 
-A method is `none`, regularisers of the experiments (`dropout`, `dropconnect`, `r-drop`, ...), attention specs that
+A method is `none`, comparators (`dropout`, `dropconnect`, `r-drop`, ...), attention specs that
 `attentiondrop.parse` reads, or any of them joined with `+`.
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 from ...errors import ArgumentError, ParseError
 from ...parsing import parse, read_call, split_terms
 from ...specs import REGISTRY, Compose, Consistency, Spec
-from .base import REGULARISERS, Regulariser
+from . import COMPARATORS, Comparator
 
 NONE = "none"
 _SLUG_LENGTH = 100
@@ -25,32 +25,32 @@ _SLUG_LENGTH = 100
 
 @dataclass(frozen=True)
 class Method:
-    """One way of regularising: regularisers of the experiments, and a spec to attach to the attention.
+    """One way of regularising: comparators, and a spec to attach to the attention.
 
     >>> read_method("hard+dropout").text
     'dropout(p=0.1)+hard(p=0.1,k=5)'
     """
 
-    regularisers: tuple[Regulariser, ...] = ()
+    comparators: tuple[Comparator, ...] = ()
     spec: Spec | None = None
 
     def __post_init__(self) -> None:
-        losses = [one for one in (*(part.consistency for part in self.regularisers), self._of_spec()) if one]
+        losses = [one for one in (*(part.consistency for part in self.comparators), self._of_spec()) if one]
         if len(losses) > 1:
             raise ArgumentError(f"method {self.text!r}: expected at most one consistency loss, found {len(losses)}")
-        if losses and not self.regularisers and self.attached is None:
+        if losses and not self.comparators and self.attached is None:
             raise ArgumentError(
                 f"method {self.text!r}: a consistency loss alone compares equal passes, "
                 "join it with something that perturbs, such as blur+consistency"
             )
-        rates = [rate for part in self.regularisers for rate in part.model_rates()]
+        rates = [rate for part in self.comparators for rate in part.model_rates()]
         if len(rates) != len(set(rates)):
             raise ArgumentError(f"method {self.text!r}: the same rate of the model is set twice")
 
     @property
     def text(self) -> str:
         """The canonical text; equal methods have equal texts, and `read_method` reads it back."""
-        parts = [str(part) for part in self.regularisers] + ([] if self.spec is None else [str(self.spec)])
+        parts = [str(part) for part in self.comparators] + ([] if self.spec is None else [str(self.spec)])
         return "+".join(parts) or NONE
 
     @property
@@ -66,7 +66,7 @@ class Method:
     @cached_property
     def consistency(self) -> Consistency | None:
         """The consistency loss to train with, if any."""
-        found = [part.consistency for part in self.regularisers if part.consistency is not None]
+        found = [part.consistency for part in self.comparators if part.consistency is not None]
         return found[0] if found else self._of_spec()
 
     @cached_property
@@ -79,11 +79,11 @@ class Method:
     @property
     def label_smoothing(self) -> float | None:
         """What replaces the recipe's label smoothing, if the method has its own."""
-        return next((part.label_smoothing for part in self.regularisers if part.label_smoothing), None)
+        return next((part.label_smoothing for part in self.comparators if part.label_smoothing), None)
 
     def model_rates(self) -> dict[str, float]:
         """Rates the model is built with."""
-        return {key: rate for part in self.regularisers for key, rate in part.model_rates().items()}
+        return {key: rate for part in self.comparators for key, rate in part.model_rates().items()}
 
     def _of_spec(self) -> Consistency | None:
         leaves = () if self.spec is None else self.spec.leaves()
@@ -113,13 +113,13 @@ def read_method(text: str) -> Method:
         if parts != [NONE]:
             raise ParseError(f"method {text!r}: 'none' takes no arguments")
         return Method()
-    own = [_regulariser(part, text) for part, name in zip(parts, names, strict=True) if name in REGULARISERS]
+    own = [_comparator(part, text) for part, name in zip(parts, names, strict=True) if name in COMPARATORS]
     kinds = [type(part) for part in own]
     for kind in kinds:
         if kinds.count(kind) > 1:
             raise ParseError(f"method {text!r}: {kind.name} is given twice")
     specs = [part for part, name in zip(parts, names, strict=True) if name in REGISTRY]
-    order = list(REGULARISERS)
+    order = list(COMPARATORS)
     return Method(
         tuple(sorted(own, key=lambda part: order.index(part.name))), parse("+".join(specs)) if specs else None
     )
@@ -127,7 +127,7 @@ def read_method(text: str) -> Method:
 
 def check_part(text: str) -> None:
     """Refuse a single part that could not be part of any method."""
-    _regulariser(text, text) if _name(text, text) in REGULARISERS else parse(text)
+    _comparator(text, text) if _name(text, text) in COMPARATORS else parse(text)
 
 
 @dataclass(frozen=True)
@@ -158,17 +158,17 @@ def terms(text: str) -> list[Term]:
 
 def _name(part: str, text: str) -> str:
     name = re.split(r"[\s(]", part, maxsplit=1)[0]
-    if name not in (NONE, *REGULARISERS, *REGISTRY):
+    if name not in (NONE, *COMPARATORS, *REGISTRY):
         raise ParseError(f"unknown method {name!r} in {text!r}: expected {_choices()}")
     return name
 
 
-def _regulariser(part: str, text: str) -> Regulariser:
+def _comparator(part: str, text: str) -> Comparator:
     name, fields = read_call(part)
     try:
-        return REGULARISERS[name](**fields)
+        return COMPARATORS[name](**fields)
     except TypeError:
-        known = ", ".join(field.name for field in dataclasses.fields(REGULARISERS[name]))
+        known = ", ".join(field.name for field in dataclasses.fields(COMPARATORS[name]))
         raise ParseError(f"method {text!r}: {name} has the fields {known}, found {part!r}") from None
     except ArgumentError as error:
         raise ParseError(f"method {text!r}: {error}") from None
@@ -176,4 +176,4 @@ def _regulariser(part: str, text: str) -> Regulariser:
 
 def _choices() -> str:
     specs = [name for name, cls in REGISTRY.items() if not issubclass(cls, Compose)]
-    return f"none, {', '.join(REGULARISERS)}, or a spec ({', '.join(specs)}), joined with '+'"
+    return f"none, {', '.join(COMPARATORS)}, or a spec ({', '.join(specs)}), joined with '+'"

@@ -1,4 +1,4 @@
-"""Ablations: two fields as a heat map, one as a line with intervals; differences of validation accuracy."""
+"""Ablations: two fields as a heat map, one as a line with intervals; differences on the validation part."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from ..analysis.intervals import Difference
 from ..analysis.remarks import ablation_remark, origin_remarks, status_counts
 from ..analysis.summary import Cell as Place
 from ..analysis.summary import GridSummary, Summary
+from ..tasks.metrics import Metric
 from .blocks import Block, Cell, Picture, Section, Table, Text, name
 from .chart import Chart, Point
-from .figures import DASH, TIMES, difference, spread
+from .figures import DASH, TIMES, difference, difference_heading, spread, with_unit
 from .palette import Look
 from .scales import Scale, fit
 
@@ -22,60 +23,65 @@ def ablations(summary: Summary) -> Section | None:
     if baseline is None:
         return None
     seeds = len(baseline.outcomes)
-    level = "has no finished run" if baseline.accuracy is None else f"reaches {baseline.accuracy.times(100).text(2)} %"
+    metric = summary.metrics.primary
+    level = "has no finished run"
+    if baseline.score is not None:
+        level = f"reaches {with_unit(baseline.score, metric)} {metric.label}"
     start = f"Judged on the validation part, never on the test part; {seeds} seed{'s' * (seeds != 1)} everywhere. "
     blocks: list[Block] = [Text(f"{start}The baseline `{baseline.method}` {level} there.")]
     for grid in summary.grids:
-        blocks += _heat_map(grid) if len(grid.grid.axes) == 2 else _line(grid)
+        blocks += (_heat_map if len(grid.grid.axes) == 2 else _line)(grid, metric)
     # Where there is no comparison, nobody else says which runs do not count.
     lines = [ablation_remark(summary, quote="`"), *([] if summary.rows else origin_remarks(summary))]
     blocks += map(Text, lines)
     return Section("ablation", "Ablation", blocks)
 
 
-def _heat_map(grid: GridSummary) -> list[Block]:
+def _heat_map(grid: GridSummary, metric: Metric) -> list[Block]:
     (first, rows), (second, columns) = grid.grid.axes.items()
     places = {place.values: place for place in grid.cells}
     means = [abs(place.difference.mean) for place in grid.cells if place.difference is not None]
     strongest = max(means, default=0.0) or 1.0
-    caption = f"`{grid.grid.name}`: difference of validation accuracy to the baseline, points [95 % interval]"
+    unit = f", {metric.difference_unit}" if metric.difference_unit else ""
+    caption = f"`{grid.grid.name}`: difference of validation {metric.label} to the baseline{unit} [95 % interval]"
     body: list[list[str | Cell]] = [
-        [Cell(_value(row), words=True), *(_heat(places[row, column], strongest) for column in columns)] for row in rows
+        [Cell(_value(row), words=True), *(_heat(places[row, column], metric, strongest) for column in columns)]
+        for row in rows
     ]
     return [Table(caption, [first, *map(_value, columns)], body, across=second, heat=True)]
 
 
-def _heat(place: Place, strongest: float) -> Cell:
+def _heat(place: Place, metric: Metric, strongest: float) -> Cell:
     if place.difference is None:
         return Cell(status_counts(place.outcomes) or "baseline", words=True)
-    text = place.difference.times(100).text(2)
-    return Cell(text, marked=place.difference.marked, shade=place.difference.mean / strongest)
+    text = place.difference.times(metric.factor).text(metric.digits)
+    return Cell(text, marked=place.difference.marked, shade=metric.better(place.difference.mean) / strongest)
 
 
-def _line(grid: GridSummary) -> list[Block]:
+def _line(grid: GridSummary, metric: Metric) -> list[Block]:
     field = f" {TIMES} ".join(grid.grid.axes)
     caption = f"`{grid.grid.name}` by `{field}`, on the validation part"
     body: list[list[str | Cell]] = [
         [
             Cell(_values(place), words=True),
             name(place.method),
-            spread(place.accuracy, 2, 100),
-            difference(place.difference, 2, 100),
+            spread(place.score, metric.digits, metric.factor),
+            difference(place.difference, metric.digits, metric.factor),
             Cell(status_counts(place.outcomes) or DASH, words=True),
         ]
         for place in grid.cells
     ]
-    headings: list[str | Cell] = [field, Cell("Method", words=True), "Accuracy, %", "Difference, points [95 %]"]
+    headings: list[str | Cell] = [field, Cell("Method", words=True), metric.heading, difference_heading(metric)]
     table = Table(caption, [*headings, Cell("Not finished", words=True)], body)
-    picture = _plot(grid, field)
+    picture = _plot(grid, metric, field)
     return [table] if picture is None else [picture, table]
 
 
-def _plot(grid: GridSummary, field: str) -> Picture | None:
+def _plot(grid: GridSummary, metric: Metric, field: str) -> Picture | None:
     labels = [_values(place) for place in grid.cells]
     places = _positions([place.values[0] if len(place.values) == 1 else None for place in grid.cells])
     known = [
-        (label, _point(at, place.difference.times(100)))
+        (label, _point(at, place.difference.times(metric.factor)))
         for label, at, place in zip(labels, places, grid.cells, strict=True)
         if place.difference is not None
     ]
@@ -87,14 +93,16 @@ def _plot(grid: GridSummary, field: str) -> Picture | None:
         _padded(places),
         fit([0.0, *heights]),
         field,
-        "difference, points",
+        f"difference, {metric.difference_unit}" if metric.difference_unit else "difference",
         x_ticks=list(zip(places, labels, strict=True)),
     )
     chart.rule(0.0)
     chart.intervals(points, Look(None))
     chart.line(points, Look(None))
     words = [f"{point.y:+.2f} at {label}" for label, point in known]
-    svg = chart.svg(f"Difference of validation accuracy to the baseline, in points, by {field}: {'; '.join(words)}.")
+    unit = f", in {metric.difference_unit}" if metric.difference_unit else ""
+    text = f"Difference of validation {metric.label} to the baseline{unit}, by {field}: {'; '.join(words)}."
+    svg = chart.svg(text)
     return Picture(
         svg, f"`{grid.grid.name}` by `{field}`: mean over paired seeds, with 95 % intervals; dashed, the baseline."
     )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...scores import ReliabilityDiagram
 from ..analysis.remarks import INTERVALS, MARK, counts
 from ..analysis.summary import Row, Summary
+from ..tasks.metrics import Metric
 from .blocks import Block, Cell, Picture, Section, Table, name
 from .chart import Chart, Point
 from .figures import difference
@@ -34,7 +36,7 @@ class Bin:
 def calibration(summary: Summary, looks: dict[str, Look]) -> Section | None:
     """The section, None where there is nothing to show."""
     blocks: list[Block] = []
-    if any(row.differences for row in summary.rows):
+    if any(len(row.differences) > 1 for row in summary.rows):
         blocks.append(_differences(summary))
     drawn = []
     for row in summary.rows:
@@ -47,24 +49,31 @@ def calibration(summary: Summary, looks: dict[str, Look]) -> Section | None:
 
 
 def _differences(summary: Summary) -> Table:
+    primary, *others = [metric for metric in summary.metrics.all if metric.compared]
     body: list[list[str | Cell]] = [
         [
             name(row.label),
-            difference(row.differences.get("nll"), 3),
-            difference(row.differences.get("ece"), 2, 100),
-            difference(row.differences.get("brier"), 3),
+            *(difference(row.differences.get(each.name), each.digits, each.factor) for each in others),
         ]
         for row in summary.rows[1:]
     ]
     count, excluding, _ = counts(
-        [each for row in summary.rows for key, each in row.differences.items() if key != "accuracy"]
+        [each for row in summary.rows for key, each in row.differences.items() if key != primary.name]
     )
     caption = (
-        f"Differences to the baseline, mean over paired seeds [{INTERVALS[summary.interval]}]; lower is better. "
+        f"Differences to the baseline, mean over paired seeds [{INTERVALS[summary.interval]}]; {_directions(others)}. "
         f"{excluding} of {count} intervals exclude zero, as 1 in 20 does by chance; {MARK} marks what remains after "
         f"Holm's correction for all {count}"
     )
-    return Table(caption, ["Method", "NLL", "ECE, points", "Brier"], body)
+    return Table(caption, ["Method", *(each.difference_heading for each in others)], body)
+
+
+def _directions(metrics: Sequence[Metric]) -> str:
+    """Which direction is better, once where all agree."""
+    if len({metric.higher_is_better for metric in metrics}) == 1:
+        return f"{'higher' if metrics[0].higher_is_better else 'lower'} is better"
+    higher = [metric.label for metric in metrics if metric.higher_is_better]
+    return f"lower is better, but for {', '.join(higher)} higher is better"
 
 
 def pooled(row: Row) -> tuple[list[Bin], int]:
@@ -107,7 +116,8 @@ def _diagram(row: Row, bins: list[Bin], width: int, look: Look) -> Markup:
     )
     chart.shape(tag("g", tag("path", d=gaps, class_="gap"), class_=look.group))
     chart.line([Point(each.confidence, each.accuracy) for each in bins], look)
-    ece = "" if row.ece is None else f"ECE {row.ece.times(100).text(2)} %"
+    error = row.scores.get("ece")
+    ece = "" if error is None else f"ECE {error.times(100).text(2)} %"
     words = [f"{each.accuracy:.0%} right at a confidence of {each.confidence:.0%}" for each in bins]
     label = f"Reliability of {row.label}: {'; '.join(words)}. {ece}"
     caption = tag("figcaption", code(row.label), tag("span", ece))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..analysis.intervals import Difference, Spread
+from ..tasks.metrics import Metric
 from .blocks import Cell
 
 #: Written as escapes, since they look like other signs.
@@ -19,6 +20,18 @@ def spread(value: Spread | None, digits: int, factor: float = 1) -> str | Cell:
 def difference(value: Difference | None, digits: int, factor: float = 1) -> str | Cell:
     """Mean and interval, marked if the difference remains after Holm's correction, or a dash."""
     return NOTHING if value is None else Cell(value.times(factor).text(digits), marked=value.marked)
+
+
+def with_unit(value: Spread, metric: Metric) -> str:
+    """`95.10 ± 0.31 %`."""
+    text = value.times(metric.factor).text(metric.digits)
+    return f"{text} {metric.unit}" if metric.unit else text
+
+
+def difference_heading(metric: Metric) -> str:
+    """The heading of a column of differences with intervals."""
+    unit = f", {metric.difference_unit}" if metric.difference_unit else ""
+    return f"Difference{unit} [95 %]"
 
 
 def p_value(p: float | None) -> str | Cell:

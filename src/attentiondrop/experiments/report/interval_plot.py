@@ -20,13 +20,13 @@ def interval_scale(differences: Sequence[Difference]) -> Scale | None:
     return fit([0.0, *(each.mean for each in differences), *ends])
 
 
-def interval_axis(scale: Scale) -> Markup:
-    """The labels above the column."""
+def interval_axis(scale: Scale, label: str) -> Markup:
+    """The labels above the column; `label` says what they count."""
     labels = [
         tag("text", text, x=_left(value, scale), y=15, class_="tick", text_anchor="middle")
         for value, text in scale.ticks(5)
     ]
-    return _svg(*labels, label="points of accuracy")
+    return _svg(*labels, label=label)
 
 
 def interval_plot(difference: Difference | None, scale: Scale) -> Markup:

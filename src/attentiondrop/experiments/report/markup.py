@@ -1,18 +1,14 @@
-"""HTML and SVG by small functions: what is not marked up already is escaped, so no text of a study can break a page."""
+"""SVG and short pieces of HTML by functions: what is no `Markup` is escaped, so no text of a study breaks a page."""
 
 from __future__ import annotations
 
-import html
 from typing import TypeAlias
 
+from markupsafe import Markup, escape
+
+__all__ = ["MINUS", "Attribute", "Child", "Markup", "attributes", "code", "escape", "join", "tag"]
+
 MINUS = "\u2212"
-
-
-class Markup(str):
-    """Text that is HTML already."""
-
-    __slots__ = ()
-
 
 Child: TypeAlias = "str | Markup"
 Attribute: TypeAlias = "str | int | float | None"
@@ -20,14 +16,9 @@ Attribute: TypeAlias = "str | int | float | None"
 _VOID = frozenset({"meta", "br", "hr", "line", "rect", "circle", "path", "use"})
 
 
-def escape(text: Child) -> Markup:
-    """Text as HTML; markup stays what it is."""
-    return text if isinstance(text, Markup) else Markup(html.escape(text, quote=True))
-
-
 def code(text: str) -> Markup:
     """A method or a value; a long one may be broken after a `+` or a comma."""
-    return tag("code", Markup(escape(text).replace("+", "+<wbr>").replace(",", ",<wbr>")))
+    return tag("code", Markup(str(escape(text)).replace("+", "+<wbr>").replace(",", ",<wbr>")))
 
 
 def join(*children: Child) -> Markup:
@@ -35,17 +26,22 @@ def join(*children: Child) -> Markup:
     return Markup("".join(escape(child) for child in children))
 
 
-def tag(name: str, /, *children: Child, **attributes: Attribute) -> Markup:
-    """An element. A trailing underscore is dropped, others become hyphens; an attribute that is None is left out.
-
-    >>> tag("td", "a < b", class_="number", aria_label="less")
-    '<td class="number" aria-label="less">a &lt; b</td>'
-    """
-    written = "".join(
-        f' {key.rstrip("_").replace("_", "-")}="{escape(_number(value))}"'
-        for key, value in attributes.items()
+def attributes(**values: Attribute) -> Markup:
+    """Those that are not None, each with a space before it. A trailing underscore is dropped, others become hyphens."""
+    return Markup("").join(
+        Markup(' {}="{}"').format(key.rstrip("_").replace("_", "-"), _number(value))
+        for key, value in values.items()
         if value is not None
     )
+
+
+def tag(name: str, /, *children: Child, **values: Attribute) -> Markup:
+    """An element with its `attributes`.
+
+    >>> tag("td", "a < b", class_="number", aria_label="less")
+    Markup('<td class="number" aria-label="less">a &lt; b</td>')
+    """
+    written = attributes(**values)
     if name in _VOID and not children:
         return Markup(f"<{name}{written}>" if name in ("meta", "br", "hr") else f"<{name}{written}/>")
     return Markup(f"<{name}{written}>{join(*children)}</{name}>")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 
 from ..analysis.intervals import Spread
 from ..analysis.summary import Summary, Trial
 from ..runs.kinds import NAMES
 from ..runs.store import AT_ONCE
+from ..tasks.metrics import Metric
 from .blocks import Block, Cell, Code, Section, Table, Text, name
 from .figures import BLANK, NOTHING, TIMES, spread
 
@@ -45,19 +47,24 @@ def tuning(summary: Summary) -> Section | None:
     """What was tried for each method, and what was picked."""
     if not summary.tuning or summary.study.comparison is None:
         return None
+    metrics = summary.metrics
+    judged = [metrics.primary, *([] if metrics.tie_break is None else [metrics.named(metrics.tie_break)])]
     body: list[list[str | Cell]] = [
         [
             Cell(tuned.entry.name, code=True, words=True),
             name(trial.outcome.method),
-            *_trial(trial),
+            *_trial(trial, judged),
             Cell("picked", words=True) if trial.picked else BLANK,
         ]
         for tuned in summary.tuning
         for trial in tuned.trials
     ]
-    headings: list[str | Cell] = ["Method", Cell("Setting", words=True), "Accuracy, %", "NLL", Cell("", words=True)]
+    headings: list[str | Cell] = ["Method", Cell("Setting", words=True), *(metric.heading for metric in judged)]
+    headings.append(Cell("", words=True))
     caption = f"Tried on the validation part, with seed {summary.study.comparison.tuning_seed}"
-    text = "Picked by validation accuracy; one seed picks by chance among settings that are about as good."
+    text = (
+        f"Picked by validation {metrics.primary.label}; one seed picks by chance among settings that are about as good."
+    )
     return Section("tuning", "Tuning", [Table(caption, headings, body), Text(text)])
 
 
@@ -135,10 +142,11 @@ def _ratio(value: Spread | None, baseline: bool) -> str | Cell:
     return Cell("baseline") if baseline else f"{TIMES} {value.text(2)}"
 
 
-def _trial(trial: Trial) -> list[str | Cell]:
-    if trial.validation is None:
-        return [Cell(trial.outcome.status), NOTHING]
-    return [f"{100 * trial.validation.accuracy:.2f}", f"{trial.validation.nll:.3f}"]
+def _trial(trial: Trial, judged: Sequence[Metric]) -> list[str | Cell]:
+    scores = trial.validation
+    if scores is None:
+        return [Cell(trial.outcome.status), *([NOTHING] * (len(judged) - 1))]
+    return [f"{metric.factor * scores[metric.name]:.{metric.digits}f}" for metric in judged]
 
 
 def _distinct(found: Counter[str]) -> str:

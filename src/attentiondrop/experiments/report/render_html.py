@@ -1,39 +1,52 @@
-"""Blocks as HTML."""
+"""The report as HTML: Jinja fills the pages in `templates/`, and escapes every text of a study."""
 
 from __future__ import annotations
 
 import re
+from functools import cache
+from typing import Any
 
-from .blocks import Block, Cell, Code, Notes, Picture, Section, Table, Text, cell
-from .markup import MINUS, Markup, code, escape, join, tag
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from .blocks import Block, Cell, cell
+from .markup import MINUS, Markup, attributes, code, escape, join
 
 #: The legend of every heat map.
-HEAT_KEY = "Blue is above the baseline, orange below; the stronger, the further"
+HEAT_KEY = "Blue is better than the baseline, orange worse; the stronger, the further"
 
 _CODE = re.compile(r"`([^`]+)`")
 
 
-def section(content: Section) -> Markup:
-    """A section with its heading."""
-    heading = tag("h2", content.title, id=f"{content.key}-title")
-    blocks = [block(each) for each in content.blocks]
-    return tag("section", heading, *blocks, id=content.key, aria_labelledby=f"{content.key}-title")
+def page(**content: Any) -> str:
+    """The whole page, from what `templates/page.html` names."""
+    return _templates().get_template("page.html").render(content)
 
 
-def block(content: Block) -> Markup:
-    """Any block."""
-    match content:
-        case Text():
-            return tag("p", inline(content.text))
-        case Notes():
-            return tag("ul", *(tag("li", inline(line)) for line in content.lines), class_="notes")
-        case Code():
-            listing = tag("pre", tag("code", content.text), tabindex=0)
-            return listing if content.summary is None else tag("details", tag("summary", content.summary), listing)
-        case Picture():
-            return tag("figure", content.content, tag("figcaption", inline(content.caption)))
-        case Table():
-            return table(content)
+def block(content: Block) -> str:
+    """A block by itself."""
+    blocks: Any = _templates().get_template("blocks.html").module
+    return str(blocks.block(content))
+
+
+@cache
+def _templates() -> Environment:
+    found = Environment(
+        loader=PackageLoader("attentiondrop.experiments.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        keep_trailing_newline=True,
+    )
+    found.filters |= {
+        "inline": inline,
+        "code": code,
+        "cell": cell,
+        "number": number,
+        "look": look,
+        "kind": lambda content: type(content).__name__,
+    }
+    found.globals["heat_key"] = HEAT_KEY
+    return found
 
 
 def inline(text: str) -> Markup:
@@ -43,53 +56,16 @@ def inline(text: str) -> Markup:
     return join(*written)
 
 
-def table(content: Table) -> Markup:
-    """A table in a container of its own that scrolls where the page is too narrow for it."""
-    headings = [cell(each) for each in content.headings]
-    head = [tag("tr", *(_heading(each, index) for index, each in enumerate(headings)))]
-    if content.across is not None:
-        over = tag("th", content.across, colspan=len(headings) - 1, scope="colgroup", class_="across")
-        head.insert(0, tag("tr", tag("td"), over))
-    body = [tag("tr", *(_cell(cell(each), index) for index, each in enumerate(row))) for row in content.rows]
-    written = tag(
-        "table",
-        tag("caption", tag("span", inline(content.caption + (f". {HEAT_KEY}" if content.heat else "")))),
-        tag("thead", *head),
-        tag("tbody", *body),
-        class_="heat" if content.heat else None,
-    )
-    label = content.caption.replace("`", "")
-    return tag("div", written, class_="scroll", role="region", aria_label=label, tabindex=0)
-
-
-def _heading(content: Cell, index: int) -> Markup:
-    inside = content.plot or inline(content.text)
-    return tag("th", inside, scope="col", class_="words" if index == 0 or content.words else None)
-
-
-def _cell(content: Cell, index: int) -> Markup:
-    inside = _inside(content)
-    if index == 0:
-        return tag("th", inside, scope="row")
-    shade, style = None, None
-    if content.shade is not None:
-        shade = "above" if content.shade >= 0 else "below"
-        style = f"--strength:{min(1.0, abs(content.shade)):.3f}"
-    classes = " ".join(filter(None, ["words" if content.words else None, shade]))
-    return tag("td", inside, class_=classes or None, style=style)
-
-
-def _inside(content: Cell) -> Markup:
-    if content.plot is not None:
-        return content.plot
-    if content.code:
-        return code(content.text)
-    inside = inline(content.text.replace("-", MINUS) if _is_number(content.text) else content.text)
-    if content.marked:
-        return join(tag("strong", inside), tag("span", " *", class_="mark", title="remains after Holm's correction"))
-    return inside
-
-
-def _is_number(text: str) -> bool:
+def number(text: str) -> str:
     """Numbers and intervals get a minus sign, words keep their hyphens."""
-    return any(character.isdigit() for character in text) and not any(character.isalpha() for character in text)
+    figures = any(character.isdigit() for character in text) and not any(character.isalpha() for character in text)
+    return text.replace("-", MINUS) if figures else text
+
+
+def look(content: Cell) -> Markup:
+    """The attributes of a cell: what is in words, and the colour of a heat map."""
+    classes, style = ["words"] if content.words else [], None
+    if content.shade is not None:
+        classes.append("above" if content.shade >= 0 else "below")
+        style = f"--strength:{min(1.0, abs(content.shade)):.3f}"
+    return attributes(class_=" ".join(classes) or None, style=style)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from ..analysis.collect import REACH
 from ..analysis.remarks import difference_remark, origin_remarks, remarks
 from ..analysis.summary import Row, Summary
 from .blocks import Block, Cell, Notes, Section, Table, Text, name
-from .figures import NOTHING, difference, p_value, spread
+from .figures import NOTHING, difference, difference_heading, p_value, spread
 from .interval_plot import interval_axis, interval_plot, interval_scale
 
 
@@ -17,36 +18,41 @@ def results(summary: Summary) -> Section | None:
     if summary.comparisons:
         lines.insert(0, difference_remark(summary, quote="`"))
         lines.append("p: of the paired t test, adjusted for the number of methods (Holm).")
-    blocks: list[Block] = [_accuracy(summary), *([Notes(lines)] if lines else []), _scores(summary)]
+    blocks: list[Block] = [_primary(summary), *([Notes(lines)] if lines else []), _scores(summary)]
     blocks += [*map(Text, _reach_note(summary)), _seeds(summary)]
     return Section("results", "Results", blocks)
 
 
-def _accuracy(summary: Summary) -> Table:
-    scale = interval_scale([row.difference.times(100) for row in summary.rows if row.difference is not None])
-    headings: list[str | Cell] = ["Method", "Finished", "Accuracy, %", "Difference, points [95 %]"]
-    headings += [Cell("", plot=interval_axis(scale)), "p (Holm)"] if scale is not None else []
+def _primary(summary: Summary) -> Table:
+    metric = summary.metrics.primary
+    scale = interval_scale([row.difference.times(metric.factor) for row in summary.rows if row.difference is not None])
+    headings: list[str | Cell] = ["Method", "Finished", metric.heading, difference_heading(metric)]
+    counted = f"{metric.difference_unit} of {metric.label}" if metric.difference_unit else metric.label
+    headings += [Cell("", plot=interval_axis(scale, counted)), "p (Holm)"] if scale is not None else []
     body: list[list[str | Cell]] = []
     for index, row in enumerate(summary.rows):
         found = row.difference
         cells: list[str | Cell] = [name(row.label), f"{row.count('finished')} of {len(row.outcomes)}"]
-        cells.append(spread(row.accuracy, 2, 100))
-        cells.append(Cell("baseline") if index == 0 else difference(found, 2, 100))
+        cells.append(spread(row.scores.get(metric.name), metric.digits, metric.factor))
+        cells.append(Cell("baseline") if index == 0 else difference(found, metric.digits, metric.factor))
         if scale is not None:
-            plot = interval_plot(None if found is None else found.times(100), scale)
+            plot = interval_plot(None if found is None else found.times(metric.factor), scale)
             cells += [Cell("", plot=plot), p_value(row.holm_p)]
         body.append(cells)
-    caption = "Test accuracy, mean ± standard deviation over the seeds of finished runs; difference to the baseline"
+    caption = (
+        f"Test {metric.label}, mean ± standard deviation over the seeds of finished runs; difference to the baseline"
+    )
     return Table(caption, headings, body)
 
 
 def _scores(summary: Summary) -> Table:
-    top5 = any(row.top5 is not None for row in summary.rows)
-    headings: list[str | Cell] = ["Method", "NLL", "ECE, %", "Brier", *(["Top-5, %"] if top5 else [])]
+    others = summary.metrics.others
+    # Some metrics do not exist for all data, such as top-5 where there are five classes.
+    others = tuple(each for each in others if each.compared or any(each.name in row.scores for row in summary.rows))
+    headings: list[str | Cell] = ["Method", *(metric.heading for metric in others)]
     body: list[list[str | Cell]] = []
     for row in summary.rows:
-        cells = [spread(row.nll, 3), spread(row.ece, 2, 100), spread(row.brier, 3)]
-        cells += [spread(row.top5, 2, 100)] if top5 else []
+        cells = [spread(row.scores.get(metric.name), metric.digits, metric.factor) for metric in others]
         body.append([name(row.label), *cells, _reach(row)])
     caption = "Other scores on the test part, and speed of convergence, mean ± standard deviation"
     return Table(caption, [*headings, "Epochs to target"], body)
@@ -63,16 +69,20 @@ def _reach(row: Row) -> str | Cell:
 
 
 def _reach_note(summary: Summary) -> list[str]:
+    metric = summary.metrics.primary
     reach = next((row.reach for row in summary.rows if row.reach is not None), None)
     if reach is None or summary.baseline is None:
         return []
+    share = f"{100 * REACH:g} % of" if metric.higher_is_better else f"1 / {REACH:g} of"
     return [
-        f"Epochs to target: the first epoch with a validation accuracy of {100 * reach.target:.2f} %, which is 95 % of "
+        f"Epochs to target: the first epoch with a validation {metric.label} of "
+        f"{metric.text(reach.target, metric.digits)}{'' if metric.higher_is_better else ' or less'}, which is {share} "
         f"the mean that `{summary.baseline.label}` ends with."
     ]
 
 
 def _seeds(summary: Summary) -> Table:
+    metric = summary.metrics.primary
     seeds = [] if summary.study.comparison is None else summary.study.comparison.seeds
     body: list[list[str | Cell]] = []
     for row in summary.rows:
@@ -83,8 +93,9 @@ def _seeds(summary: Summary) -> Table:
             if each is None:
                 cells.append(Cell("being tuned"))
             elif each.result is not None and each.result.test is not None:
-                cells.append(f"{100 * each.result.test.accuracy:.2f}")
+                cells.append(f"{metric.factor * each.result.test[metric.name]:.{metric.digits}f}")
             else:
                 cells.append(Cell(each.status))
         body.append(cells)
-    return Table("Test accuracy of every run, %", ["Method", *(f"seed {seed}" for seed in seeds)], body)
+    unit = f", {metric.unit}" if metric.unit else ""
+    return Table(f"Test {metric.label} of every run{unit}", ["Method", *(f"seed {seed}" for seed in seeds)], body)

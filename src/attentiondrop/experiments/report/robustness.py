@@ -87,7 +87,7 @@ def _attacks(row: Row) -> list[RobustnessReport]:
 def _how(rows: list[Row]) -> list[str]:
     ways = Counter(
         f"PGD in {_NORMS.get(each.norm, each.norm)}, {each.steps} steps, {each.restarts} random starts, "
-        f"{each.examples} test images"
+        f"{each.examples} test examples"
         for row in rows
         for each in _attacks(row)
     )

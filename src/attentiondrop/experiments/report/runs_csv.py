@@ -10,14 +10,12 @@ from ..analysis.outcomes import Outcome, by_seed
 from ..analysis.summary import Row, Summary
 from .figures import epsilon
 
-_SCORES = ("accuracy", "nll", "ece", "brier", "top5")
-
 
 def runs_csv(summary: Summary) -> str:
     """The text of results.csv; a number that is not there is an empty field.
 
-    `accuracy_difference` is the run's own, to the baseline with the same seed; `p_value` (paired t test over the
-    seeds) and `p_holm` (adjusted for the number of methods) are the method's and repeat in each of its rows.
+    The difference of the primary metric is the run's own, to the baseline with the same seed. `p_value` (paired t test
+    over the seeds) and `p_holm` (adjusted for the number of methods) are the method's and repeat in each of its rows.
     """
     rows = [_row(summary, each) for each in summary.outcomes]
     names = list(dict.fromkeys(name for row in rows for name in row))
@@ -32,8 +30,8 @@ def _row(summary: Summary, each: Outcome) -> dict[str, Any]:
     result = each.result
     found: dict[str, Any] = {"method": each.method, "seed": each.seed, "part": each.part, "status": each.status}
     for part in ("test", "validation"):
-        scores = None if result is None else getattr(result, part)
-        found |= {f"{part}_{name}": None if scores is None else getattr(scores, name) for name in _SCORES}
+        scores = (None if result is None else getattr(result, part)) or {}
+        found |= {f"{part}_{metric.name}": scores.get(metric.name) for metric in summary.metrics.all}
     found |= _compared(summary, each)
     for name in ("best_epoch", "epochs", "throughput", "peak_memory_mib", "seconds"):
         found[name] = None if result is None else getattr(result, name)
@@ -51,13 +49,14 @@ def _row(summary: Summary, each: Outcome) -> dict[str, Any]:
 
 def _compared(summary: Summary, each: Outcome) -> dict[str, float | None]:
     row = next((row for row in summary.rows if any(each is other for other in row.outcomes)), None)
-    empty: dict[str, float | None] = {"accuracy_difference": None, "p_value": None, "p_holm": None}
+    name = summary.metrics.primary.name
+    empty: dict[str, float | None] = {f"{name}_difference": None, "p_value": None, "p_holm": None}
     if row is None or row.difference is None or summary.baseline is None:
         return empty
-    ours, theirs = _accuracy(row).get(each.seed), _accuracy(summary.baseline).get(each.seed)
+    ours, theirs = _scores(row).get(each.seed), _scores(summary.baseline).get(each.seed)
     paired = None if ours is None or theirs is None else ours - theirs
-    return {"accuracy_difference": paired, "p_value": row.difference.p_value, "p_holm": row.holm_p}
+    return {f"{name}_difference": paired, "p_value": row.difference.p_value, "p_holm": row.holm_p}
 
 
-def _accuracy(row: Row) -> dict[int, float]:
-    return by_seed(row.outcomes, lambda result: None if result.test is None else result.test.accuracy)
+def _scores(row: Row) -> dict[int, float]:
+    return by_seed(row.outcomes, lambda result: None if result.test is None else result.test.get(row.primary.name))

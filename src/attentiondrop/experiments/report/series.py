@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from ..analysis.intervals import Spread
 from ..analysis.outcomes import Outcome
-from ..runs.store import Epoch
+from ..train.epoch_log import Epoch
 from .chart import Point
 
 Value = Callable[[Epoch], float | None]
+#: `max` or `min`.
+Best = Callable[[Iterable[float]], float]
 
 
-def by_epoch(outcomes: Sequence[Outcome], value: Value, *, best: bool = False) -> list[Point]:
-    """Mean and one standard deviation to both sides, over the finished runs; `best` takes each run's best so far.
+def by_epoch(outcomes: Sequence[Outcome], value: Value, *, best: Best | None = None) -> list[Point]:
+    """Mean and one standard deviation to both sides, over the finished runs; `best` picks each run's
+    best value so far.
 
     Runs that stopped early are left out altogether: a mean over fewer and fewer seeds would show their loss as a jump.
     """
@@ -21,13 +24,14 @@ def by_epoch(outcomes: Sequence[Outcome], value: Value, *, best: bool = False) -
     for each in outcomes:
         if each.run is None or each.status != "finished":
             continue
-        highest: float | None = None
+        so_far: list[float] = []
         # A run that was resumed may have recorded an epoch twice: the later one counts.
         for epoch in {epoch.epoch: epoch for epoch in each.run.epochs}.values():
             number = value(epoch)
-            if best:
-                highest = max((x for x in (number, highest) if x is not None), default=None)
-                number = highest
+            if best is not None:
+                if number is not None:
+                    so_far = [best([*so_far, number])]
+                number = so_far[0] if so_far else None
             if number is not None:
                 found.setdefault(epoch.epoch, []).append(number)
     return [_point(epoch, Spread.of(found[epoch])) for epoch in sorted(found)]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ..analysis.intervals import Difference, Spread
 from ..analysis.remarks import MARK, ablation_remark, difference_remark, origin_remarks, remarks
 from ..analysis.summary import GridSummary, Row, Summary
+from ..tasks.metrics import Metric, Metrics
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -34,7 +35,9 @@ def render(summary: Summary, sign: str = "±", width: int = 100) -> Table:
     Speed is left out where `width` is too small for all columns.
     """
     table = _table(f"{title(summary)}: mean {sign} standard deviation over the seeds", "method")
-    columns = ["accuracy %", "difference", "NLL", "ECE %", *([] if width < WIDE else ["samples/s"])]
+    primary, *others = [metric for metric in summary.metrics.all if metric.brief]
+    columns = [primary.column, "difference", *(metric.column for metric in others)]
+    columns += [] if width < WIDE else ["samples/s"]
     columns += ["failed"] if any(row.count("finished") < len(row.outcomes) for row in summary.rows) else []
     for heading in columns:
         table.add_column(heading, justify="right", no_wrap=True)
@@ -42,8 +45,8 @@ def render(summary: Summary, sign: str = "±", width: int = 100) -> Table:
 
     room = _room([row.difference for row in summary.rows])
     for index, row in enumerate(summary.rows):
-        found = "baseline" + room if index == 0 else _difference(row.difference, room)
-        cells = _cells(row, found, sign)
+        found = "baseline" + room if index == 0 else _difference(row.difference, primary, room)
+        cells = _cells(row, summary.metrics, found, sign)
         table.add_row(Text(row.label), *(cells[heading] for heading in columns))
     return table
 
@@ -54,15 +57,16 @@ def render_grid(summary: Summary, grid: GridSummary, sign: str = "±") -> Table:
 
     baseline = summary.grid_baseline
     table = _table(f"{grid.grid.name}, validation part: mean {sign} std. dev.", "method")
-    for heading in ("accuracy %", "difference", "failed"):
+    primary = summary.metrics.primary
+    for heading in (primary.column, "difference", "failed"):
         table.add_column(heading, justify="right", no_wrap=True)
     room = _room([cell.difference for cell in grid.cells])
     for cell in ((baseline,) if baseline else ()) + grid.cells:
         failed = sum(each.status != "finished" for each in cell.outcomes)
         table.add_row(
             Text(cell.method),
-            _spread(cell.accuracy, 1, sign, 100),
-            "baseline" + room if cell is baseline else _difference(cell.difference, room),
+            _spread(cell.score, primary, sign),
+            "baseline" + room if cell is baseline else _difference(cell.difference, primary, room),
             f"{failed} of {len(cell.outcomes)}" if failed else "0",
         )
     return table
@@ -105,20 +109,17 @@ def _table(heading: str, first: str) -> Table:
     return table
 
 
-def _cells(row: Row, difference: str, sign: str) -> dict[str, str]:
+def _cells(row: Row, metrics: Metrics, difference: str, sign: str) -> dict[str, str]:
     failed = sum(each.status != "finished" for each in row.outcomes)
-    return {
-        "accuracy %": _spread(row.accuracy, 1, sign, 100),
+    return {metric.column: _spread(row.scores.get(metric.name), metric, sign) for metric in metrics.all} | {
         "difference": difference,
-        "NLL": _spread(row.nll, 3, sign),
-        "ECE %": _spread(row.ece, 1, sign, 100),
         "samples/s": "-" if row.throughput is None else f"{row.throughput.mean:.0f}",
         "failed": f"{failed} of {len(row.outcomes)}" if failed else "0",
     }
 
 
-def _spread(spread: Spread | None, digits: int, sign: str, factor: float = 1) -> str:
-    return "-" if spread is None else spread.times(factor).text(digits, sign)
+def _spread(spread: Spread | None, metric: Metric, sign: str) -> str:
+    return "-" if spread is None else spread.times(metric.factor).text(metric.brief_digits, sign)
 
 
 def _room(differences: Sequence[Difference | None]) -> str:
@@ -126,7 +127,7 @@ def _room(differences: Sequence[Difference | None]) -> str:
     return " " * (1 + len(MARK)) if any(each is not None and each.marked for each in differences) else ""
 
 
-def _difference(difference: Difference | None, room: str) -> str:
+def _difference(difference: Difference | None, metric: Metric, room: str) -> str:
     if difference is None:
         return f"-{room}"
-    return difference.times(100).text(1) + (f" {MARK}" if difference.marked else room)
+    return difference.times(metric.factor).text(metric.brief_digits) + (f" {MARK}" if difference.marked else room)

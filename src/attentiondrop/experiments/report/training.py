@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 
 from ..analysis.collect import REACH
 from ..analysis.summary import Row, Summary
-from ..runs.store import Epoch
+from ..tasks.metrics import Metric
 from .blocks import Block, Picture, Section, Text
 from .chart import Chart, Point
 from .markup import Markup, join, tag
 from .palette import Look, legend
 from .scales import Scale, fit
-from .series import Value, by_epoch, stretches
+from .series import Best, Value, by_epoch, stretches
 
 
 @dataclass(frozen=True)
@@ -26,18 +26,14 @@ class Panel:
     note: str = ""
     factor: float = 1.0
     ceiling: float | None = None
-    best: bool = False
+    #: Draw the best value so far, which is the one that this function picks.
+    best: Best | None = None
     sparse: bool = False
     log: bool = False
     target: tuple[float, str] | None = None
 
 
-def _accuracy(epoch: Epoch) -> float | None:
-    return epoch.validation_accuracy
-
-
 PANELS = (
-    Panel("Validation accuracy", "%", _accuracy, factor=100, ceiling=100),
     Panel(
         "Training loss",
         "nats",
@@ -76,7 +72,8 @@ CAPTION = "Mean over the seeds of finished runs, by epoch; bands are one standar
 def training(summary: Summary, looks: dict[str, Look]) -> Section | None:
     """The section, None where no run has finished."""
     target = next((row.reach.target for row in summary.rows if row.reach is not None), None)
-    panels = [*PANELS, *([_convergence(target)] if target else []), *ENTROPY]
+    metric = summary.metrics.primary
+    panels = [_validation(metric), *PANELS, *([_convergence(metric, target)] if target else []), *ENTROPY]
     drawn = {panel.title: _panel(panel, summary.rows, looks) for panel in panels}
     if not any(drawn.values()):
         return None
@@ -89,14 +86,30 @@ def training(summary: Summary, looks: dict[str, Look]) -> Section | None:
     return Section("training", "Training", blocks)
 
 
-def _convergence(target: float) -> Panel:
+def _value(metric: Metric) -> Value:
+    return lambda epoch: None if epoch.validation is None else epoch.validation.get(metric.name)
+
+
+def _validation(metric: Metric) -> Panel:
+    return Panel(
+        f"Validation {metric.label}", metric.unit, _value(metric), factor=metric.factor, ceiling=metric.ceiling
+    )
+
+
+def _convergence(metric: Metric, target: float) -> Panel:
+    """In per cent of what the baseline ends with; a metric that is better when it is lower keeps its own unit."""
+    note = f"Best validation {metric.label} so far; the dashed line is the target of the table above."
+    best = max if metric.higher_is_better else min
+    if not metric.higher_is_better:
+        goal = (metric.factor * target, "target")
+        return Panel("Convergence", metric.unit, _value(metric), note, metric.factor, best=best, target=goal)
     return Panel(
         "Convergence",
-        "% of the baseline's final accuracy",
-        _accuracy,
-        "Best validation accuracy so far; the dashed line is the target of the table above.",
+        f"% of the baseline's final {metric.label}",
+        _value(metric),
+        note,
         factor=100 * REACH / target,
-        best=True,
+        best=best,
         target=(100 * REACH, f"{100 * REACH:g} %"),
     )
 

@@ -6,7 +6,8 @@ from typing import Any
 
 from ..analysis.intervals import ENOUGH_SEEDS, Difference, signed
 from ..analysis.summary import Summary
-from .figures import listed, plural
+from ..tasks.registry import task_of
+from .figures import listed, plural, with_unit
 
 
 def heading(summary: Summary) -> str:
@@ -48,14 +49,7 @@ def _setting(summary: Summary) -> str:
     how = f" with the model `{model}`" if model else ""
     epochs = _section(recipe, "training").get("epochs")
     length = f", {plural(epochs, 'epoch')} each" if isinstance(epochs, int) else ""
-    special = []
-    if noise := _number(data, "label_noise"):
-        special.append(f"{100 * noise:g} % of the training labels replaced by wrong ones")
-    fraction = _number(data, "train_fraction")
-    if fraction is not None and fraction != 1.0:
-        special.append(f"{100 * fraction:g} % of the training images")
-    if data.get("limit"):
-        special.append(f"at most {data['limit']} images of each part")
+    special = task_of(recipe).special(data)
     settings = f" ({'; '.join(special)})" if special else ""
     comparison, ablation = summary.study.comparison, summary.study.ablation
     parts = []
@@ -87,10 +81,13 @@ def _tuning(summary: Summary) -> str:
 
 def _outcome(summary: Summary) -> str:
     baseline = summary.rows[0]
-    if baseline.accuracy is None:
+    metric = summary.metrics.primary
+    level = baseline.scores.get(metric.name)
+    if level is None:
         return f"The baseline `{baseline.label}` has no finished run yet, so there is nothing to compare with."
-    start = f"The baseline `{baseline.label}` reaches a test accuracy of {baseline.accuracy.times(100).text(2)} %."
-    differences = {row.label: row.difference.times(100) for row in summary.rows if row.difference is not None}
+    start = f"The baseline `{baseline.label}` reaches a test {metric.label} of {with_unit(level, metric)}."
+    unit = f"In {metric.difference_unit}, " if metric.difference_unit else ""
+    differences = {row.label: row.difference.times(metric.factor) for row in summary.rows if row.difference is not None}
     if not differences:
         return start
     if summary.comparisons == 0:
@@ -101,13 +98,18 @@ def _outcome(summary: Summary) -> str:
     after = f"after Holm's correction for {plural(summary.comparisons, 'comparison')}"
     told = {label: each for label, each in apart.items() if each.marked}
     only = {label: each for label, each in apart.items() if not each.marked}
-    found = [f"In points, {after}, {_listed(told)}." if told else f"No difference remains {after}."]
+    found = [_sentence(f"{unit}{after}, {_listed(told)}.") if told else f"No difference remains {after}."]
     if only:
-        found.append(f"Only without that correction does a 95 % interval exclude zero: in points, {_listed(only)}.")
+        text = f"{unit.lower()}{_listed(only)}"
+        found.append(f"Only without that correction does a 95 % interval exclude zero: {text}.")
     rest = summary.comparisons - len(apart)
     if rest:
         found.append(f"For the other {'one' if rest == 1 else rest}, the interval includes zero.")
     return " ".join([start, *found])
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _listed(told: dict[str, Difference]) -> str:
@@ -137,12 +139,6 @@ def _limits(summary: Summary) -> str:
         lines.append(f"{ran} and count in no mean, which may flatter the methods they belong to.")
     lines.append("All of this holds for this model, these data and this recipe; it says nothing about others.")
     return " ".join(lines)
-
-
-def _number(section: dict[str, Any], key: str) -> float | None:
-    """A setting that is a number; a study that somebody changed by hand may hold anything."""
-    found = section.get(key)
-    return found if isinstance(found, (int, float)) else None
 
 
 def _section(recipe: dict[str, Any], key: str) -> dict[str, Any]:

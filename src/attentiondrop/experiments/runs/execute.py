@@ -15,20 +15,21 @@ from accelerate import PartialState
 from filelock import FileLock, Timeout
 
 from ...errors import AttentionDropError
-from ..tasks.classification.data import load_data
-from ..tasks.classification.data.dataset import Data
-from ..tasks.classification.data.image_settings import DataSettings
-from .environment import continued, environment
+from ..config.schema import Recipe
 from ..failures import in_words, is_lack_of_space
 from ..files.whole_files import DamagedRecordError, write_text
+from ..methods.parse import read_method
+from ..tasks.interface import Data, DataSettings
+from ..tasks.registry import find_task
+from ..train.accelerator import device_of, is_main_process
+from ..train.epoch_log import STATE, Epoch
+from ..train.loop import Training
+from ..train.seeding import own_generators
+from .environment import continued, environment
 from .job import LOCK, Job, Standing, check_erasing, clear, standing
 from .judging import score_again, scores_of
-from ..train.accelerator import device_of, is_main_process
 from .leftovers import forget_progress, remove_temporary
-from ..train.loop import Training
-from ..methods.parse import read_method
-from .store import RESULT, STATE, TRACEBACK, Epoch, Result, read_run, write_request, write_result
-from ..train.seeding import own_generators
+from .store import RESULT, TRACEBACK, Result, read_run, write_request, write_result
 from .trackers import Trackers
 
 OnEpoch = Callable[[int], None]
@@ -39,10 +40,15 @@ class BusyError(AttentionDropError):
     """Another process works on the run."""
 
 
+def data_for(recipe: Recipe) -> Data:
+    """The data of a recipe; the last ones are kept, since the runs of a study share them."""
+    return _data(recipe.task, recipe.data)
+
+
 @lru_cache(maxsize=1)
-def data_for(settings: DataSettings) -> Data:
-    """The data of the settings; the last ones are kept, since the runs of a study share them."""
-    return load_data(settings)
+def _data(task: str, settings: DataSettings) -> Data:
+    found: Data = find_task(task).load_data(settings)
+    return found
 
 
 def execute(job: Job, on_epoch: OnEpoch = lambda done: None, say: Say = lambda line: None, wait: bool = True) -> Result:
@@ -73,7 +79,7 @@ def execute(job: Job, on_epoch: OnEpoch = lambda done: None, say: Say = lambda l
 
 def _execute(job: Job, on_epoch: OnEpoch, say: Say) -> Result:
     recipe = job.settings()
-    data = data_for(recipe.data)
+    data = data_for(recipe)
     found = standing(job, data.checksums)
     if found.result is not None:
         return found.result

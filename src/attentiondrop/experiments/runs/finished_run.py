@@ -5,21 +5,21 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from torch import nn
 
 from ...errors import ArgumentError, AttentionDropError, bad_argument
-from ..train import checkpoint
-from ..methods.apply import Applied
-from ..tasks.classification.data import load_data
-from ..tasks.classification.data.dataset import Data
+from ..config.schema import Recipe, build_recipe
 from ..files.whole_files import damaged
-from ..train.loop import initial_model
+from ..methods.apply import Applied
 from ..methods.parse import Method, read_method
-from ..config.schema import Recipe
-from .store import BEST, LAST, REQUEST, Run, read_run
-from ..files.typed_settings import build_settings
+from ..tasks.interface import Task
+from ..tasks.registry import find_task
+from ..train import checkpoint
+from ..train.epoch_log import BEST, LAST
+from ..train.loop import initial_model
+from .store import REQUEST, Run, read_run
 
 
 @dataclass(frozen=True)
@@ -28,10 +28,11 @@ class LoadedRun:
 
     record: Run
     recipe: Recipe
+    task: Task
     method: Method
     model: nn.Module
     applied: Applied
-    data: Data
+    data: Any
 
 
 def load_run(
@@ -53,16 +54,17 @@ def load_run(
         why = "the run is not finished" if run.result is None else f"the run has no {path.name}"
         raise bad_argument("run", "one that is finished and has its weights", f"{folder}, where {why}")
     try:
-        recipe = build_settings(Recipe, run.request.recipe)
+        recipe = build_recipe(run.request.recipe)
         method = read_method(run.request.method)
     except AttentionDropError as error:
         raise damaged(folder / REQUEST, error) from error
     recipe = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, root=root))
-    data = load_data(recipe.data)
+    task = find_task(recipe.task)
+    data = task.load_data(recipe.data)
     changed = [part for part, checksum in run.request.checksums.items() if data.checksums.get(part) != checksum]
     if changed:
         raise ArgumentError(f"data: expected what {folder} was made with, found other {' and '.join(changed)} data")
     model = initial_model(recipe, method, run.request.seed, data).to(device)
     checkpoint.load_into(model, path, recipe.model.name)
     applied = Applied(method, model)
-    return LoadedRun(run, recipe, method, model.eval(), applied, data.to(device))
+    return LoadedRun(run, recipe, task, method, model.eval(), applied, data.to(device))

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from .kinds import FINAL, TUNING
 from ..files.typed_settings import merged
+from ..tasks.registry import task_of
+from .kinds import FINAL, TUNING
 
 #: Settings that say where things are or how fast they come, not what comes out.
 _WITHOUT_EFFECT = (("data", "root"), ("data", "download"), ("data", "workers"), ("model", "checkpoint_activations"))
-_TRAINED = ("data", "model", "training", "measure")
+_TRAINED = ("task", "data", "model", "training", "measure")
 _EVALUATION = "evaluation"
 #: The setting of training that only says which of the stored weights are scored.
 _SELECT = "select"
@@ -35,11 +36,11 @@ def recorded(recipe: Recipe) -> dict[str, Any]:
 def recipe_of(kind: str, recipe: Recipe) -> dict[str, Any]:
     """What runs of a kind make of the recipe of their study.
 
-    Only final runs are attacked, since attacks need the test part; trials have epochs of their own and no probes.
+    Only final runs have the settings that need the test part; trials have epochs of their own and no probes.
     """
     if kind == FINAL:
         return dict(recipe)
-    changes: dict[str, Any] = {_EVALUATION: {"pgd_epsilons": []}}
+    changes: dict[str, Any] = {_EVALUATION: task_of(recipe).evaluation_settings.WITHOUT_TEST}
     if kind == TUNING:
         epochs = _section(recipe, "tuning").get("epochs")
         changes |= {"measure": {"probes": 0}} | ({} if epochs is None else {"training": {"epochs": epochs}})

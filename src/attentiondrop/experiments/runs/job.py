@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ...errors import AttentionDropError
+from ..config.schema import Recipe, build_recipe
 from ..files.whole_files import DamagedRecordError
-from .identity import differences, scored_from, trained_from
+from ..train.epoch_log import BEST, EPOCHS, LAST
+from .folders import run_folder
+from .identity import differences, recorded, scored_from, trained_from
 from .kinds import FINAL, NAMES
-from ..config.schema import Recipe
-from .store import BEST, EPOCHS, LAST, Request, Result, Run, read_run, scored_by
-from ..files.typed_settings import build_settings
-from ..studies.plan import run_folder
+from .store import Request, Result, Run, read_run, scored_by
 
 #: Held by the process that works on a run.
 LOCK = ".lock"
@@ -60,16 +60,16 @@ class Job:
 
     def settings(self) -> Recipe:
         """The recipe, typed."""
-        return build_settings(Recipe, self.recipe)
+        return build_recipe(self.recipe)
 
     def request(self, checksums: Mapping[str, str]) -> Request:
         """What the run is made of, as it is stored; `checksums` may name parts of the data that it is not given."""
         given = {part: checksum for part, checksum in checksums.items() if self.final or part != "test"}
-        return Request(self.method, self.seed, self.settings().identity(), given)
+        return Request(self.method, self.seed, recorded(self.settings().to_dict()), given)
 
     def scored(self, checksums: Mapping[str, str]) -> dict[str, Any]:
         """What its scores will rest on beside the weights."""
-        return scored_from(self.settings().identity(), checksums, self.part)
+        return scored_from(recorded(self.settings().to_dict()), checksums, self.part)
 
     @property
     def weights(self) -> Path:

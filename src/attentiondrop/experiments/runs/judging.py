@@ -8,15 +8,17 @@ from typing import Any
 
 from accelerate import Accelerator
 
+from ..methods.parse import read_method
+from ..tasks.interface import Data
+from ..tasks.metrics import Metrics
+from ..tasks.registry import find_task
 from ..train import checkpoint
-from ..tasks.classification.data.dataset import Data
+from ..train.accelerator import make_accelerator
+from ..train.epoch_log import BEST, Epoch
+from ..train.loop import initial_model
 from .environment import versions
 from .job import Job
-from ..train.accelerator import make_accelerator
-from ..train.loop import initial_model
-from ..methods.parse import read_method
-from .store import BEST, Epoch, Result, Run
-from ..tasks.classification.scoring import judge
+from .store import Result, Run
 
 
 def scores_of(job: Job, data: Data, epochs: Sequence[Epoch], accelerator: Accelerator) -> dict[str, Any]:
@@ -27,10 +29,10 @@ def scores_of(job: Job, data: Data, epochs: Sequence[Epoch], accelerator: Accele
     checkpoint.load_into(model, job.weights, recipe.model.name)
     held_out = data.having(*(part for part in data.counts if part != "train")).to(accelerator.device)
     return {
-        "best_epoch": best_epoch(epochs) if job.weights.name == BEST else len(epochs),
+        "best_epoch": best_epoch(find_task(recipe.task).metrics, epochs) if job.weights.name == BEST else len(epochs),
         "scored": job.scored(checksums),
         "scored_with": versions(),
-        **judge(model, held_out, recipe.evaluation, accelerator),
+        **find_task(recipe.task).judge(model, held_out, recipe.evaluation, accelerator)._asdict(),
     }
 
 
@@ -42,8 +44,8 @@ def score_again(job: Job, run: Run, data: Data) -> Result:
     return dataclasses.replace(run.result, **scores_of(job, data, run.epochs, accelerator))
 
 
-def best_epoch(epochs: Sequence[Epoch]) -> int:
+def best_epoch(metrics: Metrics, epochs: Sequence[Epoch]) -> int:
     """The epoch whose weights were kept as the best ones: those with the best scores on the validation part."""
-    judged = [each for each in epochs if each.validation_accuracy is not None and each.validation_nll is not None]
+    judged = {each.epoch: each.validation for each in epochs if each.validation is not None}
     # The first of equals, as `Best` has it.
-    return max(judged, key=lambda each: (each.validation_accuracy, -each.validation_nll)).epoch  # type: ignore[operator]
+    return max(judged, key=lambda epoch: metrics.merit(judged[epoch]))

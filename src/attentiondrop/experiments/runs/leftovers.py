@@ -6,7 +6,8 @@ import os
 import re
 from pathlib import Path
 
-from .store import EPOCHS, REQUEST, RESULT, TRACEBACK
+from ..train.epoch_log import EPOCHS
+from .store import REQUEST, RESULT, TRACEBACK
 
 #: As `files.replacing` names them. Only files that a run itself writes: others may be written without its lock.
 _OWN = "|".join(map(re.escape, (REQUEST, EPOCHS, RESULT, TRACEBACK))) + r"|\w+\.safetensors"

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ...errors import ArgumentError, AttentionDropError
+from ..tasks.registry import task_of
 from .checking import check_jobs
 from .environment import versions
 from .execute import BusyError, execute
@@ -109,7 +110,7 @@ class _Bar:
         self.listener.progress(job.label, sum(self.done.values()))
 
     def finished(self, job: Job, result: Result) -> None:
-        self.listener.say(f"{job.label}: {describe(result)}")
+        self.listener.say(f"{job.label}: {describe(job, result)}")
         self.epoch(job, self.epochs[job])
 
     def look(self, running: int) -> None:
@@ -120,12 +121,13 @@ class _Bar:
         self.listener.progress(f"{running} runs at once", sum(self.done.values()))
 
 
-def describe(result: Result) -> str:
+def describe(job: Job, result: Result) -> str:
     """How a run ended, in a few words, with the part of the data that they are about."""
     part, scores = ("test", result.test) if result.test is not None else ("validation", result.validation)
     if scores is None:
         return f"{result.status}: {result.error}"
-    return f"{part} accuracy {100 * scores.accuracy:.1f} %, {result.seconds:.1f} s"
+    metric = task_of(job.recipe).metrics.primary
+    return f"{part} {metric.label} {metric.text(scores[metric.name])}, {result.seconds:.1f} s"
 
 
 def _in_sequence(jobs: Sequence[Job], bar: _Bar) -> Iterator[tuple[Job, Result]]:

@@ -8,17 +8,18 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ...errors import AttentionDropError
-from ...scores import ReliabilityDiagram, RobustnessReport, Scores
-from ..files.whole_files import append_line, damaged, read_json, read_lines, write_json
+from ...scores import ReliabilityDiagram, RobustnessReport
+from ..files.typed_settings import build_settings
+from ..files.whole_files import damaged, read_json, read_lines, write_json
+from ..tasks.registry import task_of
+from ..train.epoch_log import EPOCHS, Epoch, upgraded_epoch
 from .identity import scored_from
 from .kinds import FINAL
-from ..files.typed_settings import build_settings
 
 #: Raised when training or evaluation starts to mean something else: older results are then not reused.
 FORMAT = 2
 
-REQUEST, EPOCHS, RESULT, TRACEBACK = "run.json", "metrics.jsonl", "result.json", "traceback.txt"
-BEST, LAST, STATE = "best.safetensors", "last.safetensors", "state.safetensors"
+REQUEST, RESULT, TRACEBACK = "run.json", "result.json", "traceback.txt"
 
 #: In the environment of a run: how many runs shared its machine.
 AT_ONCE = "runs at once"
@@ -43,28 +44,6 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Epoch:
-    """One epoch of training. The last two are measured at a few epochs only, else None."""
-
-    #: Counted from one.
-    epoch: int
-    learning_rate: float
-    #: None when it stopped being a number.
-    train_loss: float | None
-    validation_accuracy: float | None
-    validation_nll: float | None
-    #: Training alone, without validation and measurements.
-    seconds: float
-    samples: int
-    #: The trace of the covariance of a mini-batch gradient, and the squared norm of the mean gradient.
-    gradient_variance: float | None = None
-    gradient_norm2: float | None = None
-    #: Mean entropy of attention rows in nats, over heads and layers: of the model, and of what the method makes of it.
-    attention_entropy: float | None = None
-    perturbed_entropy: float | None = None
-
-
-@dataclass(frozen=True)
 class Result:
     """How a run ended: `finished`, `diverged` (the loss stopped being a number) or `failed` (with the error)."""
 
@@ -74,8 +53,9 @@ class Result:
     error: str | None = None
     #: The epoch whose weights were tested, picked on the validation part.
     best_epoch: int | None = None
-    validation: Scores | None = None
-    test: Scores | None = None
+    #: Every metric of the task, by name.
+    validation: dict[str, float] | None = None
+    test: dict[str, float] | None = None
     reliability: ReliabilityDiagram | None = None
     robustness: RobustnessReport | None = None
     #: Training samples a second, the median epoch without the first.
@@ -109,11 +89,6 @@ def write_request(folder: Path, request: Request, environment: dict[str, str]) -
     write_json(folder / REQUEST, {**dataclasses.asdict(request), "environment": environment})
 
 
-def write_epoch(folder: Path, epoch: Epoch) -> None:
-    """Add an epoch."""
-    append_line(folder / EPOCHS, dataclasses.asdict(epoch))
-
-
 def write_result(folder: Path, result: Result) -> None:
     """End a run."""
     write_json(folder / RESULT, dataclasses.asdict(result))
@@ -134,12 +109,13 @@ def read_run(folder: Path) -> Run | None:
     lines, result = read_lines(folder / EPOCHS), read_json(folder / RESULT)
     environment = request.pop("environment", None) if isinstance(request, dict) else None
     stored = _build(_Environment, {"environment": environment}, folder / REQUEST)
+    asked = _build(Request, request, folder / REQUEST)
     return Run(
         folder,
-        _build(Request, request, folder / REQUEST),
+        asked,
         stored.environment,
-        [_build(Epoch, line, folder / EPOCHS) for line in lines],
-        None if result is None else _result(result, folder / RESULT),
+        [_build(Epoch, upgraded_epoch(line), folder / EPOCHS) for line in lines],
+        None if result is None else _result(result, asked, folder / RESULT),
     )
 
 
@@ -150,13 +126,30 @@ class _Environment:
     environment: dict[str, str]
 
 
-def _result(content: Any, path: Path) -> Result:
-    result = _build(Result, content, path)
+def _result(content: Any, request: Request, path: Path) -> Result:
+    result = _build(Result, _upgraded_result(content), path)
+    try:
+        metrics = task_of(request.recipe).metrics
+    except AttentionDropError as error:
+        raise damaged(path.with_name(REQUEST), error) from error
+    for part, scores in (("validation", result.validation), ("test", result.test)):
+        if scores is not None and not metrics.can_judge(scores):
+            raise damaged(path, ValueError(f"{part} lacks metrics of its task, it has {', '.join(scores) or 'none'}"))
     if result.status not in ("finished", "diverged", "failed") or (result.status == "finished") != (
         result.validation is not None
     ):
         raise damaged(path, ValueError(f"status {result.status!r} does not fit what was recorded"))
     return result
+
+
+def _upgraded_result(content: Any) -> Any:
+    """A result as it is written today. Older versions wrote a metric that a task does not have as null."""
+    if not isinstance(content, dict):
+        return content
+    parts = {part: content[part] for part in ("validation", "test") if isinstance(content.get(part), dict)}
+    return content | {
+        part: {name: value for name, value in scores.items() if value is not None} for part, scores in parts.items()
+    }
 
 
 def _build(cls: type[Record], content: Any, path: Path) -> Record:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from accelerate.tracking import TensorBoardTracker, WandBTracker
 
-from .store import Epoch, Result
+from ..train.epoch_log import Epoch
+from .store import Result
 
 if TYPE_CHECKING:
     from .job import Job
@@ -43,15 +44,14 @@ class Trackers:
     def epoch(self, epoch: Epoch) -> None:
         """One epoch."""
         values = {key: value for key, value in dataclasses.asdict(epoch).items() if value is not None}
-        self._log(values, step=values.pop("epoch"))
+        scores = {f"validation_{name}": value for name, value in values.pop("validation", {}).items()}
+        step = values.pop("epoch")
+        self._log(values | scores, step)
 
     def result(self, result: Result) -> None:
         """The end."""
         if result.test is not None:
-            scores = {
-                f"test_{key}": value for key, value in dataclasses.asdict(result.test).items() if value is not None
-            }
-            self._log(scores, step=result.epochs)
+            self._log({f"test_{name}": value for name, value in result.test.items()}, step=result.epochs)
 
     def _log(self, values: dict[str, Any], step: int) -> None:
         for tracker in self._open:

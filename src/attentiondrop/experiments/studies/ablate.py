@@ -44,7 +44,7 @@ def ablate(
     check_grids(chosen, "ablations")
     recipe = on_this_machine(recipe)
     found = [_grid(name, axes) for name, axes in chosen.items()]
-    checksums = data_for(recipe.data).checksums
+    checksums = data_for(recipe).checksums
     study = Ablation(command, recipe.to_dict(), list(range(seeds)), found, NONE, checksums, VARIED)
     methods = [NONE, *(method for grid in found for method in grid.methods)]
     where = where or Where()

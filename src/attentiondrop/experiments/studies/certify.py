@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from ...errors import ArgumentError, bad_argument
@@ -17,19 +16,21 @@ from ...theory.fitting import Schedule
 from ...theory.overlap import repeated
 from ..methods.apply import Applied
 from ..runs.finished_run import LoadedRun, load_run
-from ..tasks.classification.data.dataset import Data
+from ..tasks.interface import Batch
 from ..train.loop import initial_model
 from ..train.seeding import own_generators
 
 FILE = "certificate.json"
+#: The metric whose complement a certificate bounds.
+_CERTIFIED = "accuracy"
 #: What may be held out, and where it comes from otherwise: a sentence for the refusal.
 _USED = {
     "train": "the model was trained on it",
     "validation": "it picked the epoch, and the method's settings where they were tuned",
 }
-#: A larger share of held-out images that occur in training or validation too is no accident.
+#: A larger share of held-out examples that occur in training or validation too is no accident.
 _REPEATED = 0.01
-#: More images than this are not compared one by one.
+#: More examples than this are not compared one by one.
 _COMPARED = 200_000
 #: A training part of more bytes is not held in memory for a prior and a posterior.
 _IN_MEMORY = 2**31
@@ -92,6 +93,7 @@ def certify_run(
         raise bad_argument("part", "'test'", part)
     on_progress("loading the run", 0.0)
     run = load_run(folder, "best" if weights == "best" else "last", device, root)
+    check_certifiable(run)
     # Schedules have arrived at their end.
     run.applied.set_progress(1.0)
     suspects, notes = check_held_out(run, part)
@@ -120,16 +122,16 @@ def certify_run(
         if reason is not None:
             notes.append(f"no certificate from a data-dependent prior: {reason}")
     test = None if run.record.result is None else run.record.result.test
-    if run.recipe.data.label_noise and posterior is not None:
+    if getattr(run.recipe.data, "label_noise", 0.0) and posterior is not None:
         notes.append("training labels are noisy: the posterior's bound is on the risk under labels with the same noise")
     notes.append("the parts were split by class, which keeps class shares steadier than i.i.d. sampling would")
     on_progress("certified", 1.0)
-    test_error = None if test is None else 1.0 - test.accuracy
+    test_error = None if test is None else 1.0 - test[_CERTIFIED]
     return RunCertificates(run.method.text, weights, part, held_out, posterior, test_error, tuple(notes))
 
 
 def check_held_out(run: LoadedRun, part: str) -> tuple[np.ndarray | None, list[str]]:
-    """Refuse a part that is one the run has used; say which of its images occur there too.
+    """Refuse a part that is one the run has used; say which of its examples occur there too.
 
     `load_run` has compared the data with the checksums that the run recorded: these are the parts it was made with.
     """
@@ -138,23 +140,31 @@ def check_held_out(run: LoadedRun, part: str) -> tuple[np.ndarray | None, list[s
         if checksums[used] == checksums[part]:
             raise ArgumentError(f"part {part}: its checksum is that of the {used} part, which proves nothing")
     if sum(run.data.counts.values()) > _COMPARED:
-        return None, ["images were not compared one by one with those of the other parts, of which there are many"]
-    found = repeated(_images(run.data, part), (image for used in _USED for image in _images(run.data, used)))
+        return None, ["examples were not compared one by one with those of the other parts, of which there are many"]
+    found = repeated(_inputs(run.data, part), (inputs for used in _USED for inputs in _inputs(run.data, used)))
     if found.mean() > _REPEATED:
         raise ArgumentError(
-            f"part {part}: {int(found.sum())} of {len(found)} images occur in the training or validation part too, "
+            f"part {part}: {int(found.sum())} of {len(found)} examples occur in the training or validation part too, "
             "which proves nothing"
         )
     return found, []
 
 
-def _images(data: Data, part: str) -> Iterator[Tensor]:
-    return (images for images, _ in data.batches(part, 1024, normalise=False))
+def check_certifiable(run: LoadedRun) -> None:
+    """Refuse a run of a task whose examples cannot be counted as right or wrong, one by one."""
+    if _CERTIFIED not in {metric.name for metric in run.task.metrics.all} or not hasattr(run.data, "published"):
+        raise ArgumentError(
+            f"run: expected one of a task that measures {_CERTIFIED}, received one of {run.task.name}: "
+            "a certificate bounds the share of wrong predictions"
+        )
+
+
+def _inputs(data: Any, part: str) -> Iterator[Tensor]:
+    return (batch.inputs for batch in data.published(part))
 
 
 def _why_no_posterior(run: LoadedRun) -> str | None:
-    data = run.data
-    size = 4 * data.counts["train"] * data.channels * data.size**2
+    size = run.data.bytes_to_train
     if size > _IN_MEMORY:
         return f"the training part has {size / 2**30:.1f} GiB, too much to hold in memory"
     return None
@@ -174,20 +184,14 @@ def _posterior(
         seed=seed,
     )
     mode: Any = training.consistency_mode
+    objective = applied.objective(run.task, training.label_smoothing, mode)
     with own_generators():
         return posterior_certificate(
             model,
-            *_whole(data, "train"),
-            held_out=_whole(data, part),
-            objective=applied.objective(training.label_smoothing, mode),
+            *data.independent("train"),
+            held_out=data.independent(part),
+            objective=lambda model, inputs, targets: objective(model, Batch(inputs, targets)),
             settings=settings,
             delta=delta,
             on_progress=on_progress,
         )
-
-
-def _whole(data: Data, part: str) -> tuple[Tensor, Tensor]:
-    """All of a part, in [-1, 1]: the data's own mean and deviation come from the whole training part, of which a prior
-    must have seen only its share."""
-    images, labels = zip(*data.batches(part, 1024, normalise=False), strict=True)
-    return 2.0 * torch.cat(images) - 1.0, torch.cat(labels)

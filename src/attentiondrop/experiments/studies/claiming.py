@@ -9,11 +9,12 @@ from filelock import FileLock, Timeout
 
 from ...errors import ArgumentError
 from ..files.whole_files import DamagedRecordError
+from ..runs.folders import run_folders
 from ..runs.identity import differences, recipe_of, trained_from
 from ..runs.job import LOCK, Job, WouldEraseError, check_erasing, standing, would_erase
 from ..runs.kinds import FINAL
 from ..runs.store import read_run
-from .plan import Ablation, Comparison, read_study, run_folders, write_study
+from .plan import Ablation, Comparison, read_study, write_study
 
 
 def claim(out: Path, study: Comparison | Ablation, jobs: Sequence[Job], overwrite: bool = False) -> None:

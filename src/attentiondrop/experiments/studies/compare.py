@@ -15,6 +15,8 @@ from ..runs.job import Job
 from ..runs.kinds import FINAL, TUNING
 from ..runs.pool import Listener, Where, run_jobs
 from ..runs.store import Result
+from ..tasks.metrics import Metrics
+from ..tasks.registry import find_task
 from ..train.accelerator import on_this_machine, processes
 from .claiming import claim, renew
 from .plan import Comparison, Entry
@@ -41,8 +43,8 @@ def compare(
     read_methods(methods)
     where = where or Where()
     recipe = on_this_machine(recipe)
-    checksums = data_for(recipe.data).checksums
-    tuning = recipe.tuning
+    checksums = data_for(recipe).checksums
+    tuning, metrics = recipe.tuning, find_task(recipe.task).metrics
     trials = {text: candidates(text, tuning.trials, tuning.seed, tuning.grids) for text in methods}
     tuned = [text for text in methods if len(trials[text]) > 1]
     entries = {text: Entry(text, None if text in tuned else trials[text][0], trials[text][:0]) for text in methods}
@@ -67,7 +69,7 @@ def compare(
         listener.say(f"tuning: {len(set(jobs.values()))} trials on the validation part")
         results = run_jobs(list(jobs.values()), checksums, listener, where, final_epochs)
         for text in tuned:
-            best = _best({trial: results[jobs[text, trial]] for trial in trials[text]})
+            best = _best(metrics, {trial: results[jobs[text, trial]] for trial in trials[text]})
             listener.say(f"{text}: {best} did best of {len(trials[text])}")
             entries[text] = Entry(text, best, trials[text])
         renew(out, study())
@@ -86,11 +88,9 @@ def check_alone(command: str) -> None:
         )
 
 
-def _best(results: dict[str, Result]) -> str:
-    """The setting with the best validation accuracy; equal ones are told apart by the likelihood, then by order."""
+def _best(metrics: Metrics, results: dict[str, Result]) -> str:
+    """The setting that does best on the validation part; the first of equal ones."""
     judged = {
-        method: (result.validation.accuracy, -result.validation.nll)
-        for method, result in results.items()
-        if result.validation is not None
+        method: metrics.merit(result.validation) for method, result in results.items() if result.validation is not None
     }
     return max(judged, key=lambda method: judged[method]) if judged else next(iter(results))

@@ -8,16 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
+from ...errors import ArgumentError
 from ...theory import GradientVariance, gradient_variance
 from ...theory.curve import Curve
 from ..runs.finished_run import LoadedRun, load_run
-from ..runs.store import BEST, LAST
-from ..tasks.classification.data.dataset import Data
 from ..train import checkpoint
+from ..train.epoch_log import BEST, LAST
 from ..train.loop import initial_model
 
 FILE, PICTURE = "variance.json", "variance.png"
@@ -80,10 +78,10 @@ def variance_of_run(
 
     Args:
         folder: of the run.
-        examples: at most so many training images, picked at random.
+        examples: at most so many training examples, picked at random.
         draws: of each example or mini-batch, at least 2.
         method: "samples", "batches" or "auto", as for `gradient_variance`.
-        batches: with the second, how many mini-batches are drawn from all training images.
+        batches: with the second, how many mini-batches are drawn from all training examples.
         device, root: as for `load_run`.
         seed: of draws and choices.
         on_progress: hears what is going on and the share that is done.
@@ -95,8 +93,15 @@ def variance_of_run(
     result, training = run.record.result, run.recipe.training
     last = len(run.record.epochs)
     paths = checkpoints(folder, None if result is None else result.best_epoch, last)
-    images, labels = _sample(run.data, examples, seed)
+    if not hasattr(run.data, "sample"):
+        raise ArgumentError(f"run: expected one of a task with examples of one shape, received one of {run.task.name}")
+    inputs, targets = run.data.sample(examples, seed)
     smoothing = run.method.label_smoothing or training.label_smoothing
+
+    def loss(output: Any, targets: Tensor) -> Tensor:
+        total, count = run.task.loss(output, targets, smoothing)
+        return total / count
+
     found: list[tuple[int, GradientVariance]] = []
     for index, epoch in enumerate((0, *paths)):
         if epoch:
@@ -108,10 +113,10 @@ def variance_of_run(
                 epoch,
                 gradient_variance(
                     run.model,
-                    images,
-                    labels,
-                    loss=lambda output, target: cross_entropy(output.float(), target, label_smoothing=smoothing),
-                    batch_size=min(training.batch_size, len(labels)),
+                    inputs,
+                    targets,
+                    loss=loss,
+                    batch_size=min(training.batch_size, len(targets)),
                     draws=draws,
                     method=method,
                     batches=batches,
@@ -131,20 +136,3 @@ def _initial(run: LoadedRun) -> dict[str, Tensor]:
 
 def _part(on_progress: OnProgress, label: str, index: int, count: int) -> Callable[[float], None]:
     return lambda share: on_progress(label, (index + share) / count)
-
-
-def _sample(data: Data, examples: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Some of the training images, without augmentation."""
-    count = data.counts["train"]
-    generator = torch.Generator().manual_seed(seed)
-    chosen = torch.zeros(count, dtype=torch.bool)
-    chosen[torch.randperm(count, generator=generator)[:examples]] = True
-    images: list[Tensor] = []
-    labels: list[Tensor] = []
-    start = 0
-    for part, targets in data.batches("train", 1024):
-        here = chosen[start : start + len(targets)].to(targets.device)
-        images.append(part[here])
-        labels.append(targets[here])
-        start += len(targets)
-    return torch.cat(images), torch.cat(labels)

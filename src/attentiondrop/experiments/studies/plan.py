@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,8 +11,9 @@ from ...errors import ArgumentError, AttentionDropError
 from ..files.typed_settings import build_settings
 from ..files.whole_files import damaged, read_json, write_json
 from ..methods.parse import read_method
-from ..runs.kinds import FINAL, KINDS
-from ..runs.store import REQUEST, Run, read_run
+from ..runs.folders import run_folder
+from ..runs.kinds import FINAL
+from ..runs.store import Run, read_run
 
 COMPARISON, ABLATION = "comparison.json", "ablation.json"
 
@@ -90,21 +90,17 @@ class Study:
     comparison: Comparison | None
     ablation: Ablation | None
 
+    @property
+    def plan(self) -> Comparison | Ablation:
+        """What the folder is about: the comparison, or the ablation if there is none."""
+        plan = self.comparison or self.ablation
+        if plan is None:
+            raise ArgumentError("study: expected a comparison or an ablation, received neither")
+        return plan
+
     def run(self, method: str, seed: int, part: str = FINAL) -> Run | None:
         """One of its runs, None where there is none yet."""
         return read_run(run_folder(self.folder, method, seed, part))
-
-
-def run_folder(out: Path, method: str, seed: int, part: str = FINAL) -> Path:
-    """Where a run belongs."""
-    return out / part / read_method(method).slug / f"seed{seed}"
-
-
-def run_folders(out: Path) -> Iterator[tuple[str, Path]]:
-    """The kind and the folder of every run that was ever begun there."""
-    for kind in KINDS:
-        for request in sorted((out / kind).glob(f"*/*/{REQUEST}")):
-            yield kind, request.parent
 
 
 def write_study(out: Path, study: Comparison | Ablation) -> None:

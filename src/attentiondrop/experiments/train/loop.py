@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,20 +16,18 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from ...errors import ArgumentError, bad_argument
-from ...evaluation import scores
 from ...learning_rate import warmup_then_cosine
-from ...scores import Scores
 from ..config.schema import Recipe
 from ..failures import in_words, is_lack_of_memory
 from ..files.whole_files import DamagedRecordError, write_text
 from ..methods.apply import Applied
 from ..methods.parse import Method
-from ..runs.store import BEST, EPOCHS, LAST, STATE, Epoch, write_epoch
-from ..tasks.classification.data.dataset import Data
-from ..tasks.classification.scoring import predict_all
-from ..tasks.classification.timm_models import build_model
+from ..tasks.interface import Batch, Data
+from ..tasks.metrics import Metrics
+from ..tasks.registry import find_task
 from . import checkpoint
 from .accelerator import make_accelerator
+from .epoch_log import BEST, EPOCHS, LAST, STATE, Epoch, write_epoch
 from .probes import attention_entropies, gradient_spread, probe_epochs
 from .seeding import derived_seed
 from .sharding import full_state, is_sharded, load_full_state, model_weights
@@ -40,28 +37,31 @@ from .sharding import full_state, is_sharded, load_full_state, model_weights
 class Best:
     """The epoch that did best on the validation part so far."""
 
+    metrics: Metrics
     epoch: int = 0
-    accuracy: float = -1.0
-    nll: float = math.inf
+    scores: dict[str, float] | None = None
 
-    def improves(self, epoch: int, found: Scores) -> bool:
-        """Take note of an epoch; whether it is the best one now. Equal accuracies are told apart by the likelihood."""
-        if (found.accuracy, -found.nll) <= (self.accuracy, -self.nll):
+    def improves(self, epoch: int, found: dict[str, float]) -> bool:
+        """Take note of an epoch; whether it is the best one now. Of equal epochs the first one stays the best."""
+        if self.scores is not None and not self.metrics.merit(found) > self.metrics.merit(self.scores):
             return False
-        self.epoch, self.accuracy, self.nll = epoch, found.accuracy, found.nll
+        self.epoch, self.scores = epoch, found
         return True
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {"epoch": self.epoch, "scores": self.scores}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state_dict` was taken. Older versions had the scores beside the epoch."""
+        self.epoch = state["epoch"]
+        self.scores = state.get("scores", {name: value for name, value in state.items() if name != "epoch"})
 
 
 def initial_model(recipe: Recipe, method: Method, seed: int, data: Data) -> nn.Module:
     """The model before training, on the CPU, with the method's own rates but nothing applied yet."""
-    return build_model(
-        recipe.model,
-        classes=data.classes,
-        channels=data.channels,
-        size=data.size,
-        rates=method.model_rates(),
-        seed=derived_seed(seed, "model"),
-    )
+    task = find_task(recipe.task)
+    return task.build_model(recipe.model, data, method.model_rates(), derived_seed(seed, "model"))
 
 
 class Training:
@@ -73,6 +73,7 @@ class Training:
     def __init__(self, recipe: Recipe, method: Method, seed: int, data: Data, folder: Path) -> None:
         settings, data = recipe.training, data.having("train", "validation")
         self.recipe, self.settings, self.seed, self.folder = recipe, settings, seed, folder
+        self.task = find_task(recipe.task)
         self.accelerator = make_accelerator(settings)
         self.data = data.to(str(self.accelerator.device))
         model = initial_model(recipe, method, seed, data).to(self.accelerator.device)
@@ -93,17 +94,18 @@ class Training:
         if settings.compile:
             model.compile(dynamic=False)
         self.model, self.optimizer = self.accelerator.prepare(model, optimizer)
+        mode: Any = settings.consistency_mode
         self.plain: nn.Module = self.accelerator.unwrap_model(self.model)
-        self.objective = self.applied.objective(settings.label_smoothing, settings.consistency_mode)  # type: ignore[arg-type]
+        self.objective = self.applied.objective(self.task, settings.label_smoothing, mode)
         self.steps = self.data.steps(settings.batch_size)
         smallest = min(settings.batch_size, self.data.counts["train"])
         if smallest % (settings.accumulate * self.accelerator.num_processes):
             # Parts of unequal size would not average to the batch, and too few of them would never take a step.
             raise bad_argument(
-                "training.accumulate", f"parts that divide {smallest} images evenly", settings.accumulate
+                "training.accumulate", f"parts that divide {smallest} examples evenly", settings.accumulate
             )
         self.probes = probe_epochs(settings.epochs, recipe.measure.probes)
-        self.best = Best()
+        self.best = Best(self.task.metrics)
         self.done = 0
 
     def resume(self) -> int:
@@ -118,7 +120,8 @@ class Training:
                 self.applied.load_state_dict(state["applied"])
                 if self.ema is not None:
                     self.ema.load_state_dict(state["ema"])
-                self.best, self.done = Best(**state["best"]), state["epoch"]
+                self.best.load_state_dict(state["best"])
+                self.done = state["epoch"]
             except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
                 if is_lack_of_memory(error):
                     raise
@@ -174,8 +177,7 @@ class Training:
             epoch=index + 1,
             learning_rate=self.optimizer.param_groups[0]["lr"],
             train_loss=loss if finite else None,
-            validation_accuracy=None if judged is None else judged.accuracy,
-            validation_nll=None if judged is None else judged.nll,
+            validation=judged,
             seconds=seconds,
             samples=self.steps * min(self.settings.batch_size, self.data.counts["train"]),
             **probed,
@@ -185,6 +187,7 @@ class Training:
         """One epoch; returns the mean loss over all processes. Synchronises with the device once, at its end."""
         accelerator, settings = self.accelerator, self.settings
         self.model.train()
+        self.applied.begin_epoch(index, settings.epochs)
         total = torch.zeros((), device=accelerator.device)
         batches = self.data.train_batches(
             seed=derived_seed(self.seed, "data"),
@@ -193,35 +196,53 @@ class Training:
             rank=accelerator.process_index,
             world=accelerator.num_processes,
         )
-        for step, (images, labels) in enumerate(batches, start=index * self.steps):
+        for step, batch in enumerate(batches, start=index * self.steps):
             self._set_step(step)
-            for part, targets in zip(images.chunk(settings.accumulate), labels.chunk(settings.accumulate), strict=True):
+            parts = self.task.split(self.applied.batch(batch), settings.accumulate)
+            for part, weight in zip(parts, self._weights(parts), strict=True):
                 with accelerator.accumulate(self.model):
                     with accelerator.autocast():
-                        loss = self.objective(self.model, part, targets)
+                        loss = self.objective(self.model, part)
+                        loss = loss if weight is None else loss * weight
                     accelerator.backward(loss)
                     if settings.clip is not None and accelerator.sync_gradients:
                         accelerator.clip_grad_norm_(self.model.parameters(), settings.clip)
                     self.optimizer.step()
                     self.optimizer.zero_grad()
                 total += loss.detach() / settings.accumulate
+            self.applied.end_step()
             if self.ema is not None:
                 self.ema.update_parameters(self.plain)
         mean: Tensor = accelerator.reduce(total / self.steps, "mean")
         return mean.item()
+
+    def _weights(self, parts: Sequence[Batch]) -> Sequence[float | Tensor | None]:
+        """What the mean loss of each part of a batch is multiplied by, None for nothing.
+
+        The mean over all parts and processes is then the mean over the whole batch, also where counts differ.
+        """
+        if not self.task.counts_vary:
+            return [None] * len(parts)
+        counts = [self.task.count(part.targets) for part in parts]
+        processes = self.accelerator.num_processes
+        if processes == 1:
+            return [count * len(parts) / sum(counts) for count in counts]
+        mine = torch.tensor(sum(counts), dtype=torch.float32, device=self.accelerator.device)
+        total = self.accelerator.reduce(mine, "sum")
+        return [count * len(parts) * processes / total for count in counts]
 
     def _set_step(self, step: int) -> None:
         steps = self.settings.epochs * self.steps
         factor = warmup_then_cosine(step, steps, self.settings.warmup)
         for group in self.optimizer.param_groups:
             group["lr"] = self.settings.learning_rate * factor
-        self.applied.set_progress(step / steps)
+        self.applied.begin_step(step / steps)
 
-    def _validate(self, epoch: int) -> Scores:
+    def _validate(self, epoch: int) -> dict[str, float]:
         """Judge the weights on the validation part, and keep them if they are the best so far."""
         judged = self.plain if self.ema is None else self.ema.module
         batch_size = self.recipe.evaluation.batch_size
-        found = scores(*predict_all(judged, self.data, "validation", batch_size, self.accelerator))
+        found = self.task.scores(judged, self.data, "validation", batch_size, self.accelerator)
         if self.best.improves(epoch, found):
             self._keep(BEST)
         return found
@@ -240,7 +261,7 @@ class Training:
             return {}
         with self.accelerator.autocast():
             variance, norm2 = gradient_spread(self.plain, self.objective, some)
-            before, after = attention_entropies(self.plain, self.applied.attachment, some[0][0])
+            before, after = attention_entropies(self.plain, self.applied.attachment, some[0].inputs)
         return {
             "gradient_variance": variance,
             "gradient_norm2": norm2,
@@ -253,7 +274,7 @@ class Training:
         state = full_state(self.accelerator, self.model, self.optimizer)
         state |= {
             "epoch": self.done,
-            "best": dataclasses.asdict(self.best),
+            "best": self.best.state_dict(),
             "applied": self.applied.state_dict(),
             "ema": None if self.ema is None else self.ema.state_dict(),
         }

@@ -11,8 +11,13 @@ from torch import Tensor, nn
 from ...errors import AttachError
 from ...specs import HardMasking
 from ...torch import Attachment, attach
+from ..tasks.interface import Batch, forward
 
-Objective = Callable[[nn.Module, Tensor, Tensor], Tensor]
+Objective = Callable[[nn.Module, Batch], Tensor]
+
+
+#: Of a batch, how many samples and rows of attention are looked at.
+_SAMPLES, _ROWS = 16, 16
 
 
 def probe_epochs(epochs: int, probes: int) -> set[int]:
@@ -28,9 +33,7 @@ def probe_epochs(epochs: int, probes: int) -> set[int]:
     return {1 + round(index * (epochs - 1) / (probes - 1)) for index in range(probes)}
 
 
-def gradient_spread(
-    model: nn.Module, objective: Objective, batches: Iterable[tuple[Tensor, Tensor]]
-) -> tuple[float, float]:
+def gradient_spread(model: nn.Module, objective: Objective, batches: Iterable[Batch]) -> tuple[float, float]:
     """The trace of the covariance of a mini-batch gradient, and the squared norm of the mean gradient.
 
     Both are unbiased: the norm of the average over B batches is too large by the trace over B. Mini-batches and draws
@@ -40,8 +43,8 @@ def gradient_spread(
     mean = [torch.zeros_like(parameter, dtype=torch.float32) for parameter in parameters]
     # Welford's update: one pass, and no difference of large sums.
     spread, count = torch.zeros((), device=parameters[0].device), 0
-    for images, labels in batches:
-        gradients = torch.autograd.grad(objective(model, images, labels), parameters, allow_unused=True)
+    for batch in batches:
+        gradients = torch.autograd.grad(objective(model, batch), parameters, allow_unused=True)
         count += 1
         for average, gradient in zip(mean, gradients, strict=True):
             if gradient is not None:
@@ -55,7 +58,7 @@ def gradient_spread(
 
 @torch.no_grad()
 def attention_entropies(
-    model: nn.Module, attachment: Attachment | None, images: Tensor
+    model: nn.Module, attachment: Attachment | None, inputs: Tensor
 ) -> tuple[float, float] | tuple[None, None]:
     """Mean entropy of attention rows in nats over layers and heads: as the model has it, and as the method leaves it.
 
@@ -68,8 +71,8 @@ def attention_entropies(
         return None, None
     state = watched.state_dict()
     try:
-        watched.watch(rows=16, samples=min(16, len(images)))
-        model.forward(images)  # not the compiled one: watching would compile it anew
+        watched.watch(rows=_ROWS, samples=_SAMPLES)
+        forward(model.forward, inputs)  # not the compiled one: watching would compile it anew
         found = list(watched.stats().values())
     finally:
         watched.unwatch()

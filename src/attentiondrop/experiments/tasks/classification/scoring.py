@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -12,8 +12,9 @@ from accelerate.utils import gather_object
 from torch import Tensor, nn
 
 from ....evaluation import RobustnessReport, reliability, robust_accuracy, scores
-from ...config.schema import EvaluationSettings
-from .data.dataset import Data
+from ..interface import Judgement
+from .data.dataset import ImageData
+from .settings import AttackSettings
 
 #: Logits and labels, on the CPU.
 Predictions = tuple[Tensor, Tensor]
@@ -31,7 +32,9 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 @torch.no_grad()
-def predict(model: nn.Module, data: Data, part: str, batch_size: int, rank: int = 0, world: int = 1) -> Predictions:
+def predict(
+    model: nn.Module, data: ImageData, part: str, batch_size: int, rank: int = 0, world: int = 1
+) -> Predictions:
     """Logits in float32 and labels of one process's share of a part, on the CPU."""
     # What was compiled was compiled for training: another mode and batch size would be compiled anew.
     compiled = getattr(model, "_compiled_call_impl", None) is not None
@@ -45,7 +48,7 @@ def predict(model: nn.Module, data: Data, part: str, batch_size: int, rank: int 
 
 
 def predict_all(
-    model: nn.Module, data: Data, part: str, batch_size: int, accelerator: Accelerator | None
+    model: nn.Module, data: ImageData, part: str, batch_size: int, accelerator: Accelerator | None
 ) -> Predictions:
     """Logits and labels of a whole part, its shares gathered from all processes."""
     if accelerator is None or accelerator.num_processes == 1:
@@ -55,31 +58,37 @@ def predict_all(
     return torch.cat([logits for logits, _ in shares]), torch.cat([labels for _, labels in shares])
 
 
+def scores_of_part(
+    model: nn.Module, data: ImageData, part: str, batch_size: int, accelerator: Accelerator | None
+) -> dict[str, float]:
+    """Every metric by its name; top-5 only where there are more than five classes."""
+    return _by_name(*predict_all(model, data, part, batch_size, accelerator))
+
+
 def judge(
     model: nn.Module,
-    data: Data,
-    settings: EvaluationSettings,
+    data: ImageData,
+    settings: AttackSettings,
     accelerator: Accelerator | None = None,
     on_batch: Callable[[int, int], None] | None = None,
-) -> dict[str, Any]:
-    """The final word on a model, as fields of a `Result`: its scores on the validation part of `data` and, only if
-    `data` holds the test part, scores, reliability and robustness there.
-    """
-    found: dict[str, Any] = {
-        "validation": scores(*predict_all(model, data, "validation", settings.batch_size, accelerator))
-    }
+) -> Judgement:
+    """Scores on the validation part and, only if `data` holds the test part, scores, reliability, robustness there."""
+    validation = scores_of_part(model, data, "validation", settings.batch_size, accelerator)
     if "test" not in data.counts:
-        return found
+        return Judgement(validation)
     logits, labels = predict_all(model, data, "test", settings.batch_size, accelerator)
-    return found | {
-        "test": scores(logits, labels),
-        "reliability": reliability(logits, labels),
-        "robustness": attack(model, data, settings, on_batch),
-    }
+    return Judgement(
+        validation, _by_name(logits, labels), reliability(logits, labels), attack(model, data, settings, on_batch)
+    )
+
+
+def _by_name(logits: Tensor, labels: Tensor) -> dict[str, float]:
+    found = dataclasses.asdict(scores(logits, labels))
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def attack(
-    model: nn.Module, data: Data, settings: EvaluationSettings, on_batch: Callable[[int, int], None] | None = None
+    model: nn.Module, data: ImageData, settings: AttackSettings, on_batch: Callable[[int, int], None] | None = None
 ) -> RobustnessReport | None:
     """Accuracy under PGD; None where nothing is to be attacked."""
     if not settings.pgd_epsilons:
@@ -99,7 +108,7 @@ def attack(
     )
 
 
-def _first(data: Data, settings: EvaluationSettings) -> Iterator[tuple[Tensor, Tensor]]:
+def _first(data: ImageData, settings: AttackSettings) -> Iterator[tuple[Tensor, Tensor]]:
     left = settings.pgd_examples
     for images, labels in data.batches("test", settings.batch_size, normalise=False):
         yield images[:left], labels[:left]

@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 from ....errors import ArgumentError
-from ...config.schema import ModelSettings
 from ...failures import in_words
 from ...files.typed_settings import unlisted
-from . import digits_vit as digits
+from . import digits_vit
+from .settings import TimmSettings
 
 DIGITS = "vit_digits"
 #: What timm's models call the rates of a method: dropout of activations, and stochastic depth.
@@ -23,7 +23,7 @@ _DROP_PATH = "drop_path_rate"
 
 
 def build_model(
-    settings: ModelSettings, *, classes: int, channels: int, size: int, rates: Mapping[str, float], seed: int
+    settings: TimmSettings, *, classes: int, channels: int, size: int, rates: Mapping[str, float], seed: int
 ) -> nn.Module:
     """A new model for images of `channels` x `size` x `size`, on the CPU.
 
@@ -43,7 +43,7 @@ def build_model(
         torch.manual_seed(seed)
         try:
             if settings.name == DIGITS:
-                model: nn.Module = digits.build(**arguments)
+                model: nn.Module = digits_vit.build(**arguments)
             else:
                 model = timm.create_model(settings.name, pretrained=settings.pretrained, **arguments)
             if settings.checkpoint_activations:

@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from attentiondrop import AttentionDropError
-from attentiondrop.experiments.tasks.classification.data import DataSettings, load_data
+from attentiondrop.experiments.tasks.classification.data import ImageSettings, load_data
 from attentiondrop.experiments.tasks.classification.data.dataset import channel_statistics
 
 PARTS = ("train", "validation", "test")
 
 
 def load(**settings: object):
-    return load_data(DataSettings(**settings))
+    return load_data(ImageSettings(**settings))
 
 
 def pixels(data, part: str) -> list[bytes]:

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from attentiondrop import AttentionDropError
-from attentiondrop.experiments.tasks.classification.data import DataSettings
+from attentiondrop.experiments.tasks.classification.data import ImageSettings
 
 
 @pytest.mark.parametrize(
@@ -40,14 +40,14 @@ from attentiondrop.experiments.tasks.classification.data import DataSettings
 )
 def test_refuses_with_a_clear_message(wrong: dict[str, object], message: str) -> None:
     with pytest.raises(AttentionDropError, match=re.escape(message)):
-        DataSettings(**wrong)
+        ImageSettings(**wrong)
 
 
 def test_equal_numbers_are_equal_settings() -> None:
-    settings = DataSettings(limit=1e2, seed=3.0, train_fraction=1)
-    assert settings == DataSettings(limit=100, seed=3)
+    settings = ImageSettings(limit=1e2, seed=3.0, train_fraction=1)
+    assert settings == ImageSettings(limit=100, seed=3)
     assert [type(settings.limit), type(settings.seed), type(settings.train_fraction)] == [int, int, float]
-    assert DataSettings(**dataclasses.asdict(settings)) == settings
+    assert ImageSettings(**dataclasses.asdict(settings)) == settings
 
 
 def test_importing_the_package_loads_no_framework() -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from attentiondrop import AttentionDropError
-from attentiondrop.experiments.tasks.classification.data import DataSettings, load_data
+from attentiondrop.experiments.tasks.classification.data import ImageSettings, load_data
 
 pytest.importorskip("torchvision")
 Image = pytest.importorskip("PIL.Image")
@@ -37,7 +37,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def load(root: Path, **settings: object):
     settings = {"image_size": SIZE, "workers": 0, "augment": "randaugment", **settings}
-    return load_data(DataSettings("imagenet", root=str(root), **settings))
+    return load_data(ImageSettings("imagenet", root=str(root), **settings))
 
 
 def epoch(data, **settings):
@@ -50,7 +50,7 @@ def test_lists_splits_and_gives_out(root: Path) -> None:
     data = load(root, validation=0.2)
     assert (data.name, data.classes, data.channels, data.size) == ("imagenet", 3, 3, SIZE)
     assert data.counts == {"train": 34, "validation": 8, "test": 15}
-    assert load_data(DataSettings("imagenet", root=str(root))).size == 224
+    assert load_data(ImageSettings("imagenet", root=str(root))).size == 224
     images, labels = next(data.batches("test", 15))
     assert images.shape == (15, 3, SIZE, SIZE) and images.dtype == torch.float32 and labels.dtype == torch.int64
     assert labels.tolist() == [0] * 5 + [1] * 5 + [2] * 5
@@ -144,7 +144,7 @@ def test_moving_moves_the_batches(root: Path) -> None:
 def test_wrong_folders_are_named(root: Path, tmp_path: Path) -> None:
     for folder in (None, str(tmp_path)):
         with pytest.raises(AttentionDropError) as caught:
-            load_data(DataSettings("imagenet", root=folder))
+            load_data(ImageSettings("imagenet", root=folder))
         assert str(caught.value) == (
             "data.root: expected the folder that holds train/ and val/, with a folder of images for each class in "
             f"both, received {folder!r}; set it with --set data.root=FOLDER"

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from attentiondrop import AttentionDropError
-from attentiondrop.experiments.tasks.classification.data import DataSettings, load_data, unpacking
+from attentiondrop.experiments.tasks.classification.data import ImageSettings, load_data, unpacking
 
 GENERATOR = np.random.default_rng(3)
 X = GENERATOR.integers(256, size=(60, 7, 7, 3), dtype=np.uint8)
@@ -22,7 +22,7 @@ GOOD = {"x_train": X[:40], "y_train": Y[:40], "x_test": X[40:], "y_test": Y[40:]
 
 
 def load(path: Path, **settings: object):
-    return load_data(DataSettings("npz", root=str(path), **settings))
+    return load_data(ImageSettings("npz", root=str(path), **settings))
 
 
 def write(path: Path, **changes: object) -> Path:
@@ -234,7 +234,7 @@ def test_damaged_bytes_are_named(tmp_path: Path) -> None:
 
 def test_wrong_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(AttentionDropError, match=r"data\.root: .* received None; set it with --set data\.root=FILE"):
-        load_data(DataSettings("npz"))
+        load_data(ImageSettings("npz"))
     with pytest.raises(AttentionDropError, match=r"expected an \.npz file that holds x_train, y_train, x_test, y_test"):
         load(tmp_path / "nothing.npz")
     path = tmp_path / "own.npz"

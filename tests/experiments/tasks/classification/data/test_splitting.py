@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from attentiondrop import AttentionDropError
-from attentiondrop.experiments.tasks.classification.data.image_settings import DataSettings
+from attentiondrop.experiments.tasks.classification.data.image_settings import ImageSettings
 from attentiondrop.experiments.tasks.classification.data.splitting import checksum, split, stratified_order, with_noise
 
 GENERATOR = np.random.default_rng(0)
@@ -17,7 +17,7 @@ TEST = GENERATOR.integers(10, size=800)
 
 
 def cut(**settings: object):
-    return split(TRAIN, TEST, 10, DataSettings(**settings))
+    return split(TRAIN, TEST, 10, ImageSettings(**settings))
 
 
 def test_every_beginning_of_the_order_is_stratified() -> None:
@@ -113,7 +113,7 @@ def test_one_class_cannot_be_wrong() -> None:
 @pytest.mark.parametrize(("train", "test"), [(1, 5), (0, 5), (5, 0)])
 def test_too_few_images_are_refused(train: int, test: int) -> None:
     with pytest.raises(AttentionDropError, match=f"received {train} to train with.* and {test} to test with"):
-        split(TRAIN[:train], TEST[:test], 10, DataSettings())
+        split(TRAIN[:train], TEST[:test], 10, ImageSettings())
 
 
 def test_a_checksum_sees_pixels_labels_type_and_shape() -> None:

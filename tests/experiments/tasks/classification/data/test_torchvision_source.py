@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from attentiondrop import AttentionDropError
-from attentiondrop.experiments.tasks.classification.data import DataSettings, load_data
+from attentiondrop.experiments.tasks.classification.data import ImageSettings, load_data
 
 datasets = pytest.importorskip("torchvision").datasets
 GENERATOR = np.random.default_rng(4)
@@ -70,7 +70,7 @@ def fashion(root: Path, train: int = 30, test: int = 20) -> dict[str, np.ndarray
 
 
 def load(name: str, root: Path | None, **settings: object):
-    return load_data(DataSettings(name, root=None if root is None else str(root), **settings))
+    return load_data(ImageSettings(name, root=None if root is None else str(root), **settings))
 
 
 @pytest.mark.parametrize(

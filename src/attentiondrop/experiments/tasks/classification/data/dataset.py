@@ -15,21 +15,24 @@ from torch import Tensor
 
 from .....errors import ArgumentError, bad_argument
 from .....validation import integer, one_of
+from ...interface import Batch
 from .augment import draw_moves, move
 from .draw_keys import key
-from .image_settings import DataSettings
+from .image_settings import ImageSettings
 from .source import Images, Source
 from .splitting import checksum, split
 
 PARTS = ("train", "validation", "test")
+#: Images that are read at once where a whole part is wanted.
+_AT_ONCE = 1024
 
-Some = TypeVar("Some", bound="Data")
+Some = TypeVar("Some", bound="ImageData")
 
-Batches = Iterator[tuple[Tensor, Tensor]]
+Batches = Iterator[Batch]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Data(ABC):
+class ImageData(ABC):
     """Images and labels in three parts. Images come as float32 [N, C, S, S], labels as int64 [N], on `device`.
 
     Order and augmentation of training depend on (seed, epoch) alone, and torch's global generators are not touched: a
@@ -54,13 +57,23 @@ class Data(ABC):
     #: The fields that hold something for each part.
     BY_PART: ClassVar[tuple[str, ...]] = ("checksums", "counts")
 
+    @property
+    def words(self) -> str:
+        """What the images are, for error messages."""
+        return f"images of {self.channels} x {self.size} x {self.size} pixels"
+
+    @property
+    def bytes_to_train(self) -> int:
+        """What the images of the training part take as float32."""
+        return 4 * self.counts["train"] * self.channels * self.size**2
+
     def having(self: Some, *parts: str) -> Some:
         """These parts of the data and no others: who holds the result cannot look at the rest, even by mistake."""
         kept = {name: {part: getattr(self, name)[part] for part in parts} for name in self.BY_PART}
         return dataclasses.replace(self, **kept)  # type: ignore[arg-type]
 
     @abstractmethod
-    def to(self, device: str | torch.device) -> Data:
+    def to(self, device: str | torch.device) -> ImageData:
         """The same data, given out on `device`."""
 
     @abstractmethod
@@ -104,13 +117,36 @@ class Data(ABC):
         """Images in [0, 1], [..., C, S, S], as the model wants them: minus `mean`, divided by `std`."""
         return (images - _per_channel(self.mean, images.device)) / _per_channel(self.std, images.device)
 
+    def published(self, part: str) -> Batches:
+        """A whole part as it was published, in order: what no other part had an influence on."""
+        return self.batches(part, _AT_ONCE, normalise=False)
+
+    def independent(self, part: str) -> Batch:
+        """A whole part at once, in [-1, 1] rather than normalised: mean and deviation come from the training part."""
+        images, labels = zip(*self.published(part), strict=True)
+        return Batch(2.0 * torch.cat(images) - 1.0, torch.cat(labels))
+
+    def sample(self, examples: int, seed: int) -> Batch:
+        """Some of the training part, without augmentation."""
+        count = self.counts["train"]
+        generator = torch.Generator().manual_seed(seed)
+        chosen = torch.zeros(count, dtype=torch.bool)
+        chosen[torch.randperm(count, generator=generator)[:examples]] = True
+        found: list[Batch] = []
+        start = 0
+        for images, labels in self.batches("train", _AT_ONCE):
+            here = chosen[start : start + len(labels)].to(labels.device)
+            found.append(Batch(images[here], labels[here]))
+            start += len(labels)
+        return Batch(torch.cat([batch.inputs for batch in found]), torch.cat([batch.targets for batch in found]))
+
     def _normalised(self, batches: Batches) -> Batches:
-        return ((self.normalise(images), labels) for images, labels in batches)
+        return (Batch(self.normalise(images), labels) for images, labels in batches)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class ArrayData(Data):
-    """Data that fits in memory, as it was read: uint8 stays uint8 until it is given out.
+class ArrayData(ImageData):
+    """Images that fit in memory, as it was read: uint8 stays uint8 until it is given out.
 
     `to` moves all of it to an accelerator, where batches are then picked, augmented and normalised.
     """
@@ -119,10 +155,10 @@ class ArrayData(Data):
     labels: dict[str, Tensor]
     augment: str
 
-    BY_PART: ClassVar[tuple[str, ...]] = (*Data.BY_PART, "images", "labels")
+    BY_PART: ClassVar[tuple[str, ...]] = (*ImageData.BY_PART, "images", "labels")
 
     @classmethod
-    def build(cls, source: Source, settings: DataSettings) -> ArrayData:
+    def build(cls, source: Source, settings: ImageSettings) -> ArrayData:
         """Split what a source holds."""
         found = split(source.train_labels, source.test_labels, source.classes, settings)
         parts = {
@@ -161,11 +197,11 @@ class ArrayData(Data):
             chosen = images[order[share]]
             if moves is not None:
                 chosen = move(chosen, moves.part(share))
-            yield unit_range(chosen), labels[order[share]]
+            yield Batch(unit_range(chosen), labels[order[share]])
 
     def _plain(self, part: str, shares: Sequence[slice]) -> Batches:
         for share in shares:
-            yield unit_range(self.images[part][share]), self.labels[part][share]
+            yield Batch(unit_range(self.images[part][share]), self.labels[part][share])
 
 
 def unit_range(images: Tensor) -> Tensor:

@@ -17,9 +17,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from .....errors import ArgumentError
-from .dataset import PARTS, Batches, Data, unit_range
+from ...interface import Batch
+from .dataset import PARTS, Batches, ImageData, unit_range
 from .draw_keys import key
-from .image_settings import DataSettings
+from .image_settings import ImageSettings
 from .source import missing, one_line
 from .splitting import split
 from .torchvision_sets import import_torchvision
@@ -40,7 +41,7 @@ class Files(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class FolderData(Data):
+class FolderData(ImageData):
     """Images that worker processes read, decode and augment; batches are moved to `device` and normalised there.
 
     The randomness of an image comes from (seed, epoch, its place in the published set): neither the number of workers
@@ -52,7 +53,7 @@ class FolderData(Data):
     augment: str
     workers: int
 
-    BY_PART: ClassVar[tuple[str, ...]] = (*Data.BY_PART, "files")
+    BY_PART: ClassVar[tuple[str, ...]] = (*ImageData.BY_PART, "files")
 
     def to(self, device: str | torch.device) -> FolderData:
         """The same files, batches on `device`."""
@@ -87,7 +88,7 @@ class FolderData(Data):
                 )
             pixels, labels = batch
             moved = pixels.to(self.device, non_blocking=True), labels.to(self.device, non_blocking=True)
-            yield unit_range(moved[0]), moved[1]
+            yield Batch(unit_range(moved[0]), moved[1])
 
     def _collate(self, found: Sequence[tuple[Tensor, int] | Unreadable]) -> tuple[Tensor, Tensor] | Unreadable:
         samples: list[tuple[Tensor, int]] = []
@@ -138,7 +139,7 @@ class Decoded(Dataset[tuple[Tensor, int] | Unreadable]):
             return self.transform(image), self.files.labels[index]
 
 
-def load_folder(settings: DataSettings) -> FolderData:
+def load_folder(settings: ImageSettings) -> FolderData:
     """List the images below `root`, hold out a validation part of train/, test on val/."""
     torchvision = import_torchvision(settings.name)
     train, test = (_list(torchvision, settings.root, name) for name in ("train", "val"))

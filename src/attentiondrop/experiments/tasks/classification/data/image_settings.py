@@ -7,6 +7,7 @@ from typing import Any
 
 from .....errors import bad_argument
 from .....validation import integer, number, one_of
+from ...interface import DataSettings
 
 #: The data sets there are. `fake` is made up on the spot, `npz` is a file of the user's own.
 NAMES = ("digits", "fashion-mnist", "cifar10", "cifar100", "imagenet", "fake", "npz")
@@ -17,7 +18,7 @@ RESIZED = ("imagenet", "fake")
 
 
 @dataclass(frozen=True)
-class DataSettings:
+class ImageSettings(DataSettings):
     """Every choice about the data, checked at once; whether files are there is only known when they are loaded.
 
     The parts are made in this order: `validation` is held out of the training set, `train_fraction` keeps a share of
@@ -41,9 +42,9 @@ class DataSettings:
         seed: of all that is drawn here; the seeds of a comparison share it, they are not about which images there are.
 
     Example:
-        >>> DataSettings("cifar10", root="datasets", train_fraction=0.1, label_noise=0.2).validation
+        >>> ImageSettings("cifar10", root="datasets", train_fraction=0.1, label_noise=0.2).validation
         0.1
-        >>> DataSettings(label_noise=1.5)
+        >>> ImageSettings(label_noise=1.5)
         Traceback (most recent call last):
         attentiondrop.errors.ArgumentError: data.label_noise: expected a number in [0, 1], received 1.5
     """

@@ -6,19 +6,19 @@ import dataclasses
 import os
 from typing import TYPE_CHECKING
 
-from .image_settings import DataSettings
+from .image_settings import ImageSettings
 
 if TYPE_CHECKING:
-    from .dataset import Data
+    from .dataset import ImageData
     from .source import Source
 
 
-def load_data(settings: DataSettings) -> Data:
+def load_data(settings: ImageSettings) -> ImageData:
     """Read, split and check the data that `settings` describe, on the CPU.
 
     Raises an `AttentionDropError` of one line that says what to do where files are missing or not what they should be.
 
-    >>> data = load_data(DataSettings("digits", limit=100))
+    >>> data = load_data(ImageSettings("digits", limit=100))
     >>> data.counts, data.classes, data.size
     ({'train': 100, 'validation': 100, 'test': 100}, 10, 8)
     >>> images, labels = next(data.train_batches(seed=0, epoch=0, batch_size=32))
@@ -38,7 +38,7 @@ def load_data(settings: DataSettings) -> Data:
     return ArrayData.build(_source(settings), settings)
 
 
-def _source(settings: DataSettings) -> Source:
+def _source(settings: ImageSettings) -> Source:
     if settings.name == "digits":
         from . import digits_images as digits
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from .....errors import ArgumentError
 from .draw_keys import key
-from .image_settings import DataSettings
+from .image_settings import ImageSettings
 
 Indices = NDArray[np.int64]
 Labels = NDArray[np.int64]
@@ -30,7 +30,7 @@ class Split:
     test: Indices
 
 
-def split(train_labels: Labels, test_labels: Labels, classes: int, settings: DataSettings) -> Split:
+def split(train_labels: Labels, test_labels: Labels, classes: int, settings: ImageSettings) -> Split:
     """Hold out, keep a fraction, limit, change labels: in this order, each drawn on its own."""
     seed = settings.seed
     count = len(train_labels)

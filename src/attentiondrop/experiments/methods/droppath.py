@@ -1,0 +1,18 @@
+"""Stochastic depth."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .comparator import Dropping
+
+
+@dataclass(frozen=True)
+class DropPath(Dropping):
+    """Stochastic depth, by the model's own rate: residual branches are skipped, the later the likelier."""
+
+    name = "droppath"
+
+    def model_rates(self) -> dict[str, float]:
+        """The rate of the last layer."""
+        return {"drop_path": self.p}

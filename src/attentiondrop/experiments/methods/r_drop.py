@@ -1,0 +1,32 @@
+"""R-Drop: two passes with dropout, pulled together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...specs import Consistency, r_drop
+from ...validation import number
+from .comparator import Comparator
+
+
+@dataclass(frozen=True)
+class RDrop(Comparator):
+    """R-Drop: dropout of activations, two passes, symmetric KL, the task loss averaged over both."""
+
+    weight: float = 1.0
+    p: float = 0.1
+    name = "r-drop"
+    grid = {"weight": [0.5, 1.0, 3.0], "p": [0.05, 0.1, 0.2]}
+
+    def __post_init__(self) -> None:
+        number("weight", self.weight, 0.0)
+        number("p", self.p, 0.0, 1.0)
+
+    def model_rates(self) -> dict[str, float]:
+        """The dropout that makes its passes differ."""
+        return {"dropout": self.p}
+
+    @property
+    def consistency(self) -> Consistency:
+        """Symmetric, and the task loss over all views."""
+        return r_drop(self.weight)

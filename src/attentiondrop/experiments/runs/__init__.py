@@ -1,0 +1,1 @@
+"""One run and many: what is asked for, doing it, and what is kept of it."""

@@ -1,0 +1,22 @@
+"""Where runs lie in the folder of a study."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from ..methods.parse import read_method
+from .kinds import FINAL, KINDS
+from .store import REQUEST
+
+
+def run_folder(out: Path, method: str, seed: int, part: str = FINAL) -> Path:
+    """Where a run belongs."""
+    return out / part / read_method(method).slug / f"seed{seed}"
+
+
+def run_folders(out: Path) -> Iterator[tuple[str, Path]]:
+    """The kind and the folder of every run that was ever begun there."""
+    for kind in KINDS:
+        for request in sorted((out / kind).glob(f"*/*/{REQUEST}")):
+            yield kind, request.parent

@@ -1,0 +1,49 @@
+"""The `model` and `evaluation` sections of a recipe for image classification."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from ....validation import integer, number, one_of
+from ..interface import EvaluationSettings, ModelSettings
+
+
+@dataclass(frozen=True)
+class TimmSettings(ModelSettings):
+    """The model: `vit_digits`, or any name that timm knows.
+
+    `patch_size` is given to models that have one, so that small images fit; `arguments` goes to `timm.create_model`.
+    """
+
+    name: str = "vit_digits"
+    patch_size: int | None = None
+    pretrained: bool = False
+    #: Recompute activations in the backward pass: less memory, more time, the same numbers.
+    checkpoint_activations: bool = False
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.patch_size is not None:
+            integer("patch_size", self.patch_size, minimum=1)
+
+
+@dataclass(frozen=True)
+class AttackSettings(EvaluationSettings):
+    """What is measured on the test part, once, at the end. Without `pgd_epsilons` nothing is attacked."""
+
+    pgd_epsilons: tuple[float, ...] = ()
+    pgd_norm: str = "linf"
+    pgd_steps: int = 20
+    pgd_restarts: int = 1
+    #: Attack at most so many of the test images, the first ones.
+    pgd_examples: int = 1000
+    WITHOUT_TEST: ClassVar[dict[str, Any]] = {"pgd_epsilons": []}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("pgd_steps", "pgd_restarts", "pgd_examples"):
+            integer(name, getattr(self, name), minimum=1)
+        one_of("pgd_norm", self.pgd_norm, ("linf", "l2"))
+        for index, epsilon in enumerate(self.pgd_epsilons):
+            number(f"pgd_epsilons[{index}]", epsilon, minimum=0.0)

@@ -1,0 +1,62 @@
+"""Recipes and records of older versions are read as what they were: `tests/experiments/older`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from attentiondrop.cli.main import main
+from attentiondrop.experiments.analysis.collect import summarise
+from attentiondrop.experiments.config.recipe_files import read_recipe
+from attentiondrop.experiments.runs.finished_run import load_run
+from attentiondrop.experiments.runs.store import read_run
+from attentiondrop.experiments.studies.compare import compare
+from attentiondrop.experiments.studies.plan import read_study
+
+OLDER = Path(__file__).parents[1] / "older"
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(OLDER / "study", tmp_path / "study"))
+
+
+def test_every_record_is_read_as_it_was_written(study: Path) -> None:
+    folders = [path.parent for path in study.glob("*/*/*/run.json")]
+    assert len(folders) == 10
+    for folder in folders:
+        run, result = read_run(folder), json.loads((folder / "result.json").read_text())
+        for part in ("validation", "test"):
+            kept = result[part] and {name: value for name, value in result[part].items() if value is not None}
+            assert getattr(run.result, part) == kept
+        lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        for epoch, line in zip(run.epochs, lines, strict=True):
+            assert epoch.validation == {"accuracy": line["validation_accuracy"], "nll": line["validation_nll"]}
+            assert epoch.train_loss == line["train_loss"]
+
+
+def test_its_numbers_are_those_of_the_table_then(study: Path) -> None:
+    none, hard, blur = summarise(read_study(study)).rows
+    assert none.scores["accuracy"].times(100).text(1) == "11.7 ± 4.7"
+    assert hard.difference.times(100).text(1) == "+0.8 [-9.8, +11.4]"
+    assert blur.scores["nll"].text(3) == "2.592 ± 0.054" and blur.scores["ece"].times(100).text(1) == "15.0 ± 1.1"
+    assert none.robust and none.outcomes[0].result.reliability is not None
+
+
+def test_the_same_command_finds_everything_done(study: Path, listener, capsys) -> None:
+    recipe = read_recipe(str(OLDER / "recipe.yaml"), changes=["training.device=cpu"])
+    compare(recipe, list(recipe.methods), recipe.seeds, study, listener)
+    assert "4 of 4 runs are finished already" in listener.lines
+    assert "6 of 6 runs are finished already" in listener.lines
+    assert main(["report", str(study)]) == 0
+    assert (study / "report.html").stat().st_size > 10_000
+
+
+def test_stored_weights_give_the_stored_scores(study: Path) -> None:
+    run = load_run(study / "runs" / "none" / "seed0")
+    assert run.task.name == "classification"
+    found = run.task.scores(run.model, run.data, "test", 60, None)
+    assert found == pytest.approx(run.record.result.test, rel=1e-4)
