@@ -1,4 +1,4 @@
-"""`views`: the outputs of several stochastic passes over the same input."""
+"""`views`: the outputs of several random passes over the same input."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def views(model: nn.Module, inputs: Any, count: int = 2, mode: Mode = "batch") -
     """Pass the same input through the model `count` times, each with draws of its own.
 
     Args:
-        model: in training mode, with something random in it: attached sites, dropout. It may be wrapped in
+        model: in training mode, with attached sites or dropout, so that passes differ. It may be wrapped in
             DistributedDataParallel or compiled.
         inputs: a tensor, a tuple of positional arguments or a dict of keyword arguments. With `"batch"` and `"shared"`
             the batch comes first in all of them.
         count: how many views.
-        mode: `"batch"`: one pass over the repeated batch. `"sequential"`: separate passes, which suits any model.
-            `"shared"`: one pass that repeats the batch at the first block with an attached site; what comes before runs
-            once, so its dropout is the same for all views.
+        mode: `"batch"`: one pass over the repeated batch. `"sequential"`: separate passes, which works for any model.
+            `"shared"`: one pass that repeats the batch at the first block with an attached site. The part before it
+            runs once, so its dropout is the same for all views.
 
     Returns:
         The output of each view, in the form in which the model returns it.
