@@ -37,8 +37,8 @@ class SharedPrefix:
         blocks = {_block(model, name) for module, name in names.items() if site_of(module) is not None}
         if not blocks:
             raise StackError(
-                'mode: "shared" expected attached sites, found none, so there is nothing to tell where the views part: '
-                'attach first, or use mode="batch"'
+                'mode: "shared" expected attached sites, found none, so it is unknown where the views part: attach '
+                'first, or use mode="batch"'
             )
         above = {parent for block in blocks for parent in _above(model, names[block])}
         watched = [module for module in _watched(model, above) if module is not model]

@@ -92,7 +92,7 @@ def _batch_size(inputs: Any) -> int:
 def _check_wrapper(model: nn.Module, mode: str) -> None:
     if any(isinstance(module, nn.DataParallel) for module in model.modules()):
         raise StackError(
-            f'mode: expected "sequential" for a model in nn.DataParallel, which would deal the views out to its '
+            f'mode: expected "sequential" for a model in nn.DataParallel, which would split the views over its '
             f"devices, received {mode!r} (or use DistributedDataParallel)"
         )
 
