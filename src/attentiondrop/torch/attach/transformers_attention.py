@@ -71,7 +71,7 @@ def attention_forward(
 
 
 def implementation_now(module: nn.Module, site: Site) -> str:
-    """The attention implementation that the site stands in for in this call.
+    """The attention implementation that the site replaces in this call.
 
     Raises:
         AttachError: if it is one that does not get a full mask.

@@ -126,7 +126,7 @@ class SharedPrefix:
         if is_folded(name, x, self.batch):
             raise StackError(
                 f'mode: "shared" cannot tell whether {name} of shape {list(x.shape)} has been repeated already: use '
-                'mode="batch", or a mask with a dimension of its own for the batch'
+                'mode="batch", or a mask with a separate batch dimension'
             )
         if not is_batched(name, x, self.batch):
             return x

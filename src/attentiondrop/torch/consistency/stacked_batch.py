@@ -219,8 +219,8 @@ def check_parted(logits: Tensor) -> None:
             shared = True
     if shared:
         raise StackError(
-            "logits: expected different logits for each view, received the same for all: the model's output does not "
-            'hold all views; use mode="batch", or "sequential"'
+            "logits: expected different logits for each view, received the same for all views: the model's output does "
+            'not hold all views; use mode="batch", or "sequential"'
         )
 
 

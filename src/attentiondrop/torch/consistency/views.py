@@ -20,7 +20,7 @@ MODES = ("batch", "sequential", "shared")
 
 
 def views(model: nn.Module, inputs: Any, count: int = 2, mode: Mode = "batch") -> tuple[Any, ...]:
-    """Pass the same input through the model `count` times, each with draws of its own.
+    """Pass the same input through the model `count` times, each time with different draws.
 
     Args:
         model: in training mode, with attached sites or dropout, so that passes differ. It may be wrapped in
