@@ -133,7 +133,9 @@ def _probabilities(predictions: Tensor, labels: Tensor) -> Tensor:
 
 def _without_nan(probabilities: Tensor) -> Tensor:
     if bool(probabilities.isnan().any()):
-        raise bad_argument("predictions", "logits below infinity, and one above -infinity in each row", "others")
+        raise bad_argument(
+            "predictions", "logits below infinity, and one above -infinity in each row", "NaN or infinity"
+        )
     return probabilities
 
 
