@@ -1,4 +1,4 @@
-"""Attention alone: `attentiondrop bench attention`, with its results kept in `benchmarks/results`.
+"""Time attention alone: `attentiondrop bench attention`, with its results in `benchmarks/results`.
 
 python benchmarks/attention.py [the arguments of the command]
 """

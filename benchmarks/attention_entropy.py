@@ -1,4 +1,4 @@
-"""What perturbation does to the entropy of attention, over p, k and sigma: the table of docs/theory.md.
+"""How perturbation changes the entropy of attention, over p, k and sigma: the table of docs/theory.md.
 
     attentiondrop train digits --method none --seed 0 --out runs/entropy      # and seeds 1 to 4
     python benchmarks/attention_entropy.py runs/entropy/runs/none/seed*

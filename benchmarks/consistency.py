@@ -1,9 +1,9 @@
-"""What a second view costs: forward and backward of each mode of `consistency_loss`, as ratios to a single pass.
+"""The cost of a second view: forward and backward of each mode of `consistency_loss`, as ratios to a single pass.
 
 python benchmarks/consistency.py [--device cuda] [--batch 64] [--dtype bfloat16] [--spec 'hard(p=0.1,k=5)'] [--compile]
 
-A vision transformer with its last layers attached. Every mode is checked first: loss and gradients against explicit
-passes with the same draws. Rows take turns within every repeat, and ratios are taken within a repeat.
+The model is a vision transformer with a spec on its last layers. Every mode is checked first: loss and gradients
+against explicit passes with the same draws. Rows take turns within every repeat, and ratios are taken within a repeat.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ def main() -> int:
     images = torch.randn(options.batch, *model.default_cfg["input_size"], device=options.device)  # type: ignore[index]
     labels = torch.randint(1000, (options.batch,), device=options.device)
 
-    # cuDNN's convolutions round to TF32 otherwise, and differently for another batch: the patches of "batch" would
-    # differ from those of separate passes by more than any error of ours.
+    # Otherwise cuDNN's convolutions round to TF32, in a way that depends on the batch size: the patches of mode "batch"
+    # would differ from those of separate passes by more than the errors that are checked here.
     with attach(model, pattern), torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         errors = {mode: check(model, images[:2], labels[:2], mode) for mode in MODES}
     print("checked against explicit passes: " + ", ".join(f"{mode} {error:.1g}" for mode, error in errors.items()))
@@ -229,7 +229,7 @@ def check(model: nn.Module, images: Tensor, labels: Tensor, mode: str) -> float:
 
 @contextmanager
 def drawing(module: Any, draw: Callable[..., Tensor]) -> Iterator[None]:
-    """Seeds come from `draw` where `module` draws them."""
+    """Let `module` take its seeds from `draw`."""
     before, module.draw_seed = module.draw_seed, draw
     try:
         yield

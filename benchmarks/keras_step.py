@@ -1,9 +1,9 @@
-"""A training step of a Keras model with each regulariser over the stock layer: TensorFlow and JAX, jit on, this CPU.
+"""Time a Keras training step with each regulariser, compared with the stock layer: TensorFlow and JAX on a CPU, jit.
 
     python benchmarks/keras_step.py
 
-One process for each backend. Every row is checked against the NumPy oracle, compiled, with its own draws, before any is
-timed; then the rows take turns within each repeat, and ratios are of the same repeat.
+Each backend runs in its own process. Before the timing, every row is compiled and checked against the NumPy oracle,
+with the same draws. Then the rows take turns within each repeat, and ratios are taken within a repeat.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def error_against_the_oracle(spec: ad.Spec) -> float:
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """By XLA, as `jit_compile=True` does."""
+    """The function compiled by XLA, as with `jit_compile=True`."""
     import keras
 
     if keras.backend.backend() == "jax":
@@ -100,7 +100,7 @@ def model(text: str | None, dropout: float) -> Any:
 
 
 def measure(repeats: int, steps: int) -> list[dict[str, Any]]:
-    """Rows of this process's backend."""
+    """Time all rows on the backend of this process."""
     import keras
 
     keras.utils.set_random_seed(0)
@@ -132,7 +132,7 @@ def measure(repeats: int, steps: int) -> list[dict[str, Any]]:
 
 
 def report(rows: list[dict[str, Any]], facts: list[str]) -> str:
-    """Markdown: how it was made, then a table of ratios."""
+    """A Markdown page: the environment, then a table of ratios."""
     lines = ["# A training step in Keras", "", *(f"- {fact}" for fact in facts), ""]
     lines += ["Milliseconds hold on that machine only; the ratio to the stock layer is the figure.", ""]
     lines += [

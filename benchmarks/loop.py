@@ -1,8 +1,8 @@
-"""What the experiments' training loop costs over one written by hand, on the same model: ratios of epochs from one run.
+"""The cost of the experiments' training loop, compared with a loop written by hand: ratios of epochs from one run.
 
-The loop by hand does the least that trains: pick a batch, forward, cross entropy, backward, AdamW, a learning rate.
-Ours adds Accelerate, schedules, augmentation and seeds from the epoch. Both start from the same weights and see equally
-many batches; they take turns.
+The loop by hand does only what is needed: pick a batch, forward, cross entropy, backward, AdamW, a learning rate. Ours
+adds Accelerate, schedules, augmentation and seeds from the epoch. Both start from the same weights, get the same number
+of batches, and take turns.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def main() -> int:
         by_hand = hand_written(recipe, ours)
         seconds: dict[str, list[float]] = {"by hand": [], "attentiondrop": []}
         for repeat in range(options.repeats + 1):
-            # Whoever goes first in a repeat goes second in the next.
+            # The loop that is first in one repeat is second in the next.
             order = [("by hand", by_hand), ("attentiondrop", ours._train)]
             for name, epoch in order if repeat % 2 else order[::-1]:
                 start = time.perf_counter()
@@ -77,7 +77,7 @@ def main() -> int:
 
 
 def hand_written(recipe: Recipe, ours: Training) -> Callable[[int], float]:
-    """A function that trains one epoch, as one would write it for this model alone."""
+    """A function that trains one epoch, written for this model only."""
     device, settings = ours.accelerator.device, recipe.training
     model = initial_model(recipe, read_method("none"), 0, ours.data).to(device).train()
     if settings.compile:

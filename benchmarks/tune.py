@@ -1,8 +1,8 @@
-"""Time each attention kernel over tile sizes, on a CUDA device: where the table in `kernels/tiles.py` comes from.
+"""Time each attention kernel over tile sizes, on a CUDA device. The sizes in `kernels/shared/tiles.py` come from this.
 
     python benchmarks/tune.py [--shape B,H,N,D ...] [--kernel select pick forward query key] [--spec "hard(p=0.1,k=5)"]
 
-Compiling is most of the work, so worker processes fill Triton's cache first; then one process times everything.
+Compiling takes most of the time, so worker processes fill Triton's cache first; then one process times everything.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ CANDIDATES = {
 
 
 class Problem:
-    """Inputs of one shape and what the kernels need to run apart from each other."""
+    """Inputs of one shape, and everything that each kernel needs to run alone."""
 
     def __init__(self, shape: list[int], spec: ad.Spec, causal: bool) -> None:
         make = lambda: torch.randn(*shape, device="cuda", dtype=torch.bfloat16)  # noqa: E731

@@ -1,4 +1,4 @@
-"""A training step of a vision transformer: `attentiondrop bench vit`, with its results kept in `benchmarks/results`.
+"""Time a training step of a vision transformer: `attentiondrop bench vit`, with its results in `benchmarks/results`.
 
 python benchmarks/vit_step.py [the arguments of the command]
 """

@@ -3,7 +3,7 @@
     KERAS_BACKEND=tensorflow python examples/keras_digits_vit.py
     KERAS_BACKEND=jax python examples/keras_digits_vit.py
 
-Nothing else changes. `--spec` takes any spec's text; with a `consistency(...)` in it, the loss is added in `fit`.
+The code is the same for every backend. `--spec` takes the text of a spec; a `consistency(...)` in it adds that loss.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Positions(keras.layers.Layer):
 
 
 def vit(depth: int = 2, width: int = 48, heads: int = 4) -> keras.Model:
-    """Patches of 2 x 2 pixels, so 16 of them; pre-norm blocks; mean over the patches. Plain Keras, no AttentionDrop."""
+    """A plain Keras ViT without AttentionDrop: 16 patches of 2 x 2 pixels, pre-norm blocks, mean over the patches."""
     images = keras.Input((8, 8, 1))
     h = keras.layers.Conv2D(width, 2, strides=2)(images)
     h = keras.layers.Reshape((16, width))(h)
@@ -75,7 +75,7 @@ def main() -> None:
     )
     callbacks = []
     if "hard" in options.spec:
-        # From nothing to the full rate over the first half of the training.
+        # From 0 to the full rate over the first half of the training.
         rate = next(leaf.p for leaf in ad.parse(options.spec).leaves() if isinstance(leaf, ad.HardMasking))
         callbacks.append(ScheduleCallback({"hard.p": lambda progress: rate * min(1.0, 2 * progress)}))
     model.fit(x, y, batch_size=64, epochs=options.epochs, verbose=0, callbacks=callbacks)

@@ -2,8 +2,8 @@
 
     KERAS_BACKEND=tensorflow python examples/tensorflow_loop.py
 
-The functions of `attentiondrop.keras` work on tf tensors as the paper's listings do; seeds go in as they do for
-TensorFlow's own stateless functions, and rates as tensors, so that neither of them compiles anything again.
+The functions of `attentiondrop.keras` work on tf tensors, like the paper's listings. Seeds are given as for
+TensorFlow's own stateless functions, and rates are tensors, so a new seed or rate compiles nothing again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def variables(seed: int) -> dict[str, tf.Variable]:
 
 
 def forward(w: dict[str, tf.Variable], images: tf.Tensor, seed: tf.Tensor, rate: tf.Tensor) -> tf.Tensor:
-    """Logits of the classes; `seed` is two integers, `rate` the probability of hard masking."""
+    """Logits of the classes; `seed` has two integers, `rate` is the probability of hard masking."""
     h = images[..., None] @ w["pixel"] + w["position"]
     q, k, v = (
         tf.transpose(tf.reshape(part, (-1, 64, HEADS, WIDTH // HEADS)), (0, 2, 1, 3))
@@ -67,7 +67,7 @@ def step(
 
 
 def main() -> None:
-    """Train on batches of digits and print how it goes."""
+    """Train on batches of digits and print the losses."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=300)
     options = parser.parse_args()

@@ -1,7 +1,7 @@
 """AttentionDrop: regularise the attention distribution itself, in training only.
 
-This package describes (specs), `attentiondrop.reference` defines (NumPy), `attentiondrop.torch` and
-`attentiondrop.keras` compute. Importing it loads no framework.
+A spec in this package says what to do. `attentiondrop.reference` defines the result in NumPy. `attentiondrop.torch` and
+`attentiondrop.keras` compute it. Importing this package loads no framework.
 """
 
 from . import schedules

@@ -1,4 +1,4 @@
-"""Rates that find their value in training, instead of following a plan."""
+"""Rates that training itself adjusts, instead of a fixed schedule."""
 
 from __future__ import annotations
 
@@ -13,19 +13,21 @@ from .validation import integer, number, one_of
 
 @dataclass(frozen=True)
 class EntropyTarget(Schedule):
-    """Raise the rate where attention is more peaked than wanted, lower it where it is flatter.
+    """Raise the rate where attention is more peaked than wanted, lower it where attention is flatter.
 
-    What is controlled is the *evenness* of the perturbed attention: its entropy divided by that of the uniform
-    distribution over the visible keys, 1 for flat and 0 for a single key. `attach` measures it on a few rows in every
-    training step and moves the rate by `speed` times what is missing.
+    The controlled value is the *evenness* of the perturbed attention: its entropy divided by the entropy of the uniform
+    distribution over the visible keys (1: all keys have equal weight, 0: one key has all of it). In every training
+    step, `attach` measures the evenness on a few rows and moves the rate by
+    `speed * (high - low) * (target - evenness)`, where `evenness` is a running mean.
 
     Args:
         target: the evenness to reach.
-        low: the least rate.
+        low: the smallest rate.
         high: the largest rate.
         start: the first rate; `low` by default.
-        speed: how far the rate moves in a step, as a share of `high - low`, for each unit of evenness that is missing.
-        per: "layer" moves one rate by the mean of its heads, "head" one for each (which runs eager, except in a blur).
+        speed: how fast the rate moves.
+        per: "layer" has one rate, moved by the mean evenness of the heads. "head" has one rate for each head, and runs
+            eager except in a blur.
 
     Example:
         >>> import attentiondrop as ad
@@ -55,7 +57,7 @@ class EntropyTarget(Schedule):
         one_of("per", self.per, ("layer", "head"))
 
     def at(self, progress: float, layer: int = 0, layers: int = 1) -> Any:
-        """Where it starts: what it is later, only `attentiondrop.torch.attach` knows."""
+        """The first value. The later ones are known only to `attentiondrop.torch.attach`."""
         return self.start
 
     def extremes(self) -> Iterator[float]:
@@ -66,18 +68,18 @@ class EntropyTarget(Schedule):
 
 @dataclass(frozen=True)
 class Learnable(Schedule):
-    """A rate that the optimiser finds, between `low` and `high`, starting at `init`.
+    """A rate that the optimiser learns, between `low` and `high`, starting at `init`.
 
-    `attach` makes a parameter of it, which belongs to the attachment and never to the model: give
+    `attach` creates a parameter for it. The parameter belongs to the attachment, not to the model: give
     `attachment.parameters()` to the optimiser. A sigma is learned through the Gaussian kernel. A `p` is learned through
-    a relaxed Bernoulli: the decision stays 0 or 1, its gradient is that of `sigmoid((logit(p) - logit(u)) / 0.5)`; this
-    is there for hard masking with `fill="zero"` and for dropout of the weights.
+    a relaxed Bernoulli: the decision stays 0 or 1, and its gradient is that of `sigmoid((logit(p) - logit(u)) / 0.5)`.
+    A `p` can be learned in hard masking with `fill="zero"` and in dropout of the weights.
 
     Args:
         init: the first value.
-        low: a limit that is never reached.
-        high: the other one.
-        heads: how many heads, for a value of its own for each; None for one value for the whole layer.
+        low: the rate stays above this.
+        high: the rate stays below this.
+        heads: the number of heads, to learn one value for each head; None for one value for the whole layer.
 
     Example:
         >>> import attentiondrop as ad
@@ -102,7 +104,7 @@ class Learnable(Schedule):
             object.__setattr__(self, "heads", integer("heads", self.heads, minimum=1))
 
     def at(self, progress: float, layer: int = 0, layers: int = 1) -> Any:
-        """Where it starts: what it is later, only `attentiondrop.torch.attach` knows."""
+        """The first value. The later ones are known only to `attentiondrop.torch.attach`."""
         return self.init
 
     def extremes(self) -> Iterator[float]:

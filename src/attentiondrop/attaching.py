@@ -1,4 +1,7 @@
-"""What `attach` of every framework shares: patterns for sites, and the report of what was found."""
+"""What `attach` has in common in all frameworks: name patterns for attention sites, and the report of what was found.
+
+A site is one attention module of a model, with the spec that it applies in training.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ class AttachedSite(Protocol):
 
 
 class BaseAttachment(abc.ABC):
-    """What `attach` did to a model, and the handle to change or undo it. Also a context manager that removes itself."""
+    """What `attach` did to a model, and the handle to change or undo it. As a context manager, it undoes it on exit."""
 
     model: Any
     unreached: tuple[Unreached, ...] = ()
@@ -52,17 +55,17 @@ class BaseAttachment(abc.ABC):
 
     @abc.abstractmethod
     def remove(self) -> None:
-        """Give every module its own class back. Doing it twice does no harm."""
+        """Give every module its own class back. A second call does nothing."""
 
     @property
     def consistency(self) -> Consistency | None:
-        """The consistency loss that the specs name, for `consistency_loss`."""
+        """The `Consistency` in the attached specs, which `consistency_loss` uses; None if there is none."""
         leaves = (leaf for site, _ in self.rows() for leaf in site.spec.leaves())
         found = next((leaf for leaf in leaves if isinstance(leaf, Consistency)), None)
         return found and found.at(self.progress)  # type: ignore[return-value]
 
     def update(self, spec: Choice | Patterns) -> None:
-        """Give the sites other specs; every site must still get one. A compiled model notices."""
+        """Give the sites other specs; every site must still get one. A compiled model uses the new specs, too."""
         patterns = read_patterns(spec)
         chosen = [(site, choose(site.name, patterns)) for site, _ in self.rows()]
         left = [site.name for site, new in chosen if new is None]
@@ -92,7 +95,7 @@ class BaseAttachment(abc.ABC):
 
 
 def read_patterns(spec: Choice | Patterns) -> dict[str, Spec | None]:
-    """A spec for everything, or specs by pattern, as checked specs by pattern."""
+    """Turn the argument `spec` of `attach` (one spec for all sites, or a mapping) into checked specs by pattern."""
     mapping: Mapping[Any, Any] = spec if isinstance(spec, Mapping) else {"*": spec}
     if not isinstance(spec, Mapping) and spec is None:
         raise bad_argument("spec", "a spec, its text, or a mapping from name patterns to them", spec)
@@ -110,12 +113,12 @@ def read_patterns(spec: Choice | Patterns) -> dict[str, Spec | None]:
 
 
 def choose(name: str, patterns: Mapping[str, Spec | None]) -> Spec | None:
-    """What the first pattern that matches says."""
+    """The spec of the first pattern that matches `name`; None if no pattern matches or if it says None."""
     return next((drop for pattern, drop in patterns.items() if fnmatch.fnmatchcase(name, pattern)), None)
 
 
 def chosen_sites(names: Sequence[str], patterns: Mapping[str, Spec | None]) -> list[tuple[int, Spec]]:
-    """(place in `names`, spec) of every site that a pattern asks for; a pattern that matches nothing is an error."""
+    """(index in `names`, spec) of every site that gets a spec; a pattern that matches no site is an error."""
     for pattern in patterns:
         if not any(fnmatch.fnmatchcase(name, pattern) for name in names):
             raise AttachError(f"spec: pattern {pattern!r} matches no attention site; there is {_listed(names)}")
@@ -126,14 +129,14 @@ def chosen_sites(names: Sequence[str], patterns: Mapping[str, Spec | None]) -> l
 
 
 def check_schedules(specs: list[Spec]) -> None:
-    """Values that do not fit each other, or the number of layers, are an error now and not in the middle of a run."""
+    """Evaluate all schedules now, so that values that do not fit raise here and not in the middle of a run."""
     for layer, spec in enumerate(specs):
         for quarter in range(5):
             spec.at(quarter / 4, layer, len(specs))
 
 
 def warn_of_unreached(model: Any, unreached: Sequence[Unreached]) -> None:
-    """Say what stays as it is. The warning points at the caller of `attach`, or at the training step."""
+    """Warn about modules that stay unchanged. The warning points at the caller of `attach`, or at the training step."""
     if unreached:
         lines = "\n".join(grouped(unreached))
         warn_outside(
@@ -144,7 +147,7 @@ def warn_of_unreached(model: Any, unreached: Sequence[Unreached]) -> None:
 
 
 def nothing_reached(model: Any, unreached: Sequence[Unreached], otherwise: str) -> AttachError:
-    """The error for a model without a single site; `otherwise` says what was looked for where nothing was seen."""
+    """The error for a model without any site. `otherwise` ends the message if no attention module was seen at all."""
     message = f"found no attention in {type(model).__name__} that can be regularised"
     if not unreached:
         return AttachError(f"{message}: {otherwise}")
@@ -152,7 +155,7 @@ def nothing_reached(model: Any, unreached: Sequence[Unreached], otherwise: str) 
 
 
 def grouped(rows: Iterable[tuple[str, str, str]]) -> list[str]:
-    """One line for all rows (name, class, note) that differ only in the numbers within their names."""
+    """Text lines for rows (name, class, note); rows that differ only in the numbers in their names share a line."""
     groups: dict[tuple[str, ...], list[str]] = {}
     for name, cls, note in rows:
         groups.setdefault((re.sub(r"\d+", "*", name), cls, note), []).append(name or "(the model itself)")

@@ -1,4 +1,4 @@
-"""From names and fields to specs: what texts, dictionaries and configuration files have in common."""
+"""Build specs from a name and fields, for texts, dictionaries and configuration files."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def from_dict(data: dict[str, Any]) -> Spec:
 
 
 def spec_class(name: str) -> type[Spec]:
-    """The class registered under `name`, or an error that lists what there is."""
+    """The class registered under `name`, or an error that lists the known names."""
     try:
         return REGISTRY[name]
     except KeyError:
@@ -39,7 +39,7 @@ def spec_class(name: str) -> type[Spec]:
 
 
 def build(cls: type[Spec], fields: dict[str, Any]) -> Spec:
-    """Construct `cls` from named fields; an unknown one is an error that lists what there is."""
+    """Construct `cls` from named fields; an unknown field is an error that lists the known ones."""
     known = [field.name for field in dataclasses.fields(cls)]
     for field in fields:
         if field not in known:

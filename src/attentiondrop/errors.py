@@ -9,7 +9,7 @@ import sys
 import warnings
 from typing import Any
 
-#: Of a value in a message.
+#: Longer texts of a value are cut off in messages.
 _LONGEST = 300
 
 
@@ -38,20 +38,20 @@ class AttachError(AttentionDropError):
 
 
 class AttentionDropWarning(UserWarning):
-    """Something legal that rarely is what one wants."""
+    """Something is allowed, but is probably a mistake."""
 
 
 def bad_argument(name: str, expected: str, received: Any) -> ArgumentError:
-    """The one wording of "this argument is wrong" in the library."""
+    """The error for a wrong argument; all of the library uses this wording."""
     return ArgumentError(f"{name}: expected {expected}, received {_shown(received)}")
 
 
 def _shown(value: Any) -> str:
-    """The value on one line of bearable length."""
+    """The value as text, cut off at `_LONGEST` characters."""
     try:
         text = repr(value)
     except (ValueError, RecursionError):
-        # Python writes no integers of thousands of digits, and nothing that is nested too deeply.
+        # `repr` raises for integers with thousands of digits and for values that are nested too deeply.
         text = f"an {type(value).__name__} of {value.bit_length()} bits" if isinstance(value, int) else str(type(value))
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."
 
@@ -60,7 +60,7 @@ _warned: set[str] = set()
 
 
 def warn_once(topic: str, message: str) -> None:
-    """Warn the first time that `topic` comes up in this process; Python's own filters would warn once per call site.
+    """Warn once per `topic` in this process (Python's own filters would warn once per call site).
 
     The warning points at the first line outside of this package.
     """
@@ -80,5 +80,5 @@ def warn_outside(message: str, *packages: str) -> None:
 
 
 def forget_warnings() -> None:
-    """Let `warn_once` speak again (used by tests)."""
+    """Let `warn_once` warn again about every topic (used by tests)."""
     _warned.clear()

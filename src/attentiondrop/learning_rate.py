@@ -1,4 +1,4 @@
-"""The learning rate over a training: one curve for experiments and certificates."""
+"""How the learning rate changes during training: the curve that experiments and certificates both use."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 
 def warmup_then_cosine(step: int, steps: int, warmup: float) -> float:
-    """What the learning rate is multiplied by: a linear rise over the first `warmup` of all steps, then half a cosine.
+    """The factor on the learning rate: a linear rise over the share `warmup` of the steps, then half a cosine.
 
     >>> [round(warmup_then_cosine(step, 10, 0.2), 2) for step in range(10)]
     [0.5, 1.0, 1.0, 0.96, 0.85, 0.69, 0.5, 0.31, 0.15, 0.04]

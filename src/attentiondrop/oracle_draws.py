@@ -1,4 +1,4 @@
-"""Draws for `attentiondrop.reference` from a NumPy generator, for when no framework's own draws are to be matched."""
+"""Random draws for `attentiondrop.reference` from a NumPy generator, where the draws of no framework are needed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .specs import Compose, Consistency, OneOf, Spec
 
 
 def sample(spec: Spec | None, shape: tuple[int, int, int, int], rng: np.random.Generator) -> Any:
-    """One call's draws for logits [B, H, N, M], as `reference.attention` takes them.
+    """The draws of one call for logits [B, H, N, M], in the form that `reference.attention` takes.
 
     >>> import attentiondrop as ad
     >>> sample(ad.HardMasking(), (1, 2, 3, 4), np.random.default_rng(0)).shape
@@ -27,7 +27,7 @@ def sample(spec: Spec | None, shape: tuple[int, int, int, int], rng: np.random.G
         return rng.standard_normal(wanted)
     if spec.draws.distribution == "uniform":
         return rng.random(wanted)
-    # Stratified: over the heads, one uniform lies in each H-th part of [0, 1).
+    # Stratified: [0, 1) has H equal parts, and each part holds the uniform of one head.
     batch, heads, *rest = wanted
     order = rng.random(wanted).argsort(axis=1).argsort(axis=1)
     return (order + rng.random((batch, 1, *rest))) / heads

@@ -21,12 +21,12 @@ from .specs import Compose, OneOf, Spec
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _TOKEN = re.compile(rf"\s*(?P<token>{_NUMBER}|[-+]?\w+|'[^']*'|\"[^\"]*\"|[()\[\],=+])")
 _NAME = re.compile(r"[A-Za-z_]\w*")
-#: Brackets in one another: each is a call of the reader.
+#: The deepest nesting of brackets: the reader calls itself for each, and Python limits recursion.
 _DEEPEST = 50
 
 
 def parse(text: str) -> Spec:
-    """The spec that `text` describes; it is the same text that `str(spec)` gives.
+    """The spec that `text` describes, in the form that `str(spec)` gives.
 
     >>> parse("hard(p=0.1,k=5)")
     HardMasking(p=0.1, k=5, fill='zero', heads='independent')
@@ -43,7 +43,7 @@ def parse(text: str) -> Spec:
 
 
 def read_call(text: str) -> tuple[str, dict[str, Any]]:
-    """Name and fields of one term, whatever it names; a name may have hyphens.
+    """Name and fields of one term. The name need not be a spec, and may have hyphens.
 
     >>> read_call("r-drop(weight=2.0)")
     ('r-drop', {'weight': 2.0})
@@ -92,7 +92,7 @@ class _Reader:
                 raise self.error("unreadable characters")
             return None, len(self.text)
         token = found["token"]
-        # "+blur" after a term is a join, "+0.5" after "=" a number: names never carry a sign.
+        # "+blur" joins a term, "+0.5" is a number: a "+" before a name is a token of its own.
         if token[0] == "+" and len(token) > 1 and _NAME.fullmatch(token[1:]):
             return "+", found.end() - len(token) + 1
         return token, found.end()
@@ -173,7 +173,7 @@ def _value(reader: _Reader) -> Any:
     if token == "None":
         return None
     for kind in (int, float):
-        # "-inf" is the word of a fill, and no field takes an infinite number.
+        # "-inf" is a value of `fill`, so it stays a word. No field takes an infinite number.
         if token.lstrip("+-").lower() in ("inf", "nan", "infinity"):
             break
         try:
@@ -193,7 +193,7 @@ def _schedule(reader: _Reader, name: str) -> Any:
 
 
 def _fields(reader: _Reader) -> dict[str, Any]:
-    """`field=value` pairs up to and with the closing bracket."""
+    """The `field=value` pairs; reads the closing bracket, too."""
     fields: dict[str, Any] = {}
     while reader.peek() != ")":
         field = reader.take()

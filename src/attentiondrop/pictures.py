@@ -1,4 +1,4 @@
-"""Pictures of what regularisers do to attention: one row of it, and the whole map, before and after."""
+"""Pictures of what regularisers do to attention: one row and the whole map, before and after."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BEFORE, _AFTER = "#999999", "#1f77b4"
 
 
 def example_heads(tokens: int, heads: int, rng: np.random.Generator) -> tuple[Any, Any]:
-    """Queries and keys [1, H, N, 8] as attention may have them: neighbours look alike, and a few keys dominate."""
+    """Queries and keys [1, H, N, 8] that look like real ones: neighbours are similar, and two keys dominate."""
     smooth = np.exp(-0.5 * np.square((np.arange(tokens)[:, None] - np.arange(tokens)[None, :]) / 2.0))
     features = smooth @ rng.standard_normal((tokens, heads * 8))
     features = features / features.std()
@@ -29,7 +29,7 @@ def example_heads(tokens: int, heads: int, rng: np.random.Generator) -> tuple[An
 
 
 def draw(path: Path, specs: Sequence[Spec], tokens: int = 24, seed: int = 0, is_causal: bool = False) -> None:
-    """Write a picture with a line for each spec: its effect on one row, and the map of a head before and after."""
+    """Write a picture with a line for each spec: its effect on one row, then the map of a head before and after."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -37,10 +37,10 @@ def draw(path: Path, specs: Sequence[Spec], tokens: int = 24, seed: int = 0, is_
     heads = 4
     q, k = example_heads(tokens, heads, rng)
     before = reference.attention(q, k, k, is_causal=is_causal).weights[0, 0]
-    # The row whose largest weight is the largest: where dominance shows best.
+    # The row with the largest weight shows best what happens to a dominant key.
     row = int(before.max(axis=-1).argmax()) if not is_causal else tokens - 1
     figure = Figure(figsize=(11, 2.7 * len(specs) + 0.4), dpi=110, layout="constrained")
-    FigureCanvasAgg(figure)  # no screen is needed, nor asked for
+    FigureCanvasAgg(figure)  # draws into memory: works without a screen
     grid = figure.subplots(len(specs), 3, squeeze=False, width_ratios=[2.2, 1, 1])
     for axes, spec in zip(grid, specs, strict=True):
         draws = oracle_draws.sample(spec, (1, heads, tokens, tokens), rng)

@@ -1,20 +1,20 @@
 """The oracle: what every backend must compute, in NumPy and float64, one short function for each definition.
 
-Nothing here is fast and nothing here is random: the draws are arguments. Each regulariser returns a `Step`, which
-also carries its pullback (the transpose of its derivative), so that gradients have a reference too.
+The functions are slow but simple, and not random: the draws are arguments. Each regulariser also returns its pullback
+(the transpose of its derivative), so that gradients have a reference too.
 
-What a draw is, for each spec:
+The draws of each spec:
 
 ========================  ==========================================================================================
 `HardMasking`, `DropKey`  uniforms in [0, 1) of shape [B, H, N, M]: a key is dropped where the uniform is below `p`
                           (stratified: [B, H, N, min(k, M)], by rank; by column: [B, H, M])
-`AttentionDropout`        the same, for weights
+`AttentionDropout`        uniforms of shape [B, H, N, M]: a weight is dropped where the uniform is below `p`
 `GaussianNoise`           standard normals of shape [B, H, N, M]
 `TemperatureNoise`        standard normals of shape [B, H]
 `BlurSmoothing`           uniforms of shape [] ("batch"), [B] ("sample") or [H] ("head"): where sigma lies in its range
 `DropHead`                uniforms of shape [B, H]
 `Compose`                 a list with the draws of its parts
-`OneOf`                   a pair (uniform that chooses, list with the draws of its parts)
+`OneOf`                   a pair (uniform that chooses the part, list with the draws of all parts)
 `Consistency`             None
 ========================  ==========================================================================================
 """
@@ -48,7 +48,7 @@ Pullback = Callable[[Array], Array]
 
 
 class Step(NamedTuple):
-    """Logits and visibility after a regulariser, and the map from gradients after it to gradients before it."""
+    """Logits and visibility after a regulariser. `pullback` maps gradients after it to gradients before it."""
 
     logits: Array
     visible: Array
@@ -87,7 +87,7 @@ def visibility(shape: tuple[int, ...], mask: Array | None = None, is_causal: boo
 
 
 def masked_softmax(logits: Array, visible: Array, sinks: Array | None = None) -> Weights:
-    """Softmax over the visible keys; a row that sees none gives zeros. A sink (one logit for each head) only takes."""
+    """Softmax over the visible keys; a row that sees none gives zeros. Sinks (a logit per head) only join the sum."""
     shown = np.where(visible, logits, -np.inf)
     top = shown.max(axis=-1, keepdims=True, initial=-np.inf)
     if sinks is not None:
@@ -112,7 +112,7 @@ def top_k(logits: Array, visible: Array, k: int) -> Array:
 
 
 def without_emptying(dropped: Array, logits: Array, visible: Array) -> Array:
-    """`dropped`, except that a row which would lose every visible key keeps its largest one."""
+    """`dropped`, but a row that would lose all visible keys keeps the one with the largest logit."""
     emptied = ~(visible & ~dropped).any(axis=-1, keepdims=True)
     return np.asarray(dropped & ~(emptied & top_k(logits, visible, 1)))
 
@@ -136,7 +136,7 @@ def hard_masking(
 
 
 def drop_key(logits: Array, visible: Array, uniform: Array, p: float) -> Step:
-    """Each visible key is hidden from the row where its uniform is below `p`; [B, H, 1, M] is one for all rows."""
+    """Hide each visible key from the row where its uniform is below `p`; uniforms [B, H, 1, M] serve all rows."""
     return _hide(logits, visible, visible & (uniform < p))
 
 
@@ -146,12 +146,12 @@ def _hide(logits: Array, visible: Array, dropped: Array) -> Step:
 
 
 def gaussian_noise(logits: Array, visible: Array, normal: Array, sigma: float) -> Step:
-    """Independent `N(0, sigma^2)` on every visible logit."""
+    """Add independent `N(0, sigma^2)` to every visible logit."""
     return Step(logits + sigma * np.where(visible, normal, 0.0), visible, lambda g: g)
 
 
 def temperature_noise(logits: Array, visible: Array, normal: Array, sigma: Any) -> Step:
-    """The logits of each (sample, head) times `exp(sigma * z)`; `normal` is [B, H]."""
+    """Multiply the logits of each (sample, head) by `exp(sigma * z)`; the z are `normal`, [B, H]."""
     factor = np.exp(sigma * normal)[:, :, None, None]
     return Step(logits * factor, visible, lambda g: g * factor)
 
@@ -165,7 +165,7 @@ def gaussian_kernel(sigma: Array | float, width: int) -> Array:
     offsets = np.arange(width) - (width - 1) // 2
     variance = np.square(np.asarray(sigma, dtype=np.float64))[..., None]
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-        # sigma = 0 makes this exp(-inf) = 0 everywhere but in the middle, where 0 / 0 is replaced.
+        # For sigma = 0 this is exp(-inf) = 0, except in the middle: there `where` replaces 0 / 0 by 1.
         weights = np.where(offsets == 0, 1.0, np.exp(-np.square(offsets) / (2 * variance)))
     return np.asarray(weights / weights.sum(axis=-1, keepdims=True))
 
@@ -213,13 +213,13 @@ def _blur_axis(logits: Array, visible: Array, kernel: Array, axis: int, edges: s
 
 def attention_dropout(weights: Array, uniform: Array, p: float) -> Weights:
     """Each weight becomes 0 where its uniform is below `p`; the others grow by `1 / (1 - p)`."""
-    # At p = 1 nothing is kept, so any finite factor will do.
+    # At p = 1 no weight is kept, so the factor only has to be finite.
     factor = np.where(uniform < p, 0.0, 1.0 / np.maximum(1.0 - p, np.finfo(np.float64).tiny))
     return Weights(weights * factor, lambda g: g * factor)
 
 
 def head_factors(uniform: Array, p: float) -> Array:
-    """What each (sample, head) output is multiplied by; where all heads would go, the largest uniform stays."""
+    """The factor on the output of each (sample, head); if all heads would drop, that with the largest uniform stays."""
     kept = uniform >= p
     kept |= ~kept.any(axis=-1, keepdims=True) & (np.argmax(uniform, axis=-1)[:, None] == np.arange(uniform.shape[-1]))
     return np.asarray(kept * (uniform.shape[-1] / kept.sum(axis=-1, keepdims=True)))
@@ -294,7 +294,7 @@ def definition(spec: Spec) -> Callable[..., Any]:
 
 
 def perturb_logits(spec: Spec, logits: Array, visible: Array, draw: Array) -> Step:
-    """One logit-level regulariser with its fields taken from the spec."""
+    """Apply one logit-level regulariser, with its fields taken from the spec."""
     if spec.level != "logits":
         raise bad_argument("spec", "a logit-level regulariser", str(spec))
     step: Step = definition(spec)(spec, logits, visible, draw)
@@ -302,12 +302,12 @@ def perturb_logits(spec: Spec, logits: Array, visible: Array, draw: Array) -> St
 
 
 def _vector(rate: Any) -> Any:
-    """A rate as it broadcasts against [B, H]."""
+    """The rate in a form that broadcasts against [B, H]."""
     return np.asarray(rate.values) if isinstance(rate, PerHead) else rate
 
 
 def _by_head(rate: Any) -> Any:
-    """A rate as it broadcasts against [B, H, N, M]."""
+    """The rate in a form that broadcasts against [B, H, N, M]."""
     return _vector(rate)[:, None, None] if isinstance(rate, PerHead) else rate
 
 

@@ -1,4 +1,4 @@
-"""Rates that change: with the progress of training, with the depth of a layer, from head to head.
+"""Rates that change with the progress of training, with the depth of the layer, or from head to head.
 
 Any rate of a spec (`p`, `sigma`, `sigma_min`, `sigma_max`, `weight`) may be one of these instead of a number::
 
@@ -42,7 +42,7 @@ class Schedule:
         raise NotImplementedError
 
     def extremes(self) -> Iterator[float]:
-        """Values between which all others lie, so that a spec can check them when it is made."""
+        """Values that include the smallest and the largest one, so that a new spec can check them."""
         raise NotImplementedError
 
     def __str__(self) -> str:
@@ -55,14 +55,14 @@ class Schedule:
         return {"schedule": self.name} | fields
 
     def _check(self, *fields: str) -> None:
-        """Turn the named fields, each a number or a schedule, into floats where they are numbers."""
+        """Check the named fields: numbers become floats, schedules stay as they are."""
         for field in fields:
             object.__setattr__(self, field, _value(field, getattr(self, field)))
 
 
 @dataclass(frozen=True)
 class Constant(Schedule):
-    """The same at all times.
+    """The same value at all times.
 
     >>> Constant(0.1).at(0.7)
     0.1
@@ -153,7 +153,7 @@ class Warmup(Schedule):
         object.__setattr__(self, "share", number("share", self.share, 0.0, 1.0))
 
     def at(self, progress: float, layer: int = 0, layers: int = 1) -> Any:
-        """On the ramp or behind it."""
+        """The value on the ramp, or `to` after it."""
         reached = 1.0 if progress >= self.share else progress / self.share
         return _between(0.0, self.to, reached, progress, layer, layers)
 
@@ -164,7 +164,7 @@ class Warmup(Schedule):
 
 @dataclass(frozen=True)
 class Piecewise(Schedule):
-    """Straight lines between `values` at the progress `at_progress`, level before the first and after the last.
+    """Straight lines between `values[i]` at progress `at_progress[i]`; constant before the first and after the last.
 
     >>> v_shape(0.2, turn=0.5).at(0.75)
     0.1
@@ -222,7 +222,7 @@ class Steps(Schedule):
 
 @dataclass(frozen=True)
 class Depth(Schedule):
-    """From `first`, in the first attached layer, to `last`, in the last one; DropKey's authors lower the rate so.
+    """From `first` in the first attached layer to `last` in the last one, as DropKey's authors lower the rate.
 
     >>> [Depth(0.2, 0.0).at(0.0, layer, 3) for layer in range(3)]
     [0.2, 0.1, 0.0]
@@ -237,7 +237,7 @@ class Depth(Schedule):
         self._check("first", "last")
 
     def at(self, progress: float, layer: int = 0, layers: int = 1) -> Any:
-        """By the place of the layer."""
+        """The value of the layer."""
         share = 0.0 if layers == 1 else layer / (layers - 1)
         return _between(self.first, self.last, share, progress, layer, layers)
 
@@ -262,19 +262,19 @@ class PerLayer(Schedule):
         _check_list(self)
 
     def at(self, progress: float, layer: int = 0, layers: int = 1) -> Any:
-        """The layer's own."""
+        """The value of the layer."""
         if layers != len(self.values):
             raise bad_argument("values", f"{layers} values, one for each attached layer", str(self))
         return evaluate(self.values[layer], progress, layer, layers)
 
     def extremes(self) -> Iterator[float]:
-        """Of all layers."""
+        """The extremes of all layers."""
         yield from _extremes(*self.values)
 
 
 @dataclass(frozen=True)
 class PerHead(Schedule):
-    """One value, or schedule, for each head of a layer. Evaluated, it is a `PerHead` of numbers.
+    """One value, or schedule, for each head of a layer. `at` returns a `PerHead` of numbers.
 
     >>> PerHead([0.0, Linear(0.0, 0.2)]).at(0.5)
     PerHead(values=(0.0, 0.1))
@@ -288,14 +288,14 @@ class PerHead(Schedule):
         _check_list(self)
 
     def at(self, progress: float, layer: int = 0, layers: int = 1) -> Any:
-        """Every head's own."""
+        """The values of all heads."""
         values = [evaluate(value, progress, layer, layers) for value in self.values]
         if any(isinstance(value, PerHead) for value in values):
             raise bad_argument("values", "one level of heads(...)", str(self))
         return PerHead(tuple(values))
 
     def extremes(self) -> Iterator[float]:
-        """Of all heads."""
+        """The extremes of all heads."""
         yield from _extremes(*self.values)
 
 
@@ -305,7 +305,7 @@ def v_shape(high: float, low: float = 0.0, turn: float = 0.1) -> Piecewise:
 
 
 def evaluate(value: Any, progress: float, layer: int = 0, layers: int = 1) -> Any:
-    """The value of a schedule; a number is its own."""
+    """The value of a schedule; a number stays as it is."""
     return value.at(progress, layer, layers) if isinstance(value, Schedule) else value
 
 
@@ -320,7 +320,7 @@ def from_dict(data: dict[str, Any]) -> Schedule:
 
 
 def build(name: Any, fields: dict[str, Any]) -> Schedule:
-    """Construct a schedule from its name and fields; an unknown one is an error that lists what there is."""
+    """Construct a schedule from its name and fields; an unknown name or field is an error that lists the known ones."""
     if name not in REGISTRY:
         raise ArgumentError(f"unknown schedule {name!r}: expected one of {', '.join(REGISTRY)}")
     cls = REGISTRY[name]
@@ -343,7 +343,7 @@ def check_progress(progress: Any) -> float:
 def _between(start: Any, end: Any, share: float, progress: float, layer: int, layers: int) -> Any:
     low, high = (evaluate(value, progress, layer, layers) for value in (start, end))
     if isinstance(low, PerHead) or isinstance(high, PerHead):
-        raise bad_argument("values", "heads(...) outside of other schedules, around them", str(end))
+        raise bad_argument("values", "heads(...) outside of other schedules, not inside one", str(end))
     # Exact at both ends: 0.1 + (0.3 - 0.1) is not 0.3.
     return high if share == 1.0 else low + (high - low) * share
 

@@ -1,4 +1,4 @@
-"""What evaluation finds, as plain data: `attentiondrop.evaluation` makes it, run folders keep it."""
+"""Results of an evaluation, as plain data: `attentiondrop.evaluation` returns them, and run folders store them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Scores:
 
 @dataclass(frozen=True)
 class ReliabilityDiagram:
-    """Confidence against accuracy, one entry a bin. The bins divide [0, 1] equally; those without samples have None."""
+    """Mean confidence and accuracy in each of several equal bins of [0, 1]; None in bins without samples."""
 
     confidence: list[float | None]
     accuracy: list[float | None]
@@ -26,17 +26,18 @@ class ReliabilityDiagram:
 
     @property
     def edges(self) -> list[float]:
-        """Where the bins begin and end, one more than there are bins; a bin holds its lower edge, the last both."""
+        """Where the bins begin and end: one more than there are bins. A bin holds its lower edge, the last one both."""
         bins = len(self.count)
         return [index / bins for index in range(bins + 1)]
 
 
 @dataclass(frozen=True)
 class RobustnessReport:
-    """Accuracy under attack: one entry an epsilon, in increasing order; the first epsilon is 0, no attack.
+    """Accuracy under attack for each epsilon, in increasing order; the first epsilon is 0, which means no attack.
 
-    An attack that fails says nothing about a model unless it is known to work. `sound` says whether it passed the
-    checks of `robust_accuracy`; `notes` say which it did not pass, and then the accuracies are likely too high.
+    If an attack does not work at all, the accuracy under attack says nothing about the model. `sound` says whether the
+    attack passed the checks of `robust_accuracy`. `notes` name the failed checks; the accuracies are then likely too
+    high.
     """
 
     norm: str

@@ -1,4 +1,4 @@
-"""Checks that every part of the library shares, so that one mistake has one wording."""
+"""Checks that all parts of the library use, so that the same mistake gives the same message everywhere."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Any
 
 from .errors import bad_argument
 
-#: Of integers: torch and NumPy have no larger ones.
+#: The largest integer that torch and NumPy have.
 _LARGEST = 2**63 - 1
 
 
 def number(name: str, value: Any, minimum: float, maximum: float = math.inf) -> float:
-    """`value` as a finite float within the limits, or an error that names the argument."""
+    """Return `value` as a finite float within the limits, or raise an error that names the argument."""
     expected = "a number" if minimum == -math.inf else f"a number >= {minimum:g}"
     if maximum != math.inf:
         expected = f"a number in [{minimum:g}, {maximum:g}]"
-    # NumPy scalars are numbers too, but most are not registered as int or float.
+    # NumPy scalars are accepted too, but most of them are no instances of int or float.
     plain = value.item() if getattr(value, "ndim", None) == 0 and hasattr(value, "item") else value
     if isinstance(plain, bool) or not isinstance(plain, int | float):
         raise bad_argument(name, expected, value)
@@ -30,9 +30,9 @@ def number(name: str, value: Any, minimum: float, maximum: float = math.inf) -> 
 
 
 def integer(name: str, value: Any, minimum: int | None = None) -> int:
-    """`value` as an int of at least `minimum` that 64 bits hold, or an error that names the argument."""
+    """Return `value` as an int of at least `minimum` that fits into 64 bits, or raise an error."""
     result = number(name, value, -math.inf if minimum is None else minimum)
-    # As a float, an integer beyond 2^53 would become one of its neighbours.
+    # `result` is a float, which is not exact for integers beyond 2^53.
     exact = int(value) if isinstance(value, int) else int(result)
     if result != exact and not isinstance(value, int):
         raise bad_argument(name, "an integer" + ("" if minimum is None else f" >= {minimum}"), value)

@@ -282,7 +282,7 @@ class Broken(nn.Module):
         ({"images": "cat.png"}, "images: expected a tensor of floating point, received 'str'"),
         (
             {"images": torch.randn(16, 3, 4, 4)},
-            "images: expected pixels in [0, 1], with what normalises them as `normalise`, received",
+            "images: expected pixels in [0, 1] (give normalisation as `normalise`), received",
         ),
         ({"images": torch.full((16, 3, 4, 4), torch.nan)}, "images: expected pixels in [0, 1]"),
         (

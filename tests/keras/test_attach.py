@@ -100,14 +100,14 @@ def test_what_cannot_be_reached_is_said() -> None:
     with pytest.warns(ad.AttentionDropWarning, match=r"3 attention modules of Functional could not be reached"):
         attachment = ak.attach(model, HARD)
     assert {entry.name: entry.reason for entry in attachment.unreached} == {
-        "dot": "it computes its attention in code of its own",
+        "dot": "it computes its attention in its own code",
         "own": "it overrides _compute_attention",
         "silent": "its call does not use _compute_attention",
     }
     assert "not reached: 3" in str(attachment)
     assert not ak.attach(model, {"plain": HARD}).unreached  # what nobody asked for is not missed
     for bad, message in [
-        (keras.Sequential([keras.layers.Dense(3)]), "nothing in it is MultiHeadAttention .* yet, for it is not built"),
+        (keras.Sequential([keras.layers.Dense(3)]), "nothing in it is MultiHeadAttention .*; the model is not built"),
         (keras.Sequential([keras.Input((3,)), keras.layers.Dense(3)]), "nothing in it is MultiHeadAttention"),
         (keras.Model(x, keras.layers.Attention()([x, x])), "seen, but out of reach:\n  attention.* Attention"),
     ]:

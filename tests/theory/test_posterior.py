@@ -176,7 +176,7 @@ def test_bad_arguments() -> None:
         PosteriorSettings(prior_share=1)
     with pytest.raises(ShapeError, match=r"labels: expected \[5\], one for each input, received \[4\]"):
         posterior_certificate(build(), images[:5], labels[:4])
-    with pytest.raises(ArgumentError, match=r"prior_share: expected one that leaves examples on both sides of 1"):
+    with pytest.raises(ArgumentError, match=r"prior_share: expected one that splits 1 examples into two parts"):
         posterior_certificate(build(), images[:1], labels[:1])
 
 

@@ -128,7 +128,7 @@ def test_suspects_count_as_errors() -> None:
     for before, after in zip(plain.certificates, charged.certificates, strict=True):
         assert after.value > before.value
     assert "40 of 400 held-out examples" in charged.notes[-1]
-    with pytest.raises(ShapeError, match=r"suspects: expected \[400\], one entry an example, received \[3\]"):
+    with pytest.raises(ShapeError, match=r"suspects: expected \[400\], one entry per example, received \[3\]"):
         risk_certificate(trained(), held_out(), draws=2, suspects=np.zeros(3, dtype=bool))
 
 
@@ -160,7 +160,7 @@ def test_other_losses() -> None:
         ),
         (
             {"loss": lambda logits, labels: logits},
-            r"loss: expected a function that gives one value an example, \[150\]",
+            r"loss: expected a function that gives one value per example, \[150\]",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""Timings of attention and of a training step: what `attentiondrop bench` and the programs in `benchmarks/` run.
+"""Timings of attention and of a training step, for `attentiondrop bench` and the programs in `benchmarks/`.
 
-Nothing here is imported by the library itself. `shapes`, `quantiles` and `records` load no framework.
+The library itself does not import this package. `shapes`, `quantiles` and `records` load no framework.
 """

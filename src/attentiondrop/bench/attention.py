@@ -1,4 +1,4 @@
-"""Attention alone: build every row, check it, and time those that passed, shape after shape."""
+"""Time attention alone: for each shape, build every row, check it, and time the rows that passed."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from .turns import Samples, Timed, take_turns, warmed
 
 
 class Listener(Protocol):
-    """Who hears how far a run has come."""
+    """Receives the progress of a run."""
 
     def say(self, line: str) -> None:
-        """Something a person should read, in one line."""
+        """Show one line to the user."""
 
     def plan(self, total: int) -> None:
-        """That many pieces of work have to be done."""
+        """Set the number of pieces of work."""
 
     def progress(self, label: str, done: float) -> None:
-        """That many of them are done; `label` names the one that is going on."""
+        """Set how many pieces are done; `label` names the present one."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How to time. `repeats` is the most for each row, `seconds` about how long a row may take."""
+    """How to time. `repeats` is the largest number for each row, `seconds` is about how long a row may take."""
 
     device: str
     dtype: str
@@ -58,7 +58,7 @@ class Settings:
 
 
 class Prepared(NamedTuple):
-    """A row at a shape: its outcome so far, and, if it passed its check, what to time."""
+    """A row at a shape: its outcome so far, and what to time if it passed its check."""
 
     outcome: dict[str, Any]
     timed: Timed | None
@@ -67,7 +67,7 @@ class Prepared(NamedTuple):
 def run_attention(
     shapes: Sequence[Shape], rows: Sequence[Row], settings: Settings, report: Report, listener: Listener
 ) -> list[AttentionOutcome]:
-    """Every row at every shape; the report grows by each shape."""
+    """Time every row at every shape; the report gets the results after each shape."""
     listener.plan(2 * len(shapes) * len(rows))
     outcomes: list[AttentionOutcome] = []
     for index, shape in enumerate(shapes):
@@ -85,7 +85,7 @@ def run_attention(
 
 
 class _Part(NamedTuple):
-    """The part of the progress bar that belongs to a shape: half for preparing the rows, half for timing them."""
+    """The part of the progress bar for one shape: half for preparing the rows, half for timing them."""
 
     listener: Listener
     label: str
@@ -100,7 +100,7 @@ class _Part(NamedTuple):
 
 
 def _run_shape(shape: Shape, rows: Sequence[Row], settings: Settings, part: _Part) -> list[AttentionOutcome]:
-    # Compiled functions of other shapes would only lengthen the search for the right one.
+    # Forget compiled functions of other shapes: torch would search through them in every call.
     torch.compiler.reset()
     tensors = make_tensors(shape, settings.device, settings.torch_dtype)
     prepared: dict[str, Prepared] = {}
@@ -132,7 +132,7 @@ def _run_shape(shape: Shape, rows: Sequence[Row], settings: Settings, part: _Par
 
 
 def prepare(row: Row, shape: Shape, tensors: Tensors, settings: Settings) -> Prepared:
-    """Build, check and warm up a row. Whatever goes wrong belongs to the row and not to the run."""
+    """Build, check and warm up a row. An error becomes the outcome of the row and does not stop the run."""
 
     def build(shape: Shape, tensors: Tensors) -> Attend:
         attend = row.build(shape, tensors)
@@ -153,7 +153,7 @@ def prepare(row: Row, shape: Shape, tensors: Tensors, settings: Settings) -> Pre
     except CannotRunError as error:
         return Prepared(about | {"status": SKIPPED, "note": str(error)}, None)
     except Exception as error:
-        # torch may refuse what it is asked for; this library has to work.
+        # torch may refuse to run a row: it is skipped. A row of this library must run: it failed.
         wrong = row.kind == OURS and verdict is None
         note = f"{type(error).__name__}: {one_line(str(error))}"
         return Prepared(about | {"status": FAILED if wrong else SKIPPED, "note": note}, None)
@@ -161,7 +161,7 @@ def prepare(row: Row, shape: Shape, tensors: Tensors, settings: Settings) -> Pre
 
 
 def compiled(attend: Attend) -> Attend:
-    """The row under `torch.compile`, apart from all others: the compiler keeps its results by code object."""
+    """The row under `torch.compile`. It gets its own code object, since the compiler stores results by code object."""
 
     def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         return attend(q, k, v)
@@ -171,13 +171,13 @@ def compiled(attend: Attend) -> Attend:
 
 
 def fastest(kind: str, kinds: Mapping[str, str], samples: Mapping[str, Samples]) -> str:
-    """The row of a kind with the smallest median of forward and backward; an empty text where there is none."""
+    """The row of a kind with the smallest median of forward and backward; "" if there is none."""
     medians = {name: Quantiles.of(taken.step).middle for name, taken in samples.items() if kinds[name] == kind}
     return min(medians, key=medians.__getitem__, default="")
 
 
 def numbers(name: str, timed: Timed | None, samples: Mapping[str, Samples], bases: Mapping[str, str]) -> dict[str, Any]:
-    """The columns with numbers of one row; none for a row that was not timed."""
+    """The columns with numbers of one row; empty for a row that was not timed."""
     if timed is None:
         return {}
     taken = samples[name]

@@ -1,4 +1,4 @@
-"""Is a row right? Asked before it is timed; a row that is not gets no timing."""
+"""Check whether a row computes the right result. A row that does not is not timed."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from .tensors import Attend, Step, Tensors, forward_backward
 SEED = 1234
 #: How many calls of a random row are averaged.
 CALLS = 32
-#: Bytes that a float64 reference may need for every logit, generously.
+#: An upper estimate of the bytes that a float64 reference needs for every logit.
 _BYTES = 160
 
 
 class Verdict(NamedTuple):
-    """What was checked, the error that was found, and the error from which on the row is wrong."""
+    """What was checked, the error that was found, and the limit that the error must stay below."""
 
     text: str
     error: float
@@ -29,12 +29,12 @@ class Verdict(NamedTuple):
 
     @property
     def passed(self) -> bool:
-        """False for NaN too."""
+        """Whether the error is below the limit; False for NaN."""
         return self.error < self.limit
 
 
 class Trial(NamedTuple):
-    """A row at a shape: what it will be timed on, and `part`, what a float64 reference can afford."""
+    """A row at a shape, and `part`: the part of the shape that is small enough for a float64 reference."""
 
     attend: Attend
     shape: Shape
@@ -44,7 +44,7 @@ class Trial(NamedTuple):
 
 
 def affordable(shape: Shape, device: str) -> Shape:
-    """The part of a shape on which a float64 reference, which builds the logits, is run."""
+    """The part of a shape for the float64 reference, which builds all logits."""
     if device == "cuda":
         fits = torch.cuda.get_device_properties().total_memory // (2 * _BYTES)
         return shape.part(min(300_000_000, fits), min(600_000_000, fits))
@@ -52,7 +52,7 @@ def affordable(shape: Shape, device: str) -> Shape:
 
 
 def limit_for(dtype: torch.dtype) -> float:
-    """The relative error that rounding explains."""
+    """The largest relative error that rounding can explain."""
     return 2e-2 if dtype.itemsize < 4 else 1e-4
 
 
@@ -70,10 +70,10 @@ def plain_attention(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
 def compare(
     trial: Trial, reference: Callable[[Shape, Tensors], Attend], heads_alone: bool = True, against: str = "attention"
 ) -> Verdict:
-    """Output and gradients against `reference` in float64, which gets the same seed.
+    """Compare output and gradients with `reference` in float64, with the same seed.
 
-    Compared is the first part of what the row computes at its full shape, since samples do not depend on each other.
-    Only where that part has fewer heads, and heads do depend on each other, or is shorter, the row runs on the part.
+    The row runs at its full shape, and the first part of its result is compared, since samples do not depend on each
+    other. If the part is shorter, or has fewer heads and heads depend on each other, the row runs on the part only.
     """
     part, shape = trial.part, trial.shape
     whole = part.length == shape.length and (heads_alone or part.heads == shape.heads)
@@ -92,14 +92,14 @@ def compare(
 
 
 def plain(part: Shape, tensors: Tensors) -> Attend:
-    """The reference of everything that is, or on average should be, plain attention."""
+    """The reference for rows that are plain attention, exactly or on average."""
     return lambda q, k, v: plain_attention(q, k, v, part.causal)
 
 
 def average(trial: Trial, p: float) -> Verdict:
-    """Dropout whose draws are unknown: the mean of many calls is near plain attention, and the calls differ.
+    """Check dropout with unknown draws: the mean of many calls must be near plain attention, and calls must differ.
 
-    The mean of n calls is off by about sqrt(p / (1 - p) / n); twice that is allowed.
+    The error of the mean of n calls is about sqrt(p / (1 - p) / n); twice that is allowed.
     """
     got = forward_backward(trial.attend, trial.tensors, SEED)
     small = trial.tensors.cut(trial.part)
@@ -121,7 +121,7 @@ def average(trial: Trial, p: float) -> Verdict:
 
 
 def quiet(trial: Trial, silent: Attend, how: str) -> Verdict:
-    """A listing whose draws are unknown: with its randomness off it is plain attention, with it on it is finite."""
+    """Check a listing whose draws are unknown: plain attention with its randomness off, finite with it on."""
     got = forward_backward(trial.attend, trial.tensors, SEED)
     verdict = compare(trial._replace(attend=silent, build=lambda shape, tensors: silent), plain)
     usable = all(bool(x.isfinite().all()) for x in got)
@@ -130,12 +130,12 @@ def quiet(trial: Trial, silent: Attend, how: str) -> Verdict:
 
 
 def relative_errors(got: Step, want: Step, part: Shape) -> Sequence[float]:
-    """Of output, dq, dk and dv, each cut to the part."""
+    """The relative errors of output, dq, dk and dv, each cut to the part."""
     heads = (part.heads, part.heads, part.key_heads, part.key_heads)
     cut = [x[: part.batch, :count, : part.length] for x, count in zip(got, heads, strict=True)]
     return [relative_error(x, y) for x, y in zip(cut, want, strict=True)]
 
 
 def relative_error(got: Tensor, want: Tensor) -> float:
-    """In the Frobenius norm."""
+    """The relative error in the Frobenius norm."""
     return float((got.double() - want).norm() / want.norm().clamp_min(torch.finfo(torch.float64).tiny))

@@ -1,4 +1,4 @@
-"""Seconds and bytes of a piece of work on a device."""
+"""Measure seconds and bytes of a piece of work on a device."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 Work = Callable[[], object]
 Clock = Callable[[Work], float]
 
-#: How long the GPU waits before a timed piece, in its cycles: about a millisecond, in which the CPU queues the work.
+#: How many cycles the GPU waits before timed work: about a millisecond, in which the CPU queues the work.
 _CYCLES = 2_000_000
 
 
@@ -21,7 +21,7 @@ def clock_for(device: str) -> Clock:
 
 
 def peak_extra(work: Work, device: str) -> int | None:
-    """Bytes that `work` needs at its peak beyond what is allocated before; None where torch does not count them."""
+    """Bytes that `work` needs at its peak beyond what was allocated before; None on a CPU, where torch counts none."""
     if device != "cuda":
         return None
     torch.cuda.synchronize()
@@ -35,8 +35,8 @@ def peak_extra(work: Work, device: str) -> int | None:
 def captured(work: Work) -> Work:
     """The same work as the replay of a CUDA graph, without the CPU's part.
 
-    Each graph has a pool of memory of its own: a shared one ends with the graphs of the first shape, and every
-    later capture fails.
+    Each graph has its own memory pool. A shared pool would be freed with the graphs of the first shape, and every later
+    capture would fail.
     """
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -65,7 +65,7 @@ def _wall_seconds(work: Work) -> float:
 def _cuda_seconds(work: Work) -> float:
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     torch.cuda.synchronize()
-    # Queued behind a pause, short work is timed on the GPU and not by how fast the CPU launches it.
+    # The work is queued behind a pause, so the time of short work does not depend on how fast the CPU launches it.
     torch.cuda._sleep(_CYCLES)
     start.record()
     work()

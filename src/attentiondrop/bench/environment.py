@@ -1,4 +1,4 @@
-"""With what a timing was made: device, versions, commit, date. No paths and no names of machines."""
+"""The environment of a timing: device, versions, commit, date. No paths and no names of machines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .. import __version__
 
 @dataclass(frozen=True)
 class Environment:
-    """Plain texts, stored with every timing."""
+    """Texts that are stored with every timing."""
 
     device: str
     driver: str
@@ -33,14 +33,14 @@ class Environment:
 
     @property
     def slug(self) -> str:
-        """For file names: `h200-torch2.11`."""
+        """A short text for file names, such as `h200-torch2.11`."""
         name = re.sub(r"nvidia|geforce", "", self.device.split(",")[0], flags=re.IGNORECASE).lower()
         name = re.sub(r"[^a-z0-9]+", "-", name).strip("-")
         return f"{name}-torch{'.'.join(self.torch.split('.')[:2])}"
 
 
 def environment(device: str, commit: str | None = None) -> Environment:
-    """Look at this machine; a `commit` that is given is believed, for copies of the source without git."""
+    """The environment of this machine. Give `commit` for copies of the source without git."""
     return Environment(
         device=_device(device),
         driver=_driver() if device == "cuda" else "",
@@ -57,7 +57,7 @@ def environment(device: str, commit: str | None = None) -> Environment:
 def source_commit(package: Path) -> str:
     """The commit that the package is checked out from, "+dirty" if it was changed since; "unknown" outside of git."""
     git = shutil.which("git")
-    # An installed copy may lie inside somebody else's repository, which does not track it.
+    # An installed copy may be inside another repository, which does not track it.
     if git is None or _git(git, package, "ls-files", "--error-unmatch", "__init__.py") is None:
         return "unknown"
     commit = _git(git, package, "rev-parse", "--short", "HEAD")
@@ -90,7 +90,7 @@ def _driver() -> str:
 
 
 def version_of(package: str) -> str:
-    """The version that is installed."""
+    """The installed version of a package, or "not installed"."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

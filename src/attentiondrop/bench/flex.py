@@ -1,6 +1,7 @@
-"""`flex_attention`, which fuses any change of the logits that needs nothing but the logit and its position.
+"""Rows for `flex_attention`, which fuses changes of a logit that need only the logit and its position.
 
-Hard masking needs the k-th largest logit of the row first, so its row here is a lower bound: the thresholds are given.
+Hard masking needs the k-th largest logit of the row first. Its row here gets these thresholds for free, so its time is
+a lower bound.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from .rows import FLEX, CannotRunError, Row
 from .shapes import Shape
 from .tensors import Attend, Tensors
 
-# Odd 32-bit constants, as int32 spells them.
+# Odd 32-bit constants, as int32.
 _ROW, _COLUMN, _MIX = 0x9E3779B1 - 2**32, 0x85EBCA77 - 2**32, 0x7FEB352D
-#: How many logits are built at once to find thresholds.
+#: How many logits are built at once to compute thresholds.
 _CHUNK = 64_000_000
 
 
@@ -31,32 +32,32 @@ class FlexRow(Row):
     kind = FLEX
 
     def build(self, shape: Shape, tensors: Tensors) -> Attend:
-        """Compiled: it is meant for nothing else."""
+        """Compiled, since flex_attention is made for that."""
         refuse_cpu(tensors)
         return flex(shape, tensors, torch.compile(flex_attention, dynamic=False))
 
     def check(self, trial: Trial) -> Verdict:
-        """Exactly."""
+        """Compare with plain attention."""
         return compare(trial, plain)
 
 
 class FlexHardRow(FlexRow):
-    """Hard masking with thresholds computed ahead, outside the timing."""
+    """Hard masking with thresholds that are computed before, outside the timing."""
 
     name = "flex_attention hard, thresholds given"
 
     def build(self, shape: Shape, tensors: Tensors) -> Attend:
-        """The thresholds are found here."""
+        """Computes the thresholds here."""
         refuse_cpu(tensors)
         return flex_hard(shape, tensors, torch.compile(flex_attention, dynamic=False))
 
     def check(self, trial: Trial) -> Verdict:
-        """Exactly: thresholds and decisions are known."""
+        """Compare with attention, since thresholds and decisions are known."""
         return compare(trial, hard_reference, against="attention with the same decisions")
 
 
 def refuse_cpu(tensors: Tensors) -> None:
-    """torch has no backward of it there."""
+    """Refuse a CPU: torch has no backward of flex_attention there."""
     if tensors.q.device.type != "cuda":
         raise CannotRunError("torch has its backward on CUDA only")
 
@@ -89,7 +90,7 @@ def flex_hard(shape: Shape, tensors: Tensors, function: Callable[..., Any], p: f
 
 
 def hard_reference(part: Shape, tensors: Tensors, p: float = 0.1, top: int = 5) -> Attend:
-    """What `flex_hard` computes for the first heads of the first sample, or for whole samples, by definition."""
+    """The definition of what `flex_hard` computes, for the first heads of the first sample or for whole samples."""
     limits = thresholds(tensors.q.detach(), tensors.k.detach(), top, part.causal)
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -107,7 +108,7 @@ def hard_reference(part: Shape, tensors: Tensors, p: float = 0.1, top: int = 5) 
 
 
 def decide(line: Tensor, column: Tensor, p: float) -> Tensor:
-    """Whether a position is dropped: a hash of it, in int32 with wrap-around, below `p` of its range."""
+    """Whether a position is dropped: if its hash, in int32 with wrap-around, is below the share `p` of the range."""
     mixed = (line * _ROW) ^ (column * _COLUMN)
     mixed = mixed ^ ((mixed >> 16) & 0xFFFF)
     mixed = mixed * _MIX
@@ -116,7 +117,7 @@ def decide(line: Tensor, column: Tensor, p: float) -> Tensor:
 
 
 def thresholds(q: Tensor, k: Tensor, top: int, causal: bool) -> Tensor:
-    """Halfway between the k-th and the next logit of each row [B, H, N], so that rounding moves no logit across."""
+    """The middle between the k-th and the next logit of each row [B, H, N], so that rounding moves no logit across."""
     batch, heads, length = q.shape[:3]
     group = heads // k.shape[1]
     flat_q, flat_k = q.flatten(0, 1), k.flatten(0, 1)

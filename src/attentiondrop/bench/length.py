@@ -7,7 +7,7 @@ from dataclasses import replace
 from ..errors import bad_argument
 from .shapes import Shape
 
-#: The rows of the pictures: one plain, one with dropout, the listings, ours.
+#: The rows of the pictures: one plain row, one with dropout, the paper's listings, and ours.
 LENGTH_ROWS = ("SDPA", "SDPA dropout 0.1", "paper's*", "blur*", "hard(p=0.1,k=5)", "noise*", "dropkey*", "attndropout*")
 
 #: Sizes on a GPU and on a CPU, and the longest length on each.

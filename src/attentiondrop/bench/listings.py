@@ -1,7 +1,7 @@
-"""The paper's PyTorch listings, as it prints them: they build every logit, which is what makes them slow.
+"""The paper's PyTorch listings, as printed. They build all logits, which makes them slow.
 
-The paper's have no mask. For causal shapes they get the smallest one that works: hidden keys are neither candidates nor
-blurred in, and are hidden before the softmax.
+The printed ones have no mask. For causal shapes a minimal mask is added: hidden keys are no candidates, are not blurred
+into others, and are hidden before the softmax.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 
 def hard_masking(q: Tensor, k: Tensor, v: Tensor, p: float = 0.1, top: int = 5, causal: bool = False) -> Tensor:
-    """The listing for variant 1, keys and values with as many heads as the queries."""
+    """The listing of variant 1; keys and values have as many heads as the queries."""
     logits = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
     hidden = _hidden(logits) if causal else None
     candidates = logits if hidden is None else logits.masked_fill(hidden, -math.inf)
@@ -25,7 +25,7 @@ def hard_masking(q: Tensor, k: Tensor, v: Tensor, p: float = 0.1, top: int = 5, 
 
 
 def blur(q: Tensor, k: Tensor, v: Tensor, sigma_max: float = 0.5, width: int = 5, causal: bool = False) -> Tensor:
-    """The listing for variant 2, which blurs both axes."""
+    """The listing of variant 2, which blurs both axes."""
     batch, heads, rows, columns = *q.shape[:3], k.shape[2]
     logits = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
     hidden = _hidden(logits) if causal else None

@@ -1,4 +1,4 @@
-"""Time and memory over the length, from the CSV file of a run."""
+"""Pictures of time and memory over the length, from the CSV file of a run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PICTURES = (
     ("step_ms", "time", "forward and backward, ms"),
     ("extra_mib", "memory", "peak extra memory, MiB"),
 )
-#: How a kind is drawn: ours in colours of their own, what they are compared to in greys and reds.
+#: Colours, line style and marker of each kind: grey and red for what ours is compared with.
 _STYLES = {
     "plain": (("#000000", "#555555", "#777777", "#999999", "#bbbbbb"), "-", "o"),
     "dropout": (("#000000", "#555555", "#777777", "#999999", "#bbbbbb"), "--", "s"),
@@ -30,7 +30,7 @@ _STYLES = {
 
 
 def draw(csv: Path) -> list[Path]:
-    """Write a picture of the time, and one of the memory where it was measured, beside the file; returns them."""
+    """Write a picture of the time, and one of the memory if it was measured, beside the file; return their paths."""
     groups: dict[tuple[str, ...], list[Line]] = {}
     for line in read_csv(csv):
         if line["status"] == TIMED:
@@ -54,7 +54,7 @@ def _draw(path: Path, lines: Sequence[Line], column: str, label: str) -> None:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9.5, 5.5), dpi=120, layout="constrained")
-    FigureCanvasAgg(figure)  # no screen is needed, nor asked for
+    FigureCanvasAgg(figure)  # draws into memory: works without a screen
     axes = figure.add_subplot()
     _curves(axes, lines, column)
     lengths = sorted({_length(line) for line in lines})

@@ -17,7 +17,7 @@ class Quantiles(NamedTuple):
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Quantiles:
-        """Interpolated between neighbours, as NumPy does by default.
+        """The quantiles of `values`, interpolated as NumPy does by default.
 
         >>> Quantiles.of([3.0, 1.0, 2.0, 5.0, 4.0, 6.0])
         Quantiles(low=2.0, middle=3.5, high=5.0)

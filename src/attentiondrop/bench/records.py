@@ -1,4 +1,4 @@
-"""One line of a result: what was timed, how it was checked, what came out. And the CSV file of such lines."""
+"""One line of a result (what was timed, how it was checked, the numbers), and the CSV file of such lines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TIMED, FAILED, SKIPPED = "timed", "FAILED CHECK", "cannot run"
 
 @dataclass(frozen=True)
 class Outcome:
-    """What every kind of result has. Only a row that is `TIMED` has numbers."""
+    """The fields of every kind of result. Only a row with status `TIMED` has numbers."""
 
     row: str
     kind: str
@@ -36,7 +36,7 @@ class Outcome:
         return [self.row, self.status]
 
     def remark(self) -> str:
-        """Why there is no timing, or what else there is to know, in one line; often nothing."""
+        """One line that says why there is no timing, or another remark; often empty."""
         if self.status == TIMED:
             return f"{self.row}: {self.note}" if self.note else ""
         if not self.note and self.error is not None and self.error_limit is not None:
@@ -47,7 +47,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class AttentionOutcome(Outcome):
-    """A row at a shape. Times are milliseconds, memory MiB; the bases are the rows that the ratios are taken to."""
+    """A row at a shape. Times are in milliseconds, memory in MiB; ratios are to the rows named as bases."""
 
     batch: int = 0
     heads: int = 0
@@ -126,14 +126,14 @@ class VitOutcome(Outcome):
 
 
 def digits(value: float | None) -> str:
-    """Three significant ones, or all before the point: 0.123, 1.23, 12.3, 1234."""
+    """A number with three significant digits, or all digits before the point: 0.123, 1.23, 12.3, 1234."""
     if value is None:
         return "-"
     return f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2 if value >= 1 else 3}f}"
 
 
 def ratio(*values: float | None) -> str:
-    """One ratio, or a median between quantiles."""
+    """The text of one ratio, or of a median with two quantiles."""
     if any(value is None for value in values):
         return "-"
     if len(values) == 1:
@@ -143,7 +143,7 @@ def ratio(*values: float | None) -> str:
 
 
 def append_csv(path: Path, outcomes: Sequence[Outcome], constants: Mapping[str, str]) -> None:
-    """Add lines to a file, which starts with the names of the columns; `constants` are columns that never change."""
+    """Append lines to a file, with the column names first if it is new; `constants` are the same in all lines."""
     new = not path.exists()
     with path.open("a", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
@@ -156,7 +156,7 @@ def append_csv(path: Path, outcomes: Sequence[Outcome], constants: Mapping[str, 
 
 
 def read_csv(path: Path) -> list[dict[str, str]]:
-    """The lines of a file of attention timings; one that was cut off or changed is an error that names its line."""
+    """The lines of a file of attention timings; a damaged line is an error that names its number."""
     needed = {"row", "kind", "status", "length", "step_ms", "extra_mib"}
     lines: list[dict[str, str]] = []
     try:
@@ -177,7 +177,7 @@ def read_csv(path: Path) -> list[dict[str, str]]:
 
 
 def failed(outcomes: Iterable[Outcome]) -> bool:
-    """Whether a row turned out wrong."""
+    """Whether any row failed its check."""
     return any(outcome.status == FAILED for outcome in outcomes)
 
 

@@ -1,4 +1,4 @@
-"""What a run leaves behind: a CSV file and a Markdown page with the same numbers, complete after every shape."""
+"""The files of a run: a CSV file and a Markdown page with the same numbers, up to date after every shape."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ VIT_NOTES = (
 
 @dataclass
 class Report:
-    """Two files of one name in `folder`. A run starts them anew and adds to them, so what was measured is kept."""
+    """Two files with the same name in `folder`. A run replaces old ones, and adds to them after every shape or mode."""
 
     folder: Path
     name: str
@@ -43,16 +43,16 @@ class Report:
 
     @property
     def csv(self) -> Path:
-        """Every number, with what it was measured on."""
+        """The CSV file: every number, with the environment."""
         return self.folder / f"{self.name}.csv"
 
     @property
     def markdown(self) -> Path:
-        """The tables."""
+        """The Markdown page with the tables."""
         return self.folder / f"{self.name}.md"
 
     def add(self, heading: str, outcomes: Sequence[Outcome]) -> None:
-        """Keep the outcomes of a shape or a mode."""
+        """Write the outcomes of a shape or a mode to both files."""
         self.sections[heading] = list(outcomes)
         append_csv(self.csv, outcomes, dataclasses.asdict(self.environment))
         text = page(self.title, self.command, self.notes, self.environment, self.sections)

@@ -1,4 +1,4 @@
-"""What is compared: a row has a name, builds a function, and knows how to tell whether that function is right."""
+"""The rows that are compared. A row has a name, builds a function to time, and checks that function."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ SPECS = tuple(
             "blur(sigma_max=0.5)",
             "hard(p=0.1,k=5)",
             "hard(p=0.1,k=5,fill=-inf)",
-            # And every other regulariser with its defaults.
+            # Every other regulariser, with its defaults.
             *(str(cls()) for cls in REGISTRY.values() if cls.level in ("logits", "weights", "heads")),
         ]
     )
 )
 
-#: Rows that build the logits are left out where those would need more than this.
+#: Rows that build the logits are skipped if the logits would need more bytes than this.
 LOGIT_BUDGET = 24 * 2**30
 
 
 class CannotRunError(AttentionDropError):
-    """Why a row has no timing at a shape."""
+    """A row cannot run at a shape; the message says why."""
 
 
 class Row(ABC):
@@ -61,14 +61,14 @@ class Row(ABC):
 
     @abstractmethod
     def build(self, shape: Shape, tensors: Tensors) -> Attend:
-        """The function to time; what it may prepare ahead from `tensors` is not timed. Raises `CannotRunError`."""
+        """The function to time. What is prepared here from `tensors` is not timed. May raise `CannotRunError`."""
 
     @abstractmethod
     def check(self, trial: Trial) -> Verdict:
-        """Whether the function is right."""
+        """Check whether the function is right."""
 
     def path(self, shape: Shape, tensors: Tensors) -> str:
-        """Which of several ways the function goes, where there are some."""
+        """The path that the function takes ("fused" or "eager"); empty if there is only one."""
         return ""
 
 
@@ -82,7 +82,7 @@ class SdpaRow(Row):
         self.backend, self.dropout = backend, dropout
 
     def build(self, shape: Shape, tensors: Tensors) -> Attend:
-        """Refused backends are called once, to hear why."""
+        """A given backend is called once, to learn whether torch refuses it, and why."""
         if self.backend == "math":
             refuse_large_logits(shape, itemsize=4, tensors=4)
         call = partial(_sdpa, causal=shape.causal, grouped=shape.grouped, dropout=self.dropout)
@@ -105,7 +105,7 @@ class SdpaRow(Row):
         return attend
 
     def check(self, trial: Trial) -> Verdict:
-        """Plain attention exactly, dropout on average."""
+        """Plain attention is compared exactly, dropout on average."""
         return average(trial, self.dropout) if self.dropout else compare(trial, plain)
 
 
@@ -125,7 +125,7 @@ class ListingRow(Row):
         return self._listing(shape)
 
     def check(self, trial: Trial) -> Verdict:
-        """A listing draws for itself, so its result is known only without randomness."""
+        """A listing makes its own draws, so its result is known only without randomness."""
         if self.hard:
             return quiet(trial, self._listing(trial.shape, p=-1.0), "rate 0")
         return quiet(trial, self._listing(trial.shape, sigma_max=1e-3), "sigma near 0")
@@ -152,7 +152,7 @@ class OursRow(Row):
         return partial(self._attention, shape=shape, backend="auto")
 
     def check(self, trial: Trial) -> Verdict:
-        """The same seed gives the eager path the same draws in every dtype, and the first samples theirs."""
+        """Compare with the eager path: the same seed gives the same draws in every dtype and for the first samples."""
         against = 'backend="eager", same seed'
         return compare(trial, lambda part, _: partial(self._attention, shape=part, backend="eager"), False, against)
 
@@ -171,7 +171,7 @@ class OursRow(Row):
 
 
 def refuse_large_logits(shape: Shape, itemsize: int, tensors: int) -> None:
-    """For functions that keep several tensors as large as the logits."""
+    """Refuse a function whose `tensors` tensors of the size of the logits would need too much memory."""
     needed = shape.logits * itemsize * tensors
     if needed > LOGIT_BUDGET:
         raise CannotRunError(f"its logits need about {needed >> 30} GiB, more than {LOGIT_BUDGET >> 30} GiB")
@@ -189,6 +189,6 @@ def _sdpa(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, grouped: bool, dropo
 
 
 def _why(error: RuntimeError, heard: Sequence[str]) -> str:
-    """What torch says: why it refuses a backend comes as warnings, between others about backends not asked for."""
+    """Why torch refuses a backend. The reason is among its warnings, some of which are about other backends."""
     reasons = [text for text in heard if "kernel not used because" not in text and "runtime disabled" not in text]
     return one_line(reasons[0] if reasons else str(error)).partition(". ")[0].partition(" (Triggered")[0]

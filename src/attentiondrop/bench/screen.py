@@ -1,4 +1,4 @@
-"""The tables that a person sees."""
+"""Print the tables on the terminal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .report import base_line
 
 def show(sections: Mapping[str, Sequence[Outcome]]) -> None:
     """Print the tables, each with the reasons of the rows that have no timing."""
-    # A file has no width: the table gets what it needs.
+    # A file has no width, so the table gets a fixed one.
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 140)
     for heading, outcomes in sections.items():
         console.print(render(heading, outcomes))

@@ -1,4 +1,4 @@
-"""What attention is timed on: sizes, whether causal, whether several query heads share a key head."""
+"""The shapes at which attention is timed: sizes, causal or not, and how many query heads share a key head."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Shape:
     length: int
     size: int
     causal: bool = False
-    key_heads: int = 0  # as many as heads
+    key_heads: int = 0  # 0: as many as heads
 
     def __post_init__(self) -> None:
         for name in ("batch", "heads", "length", "size"):
@@ -34,7 +34,7 @@ class Shape:
 
     @classmethod
     def parse(cls, text: str) -> Shape:
-        """The shape that a person typed."""
+        """The shape that a text such as "8,32,2048,128,causal,8" describes."""
         numbers = [part.strip() for part in text.split(",")]
         causal = "causal" in numbers[4:]
         if causal:
@@ -50,7 +50,7 @@ class Shape:
 
     @property
     def text(self) -> str:
-        """What `parse` reads."""
+        """The text that `parse` reads."""
         numbers = f"{self.batch},{self.heads},{self.length},{self.size}"
         return numbers + ",causal" * self.causal + (f",{self.key_heads}" if self.grouped else "")
 
@@ -61,13 +61,13 @@ class Shape:
 
     @property
     def logits(self) -> int:
-        """How many logits there are, whether they are ever built or not."""
+        """The number of logits, also if they are never built."""
         return self.batch * self.heads * self.length**2
 
     def part(self, budget: int, most: int) -> Shape:
         """A part of this shape with about `budget` logits: fewer samples, then fewer heads.
 
-        Shorter only where a single key head with its query heads has more than `most` logits.
+        It is shorter only if a single key head with its query heads has more than `most` logits.
         """
         if self.logits <= budget:
             return self

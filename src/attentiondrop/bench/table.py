@@ -1,4 +1,4 @@
-"""The rows of the benchmarks, and how some of them are chosen by name."""
+"""The list of all rows of the benchmarks, and the choice of some by name."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ def all_rows() -> list[Row]:
 
 
 class Named(Protocol):
-    """Whatever has a name."""
+    """An object with a name."""
 
     @property
     def name(self) -> str:
-        """What patterns are matched with."""
+        """The name that patterns are matched with."""
 
 
 NamedT = TypeVar("NamedT", bound=Named)
 
 
 def select(rows: Sequence[NamedT], patterns: Sequence[str] | None) -> list[NamedT]:
-    """The rows whose names match one of the shell patterns, in the order of the table; all of them without any."""
+    """The rows whose names match one of the shell patterns, in the order of the table; all rows without patterns."""
     if not patterns:
         return list(rows)
     for pattern in patterns:

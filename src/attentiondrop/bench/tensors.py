@@ -14,7 +14,7 @@ Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 class Tensors(NamedTuple):
-    """Queries, keys and values, which want gradients, and the gradient that comes from above."""
+    """Queries, keys and values, which require gradients, and the gradient of the output."""
 
     q: Tensor
     k: Tensor
@@ -23,7 +23,7 @@ class Tensors(NamedTuple):
 
     @property
     def inputs(self) -> tuple[Tensor, Tensor, Tensor]:
-        """What an attention is called with."""
+        """The arguments of an attention call."""
         return self.q, self.k, self.v
 
     def cut(self, part: Shape, dtype: torch.dtype | None = None) -> Tensors:

@@ -1,4 +1,4 @@
-"""Rows take turns within every repeat, so that a machine that slows down slows all of them down."""
+"""Time rows in turns within every repeat, so that a machine that becomes slower affects all rows alike."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ import torch
 from .clock import Clock, Work, captured, peak_extra
 from .tensors import Attend, Tensors
 
-#: However slow a row is, it is timed this often.
+#: Every row is timed at least this often, even if it is slow.
 LEAST = 5
-#: A graph keeps all the memory that its work needs, so larger work is timed as it is; it takes long enough for that.
+#: A graph keeps all memory of its work. Work that needs more than this is timed without a graph: it takes so long that
+#: launching does not matter.
 LARGEST_GRAPH = 2 * 2**30
 
 
 @dataclass(frozen=True)
 class Timed:
-    """A row that is warm: its forward, its forward and backward, its memory, and about how long both take together."""
+    """A warmed-up row: its forward, its forward and backward, its memory, and about how long both take together."""
 
     forward: Work
     step: Work
@@ -28,14 +29,14 @@ class Timed:
 
 @dataclass
 class Samples:
-    """Seconds of one row, one of each for every repeat that it took part in."""
+    """Seconds of one row, one entry for every repeat that it took part in."""
 
     forward: list[float] = field(default_factory=list)
     step: list[float] = field(default_factory=list)
 
 
 def warmed(attend: Attend, tensors: Tensors, clock: Clock, graph: bool = False) -> Timed:
-    """Run a row until compilation and tuning are behind it. The forward alone runs without gradients."""
+    """Run a row once, so that compilation and tuning are done. The forward alone runs without gradients."""
     device = tensors.q.device.type
 
     def forward() -> None:
@@ -58,9 +59,9 @@ def warmed(attend: Attend, tensors: Tensors, clock: Clock, graph: bool = False) 
 def take_turns(
     rows: Mapping[str, Timed], clock: Clock, repeats: int, seconds: float, tick: Callable[[float], None]
 ) -> dict[str, Samples]:
-    """Time every row at most `repeats` times, and a slow one only about `seconds` long, but `LEAST` times.
+    """Time every row at most `repeats` times; a slow one only for about `seconds`, but at least `LEAST` times.
 
-    Slow rows drop out of the later repeats, so repeat i of any row was taken beside repeat i of every faster one.
+    Slow rows leave out the later repeats, so repeat i of a row is measured next to repeat i of every faster row.
     """
     counts = {name: min(repeats, max(LEAST, int(seconds / row.seconds))) for name, row in rows.items()}
     samples = {name: Samples() for name in rows}

@@ -1,8 +1,8 @@
 """A training step of a vision transformer: forward under autocast, cross entropy, backward, AdamW.
 
-One model serves all rows: what a row changes about its attention is undone before the next. Rows are timed one after
-the other, since each needs a compilation of its own; the plain row is timed first and last in every mode, so the table
-tells how far the machine drifted, and ratios are to the mean of both.
+All rows use one model: what a row changes about its attention is undone before the next row. Rows are timed one after
+the other, since each needs its own compilation. In every mode the plain row is timed first and last. So the table shows
+how much the speed of the machine changed, and ratios are to the mean of both.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from .tensors import make_tensors
 from .turns import LEAST
 from .vit_rows import VitRow
 
-#: As written, one compiled function for each block, one for the model. Blocks are alike, so they are compiled once.
+#: Not compiled, each block compiled, the whole model compiled. Blocks are equal, so they are compiled only once.
 MODES = ("eager", "blocks", "compiled")
 
-#: A larger change between the first and the last plain row than this makes ratios doubtful.
+#: If the time of the plain row changes by more than this share from first to last, ratios cannot be trusted.
 STEADY = 0.03
 
 
@@ -72,7 +72,7 @@ class Bench:
         return loss.detach()
 
     def attention_shape(self) -> Shape:
-        """What the model calls attention with."""
+        """The shape of the model's attention calls."""
         seen = _Seen()
         with seen, torch.no_grad():
             self.model(self.images[:1])
@@ -83,7 +83,7 @@ class Bench:
 
 
 class _Seen(TorchFunctionMode):
-    """Notes the shapes of the queries."""
+    """Records the shapes of the queries."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ def run_vit(
     report: Report,
     listener: Listener,
 ) -> list[VitOutcome]:
-    """Every row in every mode; the report grows by each mode."""
+    """Time every row in every mode; the report gets the results after each mode."""
     bench = Bench.of(name, batch, settings)
     shape = bench.attention_shape()
     plain = [row for row in rows if row.kind == PLAIN]
@@ -151,7 +151,7 @@ def run_row(
 
 @contextmanager
 def forward_of(model: nn.Module, mode: str) -> Iterator[Callable[[Tensor], Tensor]]:
-    """The model as a function, compiled as `mode` says; it is as before afterwards."""
+    """The model as a function, compiled as `mode` says; the model is restored afterwards."""
     if mode == "compiled":
         yield torch.compile(model, dynamic=False)
         return
@@ -168,7 +168,7 @@ def forward_of(model: nn.Module, mode: str) -> Iterator[Callable[[Tensor], Tenso
 
 
 def compared(found: Sequence[VitOutcome], again: int) -> list[VitOutcome]:
-    """Ratios to the mean of the plain rows; the last `again` of them are the plain rows once more, and say so."""
+    """Add ratios to the mean of the plain rows. The last `again` outcomes are the repeated plain rows: mark them."""
     steps = [outcome.step_ms for outcome in found if outcome.kind == PLAIN and outcome.step_ms is not None]
     peaks = [outcome.peak_gib for outcome in found if outcome.kind == PLAIN and outcome.peak_gib is not None]
     outcomes = list(found)
@@ -194,7 +194,7 @@ def compared(found: Sequence[VitOutcome], again: int) -> list[VitOutcome]:
 
 
 def _check(row: VitRow, shape: Shape, settings: Settings) -> tuple[Verdict, str]:
-    """The attention of the row at the shape that the model calls it with, in the dtype that autocast gives it."""
+    """Check the attention of the row, at the shape of the model's calls and in the dtype of autocast."""
     part = replace(shape, batch=min(shape.batch, 32))
     tensors = make_tensors(part, settings.device, settings.torch_dtype)
     attend = row.attention.build(part, tensors)

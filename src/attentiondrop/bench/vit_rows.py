@@ -1,4 +1,4 @@
-"""The rows of the training step: what is done to the attention of a timm model, and undone afterwards."""
+"""The rows of the training step. Each changes the attention of a timm model, and undoes the change afterwards."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SPECS = ("blur(sigma_max=0.5)", "hard(p=0.1,k=5)", "dropkey(p=0.1)", "noise(sigm
 
 @dataclass(frozen=True)
 class VitRow:
-    """`change` is entered around the steps; `attention` is the same attention alone, which is checked first."""
+    """`change` is a context around the steps; `attention` is the same attention alone, which is checked first."""
 
     name: str
     kind: str
@@ -55,7 +55,7 @@ def attention_modules(model: nn.Module) -> list[nn.Module]:
 
 @contextmanager
 def attention_dropout(model: nn.Module, p: float = 0.1) -> Iterator[None]:
-    """SDPA's own dropout, which timm's modules ask for in training."""
+    """Set the rate of SDPA's own dropout, which timm's modules use in training."""
     dropouts: list[nn.Dropout] = [module.attn_drop for module in attention_modules(model)]  # type: ignore[misc]
     before = [dropout.p for dropout in dropouts]
     try:
@@ -69,9 +69,9 @@ def attention_dropout(model: nn.Module, p: float = 0.1) -> Iterator[None]:
 
 @contextmanager
 def sdpa_replaced(model: nn.Module, attend: Attend) -> Iterator[None]:
-    """Let the code of the model's attention find `attend` where it looks for SDPA: in the name `F` of its module.
+    """Replace SDPA by `attend` in the model's attention code, which finds SDPA through the global `F` of its module.
 
-    Unlike a mode around the forward, that is a plain global for the compiler.
+    A function mode around the forward would be harder to compile than this plain global.
     """
 
     def replacement(q: Tensor, k: Tensor, v: Tensor, *args: object, **kwargs: object) -> Tensor:

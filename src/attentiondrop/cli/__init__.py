@@ -1,1 +1,1 @@
-"""The command `attentiondrop`, one file per sub-command. Frameworks are imported when a command runs, not before."""
+"""The command `attentiondrop`, with one file per sub-command. A framework is imported only when a command needs it."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
 _OUT = Path("runs") / "bench"
-#: Arguments that do not belong into the command of a result: paths, and what the parser itself needs.
+#: Arguments that are left out of the command in a result: paths, and those that only the parser needs.
 _PRIVATE = ("command", "what", "bench", "run", "traceback", "out", "commit")
 
 
@@ -79,7 +79,7 @@ def _attention(args: argparse.Namespace) -> int:
     from .progress import ProgressBar
 
     with ProgressBar(unit=None) as bar:
-        # Loading torch takes seconds: the bar is on the screen before that.
+        # Loading torch takes seconds, so the bar is shown before.
         from ..bench.attention import run_attention
         from ..bench.table import all_rows, select
 
@@ -113,7 +113,7 @@ def _length(args: argparse.Namespace) -> int:
     try:
         _draw(report.csv)
     except MissingExtraError:
-        # The machine with the GPU need not be the one with the plotting library.
+        # A machine with a GPU may have no plotting library.
         print(f"No pictures without matplotlib; where it is installed: attentiondrop bench plot {report.csv}")
     return _finish(report, outcomes)
 
@@ -182,7 +182,7 @@ def _finish(report: Report, outcomes: Any) -> int:
 
 
 def _command(args: argparse.Namespace) -> str:
-    """What to type for the same run, without the folder that this machine put it into."""
+    """The command that repeats the run, without the output folder of this machine."""
     words = ["attentiondrop", "bench", args.what]
     for name, value in vars(args).items():
         if name in _PRIVATE or value is None or value is False:

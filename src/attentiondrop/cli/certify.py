@@ -1,4 +1,4 @@
-"""`attentiondrop certify`: bounds on the true risk of a run, with all that they rest on."""
+"""`attentiondrop certify`: bounds on the true risk of a run, with all their assumptions."""
 
 from __future__ import annotations
 

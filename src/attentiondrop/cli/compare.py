@@ -44,15 +44,20 @@ def run(args: argparse.Namespace) -> int:
     if args.methods is not None:
         from ..experiments.methods.parse import read_methods
 
-        read_methods(args.methods)  # a wrong one is refused before anything heavy is loaded
+        read_methods(args.methods)  # refuses a wrong one before torch is loaded
     if args.trials is not None:
         args.set.append(f"tuning.trials={args.trials}")
     recipe, out = recipes.read(args)
     from .progress import ProgressBar
 
     with ProgressBar("epochs") as bar:
+<<<<<<< HEAD
         # Loading torch takes seconds: the bar is on the screen before that.
         from ..experiments.studies.compare import compare
+=======
+        # Loading torch takes seconds, so the bar is shown before.
+        from ..experiments.compare import compare
+>>>>>>> s10-words
 
         compare(
             recipe,
@@ -70,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def show(out: Path) -> int:
-    """Print the tables of a study, write its report, and say where that is; 2 if runs failed."""
+    """Print the tables of a study, write its report and print its path; return 2 if runs failed."""
     from rich.console import Console
 
     from ..experiments.analysis.collect import summarise

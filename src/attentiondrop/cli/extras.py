@@ -1,4 +1,4 @@
-"""What a command needs beyond the base install."""
+"""Check that the packages which a command needs are installed."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from ..errors import AttentionDropError
 
 
 class MissingExtraError(AttentionDropError):
-    """Packages that a command needs and that are not installed; the message continues "attentiondrop COMMAND"."""
+    """Packages are missing that a command needs. The message is printed after "attentiondrop COMMAND"."""
 
 
 def require(modules: Sequence[str], extra: str) -> None:
-    """Refuse, before anything heavy is loaded, to run a command whose packages are not installed."""
+    """Raise if packages are not installed. Called before a command loads anything large."""
     missing = [module for module in modules if not _installed(module)]
     if missing:
         names = ", ".join({"sklearn": "scikit-learn"}.get(module, module) for module in missing)

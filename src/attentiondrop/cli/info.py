@@ -1,4 +1,4 @@
-"""`attentiondrop info`: what is installed and what there is to use, without loading any framework."""
+"""`attentiondrop info`: installed versions, available specs and the device, without loading any framework."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def _version(package: str) -> str:
 def _default(name: str, cls: type[Spec]) -> str:
     try:
         return str(cls())
-    except TypeError:  # compose and oneof have no default: they need parts
+    except TypeError:  # compose and oneof have no defaults, since they need parts
         return f"{name}(...)"
 
 
 def _device() -> str:
-    """CPU and, where the driver's own tool lists some, the GPUs: asking torch would mean loading it."""
+    """The CPU, and the GPUs that nvidia-smi lists. (torch knows them too, but would have to be loaded.)"""
     cpu = f"{platform.machine()} CPU, {os.cpu_count()} cores"
     tool = shutil.which("nvidia-smi")
     if tool is None:

@@ -1,4 +1,4 @@
-"""The command `attentiondrop`: reads the arguments, runs one sub-command, turns errors into one line each."""
+"""The command `attentiondrop`: reads the arguments, runs one sub-command, prints an error as one line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..errors import AttentionDropError
 from . import ablate, bench, certify, compare, evaluate, info, report, show, train, variance
 from .extras import MissingExtraError
 
-#: Of the line that says what is wrong; it may repeat what was typed.
+#: Longer error lines are cut off; they may repeat a long argument.
 _LONGEST = 1000
 
 COMMANDS = (compare, train, evaluate, ablate, report, certify, variance, bench, show, info)
@@ -22,7 +22,7 @@ COMMANDS = (compare, train, evaluate, ablate, report, certify, variance, bench, 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code.
 
-    0 done, 1 something that was timed turned out wrong, 2 the request cannot be met, 130 interrupted.
+    0: done. 1: a timed row failed its check. 2: the command cannot be carried out, or runs failed. 130: interrupted.
     """
     parser = _parser()
     args = parser.parse_args(argv)
@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         return 130
     except BrokenPipeError:
-        # The reader (head, less) has seen enough. Python would complain once more when it closes the stream.
+        # The reader (head, less) closed the pipe. Without this, Python prints another error when it closes the stream.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (AttentionDropError, OSError, MemoryError) as error:

@@ -1,4 +1,4 @@
-"""The progress bar of long commands: on standard error, so that standard output holds nothing but results."""
+"""The progress bar of long commands, on standard error: standard output has only results."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ from rich.table import Column
 class ProgressBar:
     """A `Listener`: a bar with elapsed time, and lines above it.
 
-    With a `unit`, such as "epochs", steps of equal length are counted and the time left is told; without, a share is
-    shown.
-    In a log, where a bar cannot move, the lines tell how far things are and the bar is printed once at the end.
+    With a `unit`, such as "epochs", it counts steps of equal length and shows the remaining time; without one, it shows
+    a percentage. In a log, where a bar cannot move, the lines show the progress and the bar is printed once at the end.
     """
 
     def __init__(self, unit: str | None) -> None:
@@ -57,9 +56,9 @@ class ProgressBar:
         self._console.print(line, markup=False, soft_wrap=True)
 
     def plan(self, total: int) -> None:
-        """Tell the bar how long the way is."""
+        """Set the total."""
         self._bar.update(self._task, total=total, description="nothing left to run" if total == 0 else "starting")
 
     def progress(self, label: str, done: float) -> None:
-        """Tell the bar how far things are."""
+        """Set how much is done."""
         self._bar.update(self._task, completed=done, description=label)

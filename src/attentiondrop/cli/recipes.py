@@ -1,4 +1,4 @@
-"""Arguments that commands which train have in common, and what they mean."""
+"""Arguments that several commands share (recipe, seeds, device, trackers), and how to read them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,16 @@ if TYPE_CHECKING:
     from ..experiments.runs.pool import Where
 
 _NEEDS = ("torch", "timm", "torchmetrics", "accelerate", "safetensors", "filelock", "yaml", "rich")
+<<<<<<< HEAD
+=======
+#: The package that reading a data set needs; an .npz file needs none.
+_DATA = {"digits": "sklearn"} | dict.fromkeys(("cifar10", "cifar100", "fashion-mnist", "imagenet"), "torchvision")
+>>>>>>> s10-words
 _TRACKERS = {"tensorboard": "tensorboard", "wandb": "wandb"}
 
 
 def add_recipe_arguments(parser: argparse.ArgumentParser) -> None:
-    """Which recipe, in which size, with which changes, into which folder."""
+    """Add arguments for the recipe, its size, changes to it, and the output folder."""
     parser.add_argument(
         "recipe", nargs="?", default="digits", help="a shipped recipe or a .yaml file (default: digits)"
     )
@@ -41,27 +46,27 @@ def add_recipe_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_study_arguments(parser: argparse.ArgumentParser) -> None:
-    """How many seeds, and where runs take place."""
+    """Add arguments for the number of seeds, and for workers or a Ray cluster."""
     parser.add_argument("--seeds", type=positive, help="seeds for each method (default: what the recipe says)")
     parser.add_argument("--workers", type=positive, default=1, help="runs at once on this machine (default: 1)")
     parser.add_argument("--ray", metavar="ADDRESS", help="run on this Ray cluster, whose machines share --out")
 
 
 def add_place_arguments(parser: argparse.ArgumentParser) -> None:
-    """Where the data of a finished run lies, and where it is loaded to."""
+    """Add arguments for the folder of the data and the device, for commands on finished runs."""
     parser.add_argument("--root", help="where the data is, for data sets that are files")
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda", "mps"), help="(default: auto)")
 
 
 def add_tracker_argument(parser: argparse.ArgumentParser) -> None:
-    """Who may watch."""
+    """Add the argument for experiment trackers."""
     parser.add_argument(
         "--track", action="extend", nargs="+", choices=tuple(_TRACKERS), default=[], help="also log each run there"
     )
 
 
 def read(args: argparse.Namespace) -> tuple[Recipe, Path]:
-    """The recipe that the arguments ask for, and a folder that can be written to."""
+    """The recipe that the arguments describe, and an output folder that is writable."""
     need()
     require([_TRACKERS[name] for name in getattr(args, "track", ())], extra="tracking")
     from ..experiments.config.recipe_files import read_recipe
@@ -77,12 +82,12 @@ def read(args: argparse.Namespace) -> tuple[Recipe, Path]:
 
 
 def need() -> None:
-    """Make sure that what trains and tests is installed."""
+    """Check that the packages for training and testing are installed."""
     require(_NEEDS, extra="experiments")
 
 
 def where(args: argparse.Namespace) -> Where:
-    """Where runs take place."""
+    """Where runs are executed: on this machine or on a Ray cluster."""
     if args.ray is not None:
         require(["ray"], extra="ray")
         if args.workers > 1:
@@ -93,20 +98,20 @@ def where(args: argparse.Namespace) -> Where:
 
 
 def command_line() -> str:
-    """The command as it was given, for people who want to run it again; paths of this machine stay out."""
+    """The command as typed, so that people can run it again; the home folder becomes "~"."""
     home = str(Path.home())
     typed = [part.replace(home, "~") for part in sys.argv[1:]]
-    # A path may hold bytes that are no text, which a report cannot hold.
+    # A path may contain bytes that are not valid text; a report cannot.
     return shlex.join(["attentiondrop", *typed]).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def positive(text: str) -> int:
-    """An integer of at least one."""
+    """The argument as an integer of at least 1."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"expected an integer >= 1, received {text!r}")
     return int(text)
 
 
 def quiet() -> bool:
-    """Whether this is one of several processes and not the one that talks."""
+    """Whether this is one of several processes, and not the one that prints."""
     return int(os.environ.get("RANK", "0")) > 0

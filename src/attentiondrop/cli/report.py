@@ -1,4 +1,4 @@
-"""`attentiondrop report`: the page, the tables and the CSV file of a comparison or an ablation, written again."""
+"""`attentiondrop report`: write the page, the tables and the CSV file of a comparison or an ablation again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         "report",
         help="write the report of a comparison or an ablation",
         description="Write report.html, report.md and results.csv from the runs in a folder of `attentiondrop compare` "
-        "or `ablate`, however far it has come. Nothing is trained.",
+        "or `ablate`, which need not be finished. Nothing is trained.",
     )
     parser.add_argument("folder", type=Path, metavar="DIR", help="the folder that was given as --out")
     parser.add_argument(

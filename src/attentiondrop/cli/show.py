@@ -15,7 +15,7 @@ from .extras import require
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
-#: What each regulariser names as a good example of itself.
+#: The examples that each spec class gives in `shown`.
 DEFAULT = tuple(text for spec in REGISTRY.values() for text in spec.shown)
 
 
@@ -32,7 +32,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Draw, and say where."""
+    """Draw the picture and print its path."""
     require(["matplotlib"], "experiments")
     from ..pictures import draw
 

@@ -17,8 +17,9 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     parser = subparsers.add_parser(
         "train",
         help="train once, with one method",
-        description="Train one model with one method and one seed, and test it. The run lies where compare looks for "
-        "it. The same command continues where it stopped. Under torchrun or accelerate launch all processes share it.",
+        description="Train one model with one method and one seed, and test it. compare finds the run and does not "
+        "repeat it. The same command continues where it stopped. Under torchrun or accelerate launch all processes "
+        "share the run.",
     )
     recipes.add_recipe_arguments(parser)
     parser.add_argument("--method", default="none", help="as for compare (default: %(default)s)")
@@ -28,7 +29,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train what is missing, say how good it is and where it lies."""
+    """Train what is missing, and print the result and the folder of the run."""
     from ..experiments.methods.parse import read_method
     from ..validation import integer
 

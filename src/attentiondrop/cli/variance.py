@@ -1,4 +1,4 @@
-"""`attentiondrop variance`: what perturbation does to the variance of mini-batch gradients, at a run's checkpoints."""
+"""`attentiondrop variance`: how perturbation changes the variance of mini-batch gradients, at checkpoints of runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     """Declare the arguments."""
     parser = subparsers.add_parser(
         "variance",
-        help="take the gradient variance of finished runs apart",
+        help="decompose the gradient variance of finished runs",
         description="Measure Var[g_base], Var[g_AD], Var[dg] and Cov at the checkpoints of runs, in total and by "
         "layer, with intervals, check that they add up, and draw the variance over training. Writes variance.json into "
         "each run.",

@@ -1,4 +1,4 @@
-"""How far a classifier can be trusted: calibration of its probabilities, robustness against attacks on its input."""
+"""How far a classifier can be trusted: calibration of its probabilities, and robustness against attacks."""
 
 try:
     import torch as _torch  # noqa: F401

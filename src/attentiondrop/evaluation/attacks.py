@@ -1,4 +1,4 @@
-"""Projected gradient descent: the worst input near an image that gradients can find."""
+"""Projected gradient descent: follow gradients to the worst input near an image."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ Loss = Literal["ce", "margin"]
 #: Images to logits.
 Predict = Callable[[Tensor], Tensor]
 
-#: Without a step size, the steps together could go this many times as far as epsilon allows.
+#: Without a given step size, it is `REACH * epsilon / steps`: all steps together could go REACH times epsilon.
 REACH = 2.5
 
 
 @dataclass(frozen=True)
 class Attack:
-    """The settings of projected gradient descent, checked; `pgd_attack` says what they mean."""
+    """The checked settings of projected gradient descent; `pgd_attack` explains them."""
 
     epsilon: float = 8 / 255
     step_size: float | None = None
@@ -53,7 +53,7 @@ class Attack:
             raise wrong
 
     def at(self, epsilon: float, **changes: Any) -> Attack:
-        """The same attack with more or less room."""
+        """The same attack with another epsilon, and perhaps other settings."""
         return dataclasses.replace(self, epsilon=epsilon, **changes)
 
     def start(self, images: Tensor, generator: torch.Generator | None) -> Tensor:
@@ -68,13 +68,13 @@ class Attack:
         return self.project(images + self.epsilon * moves.to(images.device), images)
 
     def step(self, x: Tensor, gradient: Tensor, images: Tensor) -> Tensor:
-        """One step uphill, back into the ball and the bounds."""
+        """One step along the gradient, then back into the ball and the bounds."""
         size = REACH * self.epsilon / self.steps if self.step_size is None else self.step_size
         direction = gradient.sign() if self.norm == "linf" else _unit(gradient)
         return self.project(x + size * direction, images)
 
     def project(self, x: Tensor, images: Tensor) -> Tensor:
-        """The nearest point within epsilon of `images`, then within the bounds, which takes it no further away."""
+        """The nearest point within epsilon of `images`, then moved into the bounds, which brings it no further away."""
         move = x - images
         if self.norm == "linf":
             move = move.clamp(-self.epsilon, self.epsilon)
@@ -108,14 +108,15 @@ def pgd_attack(
     generator: torch.Generator | None = None,
     bounds: tuple[float, float] = (0.0, 1.0),
 ) -> Tensor:
-    """Images within `epsilon` of `images` that the model gets as wrong as projected gradient descent can make it.
+    """Images within `epsilon` of `images` on which the model is as wrong as projected gradient descent can make it.
 
     Every restart begins at a random point of the ball and takes `steps` steps along the gradient of the loss (its sign
-    for linf, its direction for l2), each followed by a projection into the ball and the bounds. Of all points seen, the
-    image itself included, the one returned is misclassified if any is, and has the highest loss among those.
+    for linf, its direction for l2). After each step, the point is projected into the ball and the bounds. The result
+    is the point with the highest loss among the misclassified points (or among all points, if none is misclassified).
+    The image itself is one of the points.
 
-    The model is in evaluation mode meanwhile, so attached regularisers and dropout are off, and afterwards every module
-    is in the mode it was in. Autocast is off. No parameter's `.grad` changes.
+    The model runs in evaluation mode, so attached regularisers and dropout are off. Afterwards every module is in its
+    former mode. Autocast is off. No parameter's `.grad` changes.
 
     Args:
         model: gives logits [N, classes], as a tensor or in `.logits`.
@@ -127,8 +128,8 @@ def pgd_attack(
         restarts: attempts from different random points.
         norm: "linf" or "l2".
         normalise: applied to images before the model sees them.
-        loss: "ce", the cross entropy, or "margin", the largest logit of another class minus that of the right one,
-            whose gradient does not vanish where the model is very sure.
+        loss: "ce", the cross entropy, or "margin", the largest logit of another class minus that of the right one. The
+            gradient of "margin" does not vanish where the model is very sure.
         generator: of the random starts; by default the global one of the device.
         bounds: the lowest and highest value of a pixel.
 
@@ -148,8 +149,8 @@ def pgd_attack(
 def find_worst(
     predict: Predict, images: Tensor, labels: Tensor, attack: Attack, generator: torch.Generator | None
 ) -> Outcome:
-    """Run the attack; `predict` comes from `attackable`, the arguments are checked."""
-    # Clones, because tensors made in inference mode cannot be part of a graph.
+    """Run the attack; `predict` comes from `attackable`, and the arguments are already checked."""
+    # Cloned, because tensors created in inference mode cannot be part of an autograd graph.
     images, labels = images.detach().clone(), labels.clone()
     with torch.no_grad():
         best = images.clone()
@@ -168,10 +169,10 @@ def find_worst(
             best = torch.where(_broadcast(better, images), x.detach(), best)
             most, wrong = torch.where(better, height.detach(), most), wrong | miss
             if step < attack.steps:
-                # Backward passes go by the autocast around them, not by the one of their forward pass.
+                # A backward pass uses the autocast that is active now, not that of its forward pass.
                 with torch.autocast(x.device.type, enabled=False):
                     (gradient,) = torch.autograd.grad(height.sum(), x)
-                # One that is not a number moves nothing.
+                # A gradient that is NaN moves nothing.
                 x = attack.step(x.detach(), gradient.nan_to_num(0.0), images)
         last += float(height.detach().mean())
     return Outcome(best, wrong, first / attack.restarts, last / attack.restarts)
@@ -191,7 +192,7 @@ def judge(logits: Tensor, labels: Tensor, loss: str) -> tuple[Tensor, Tensor]:
 @contextmanager
 def attackable(model: nn.Module, normalise: Callable[[Tensor], Tensor] | None) -> Iterator[Predict]:
     """The model as a function of images: in evaluation mode, with gradients, in full precision; restored at the end."""
-    # DDP expects a backward pass through the parameters after each forward pass, and here is none.
+    # DDP expects a backward pass through the parameters after each forward pass, and there is none here.
     plain = unwrapped(model)
     modes = [(module, module.training) for module in model.modules()]
 
@@ -209,7 +210,7 @@ def attackable(model: nn.Module, normalise: Callable[[Tensor], Tensor] | None) -
         with torch.inference_mode(False), torch.enable_grad():
             yield predict
     finally:
-        # One by one: a model in training may have parts that are frozen in evaluation mode.
+        # Each module gets its own mode back: a model in training may have parts that are in evaluation mode.
         for module, training in modes:
             module.training = training
 
@@ -229,9 +230,7 @@ def check_images(images: Any, labels: Any, attack: Attack) -> None:
     # `not` catches NaN too.
     if not (attack.bounds[0] - slack <= low and high <= attack.bounds[1] + slack):
         inside = "[{:g}, {:g}]".format(*attack.bounds)
-        raise bad_argument(
-            "images", f"pixels in {inside}, with what normalises them as `normalise`", f"{low:g} to {high:g}"
-        )
+        raise bad_argument("images", f"pixels in {inside} (give normalisation as `normalise`)", f"{low:g} to {high:g}")
 
 
 def _norms(x: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
-"""Do probabilities mean what they say? Calibration error, reliability diagram, Brier score, and the usual scores.
+"""Whether probabilities are right: calibration error, reliability diagram, Brier score, and the usual scores.
 
-Everywhere, predictions are [N, classes] and labels are [N]. Predictions may be logits or probabilities: they count as
-probabilities if no entry is negative and every row sums to 1 (to within 0.001, or 0.02 below float32).
+Predictions are always [N, classes] and labels [N]. Predictions may be logits or probabilities: they count as
+probabilities if no entry is negative and every row sums to 1 (to within 0.001, or 0.02 in 16-bit dtypes).
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class _Confident(NamedTuple):
 
 
 def calibration_error(predictions: Tensor, labels: Tensor, bins: int = BINS, norm: Norm = "l1") -> float:
-    """How far confidence, the largest probability, is from accuracy, over equally wide bins of confidence.
+    """The difference between confidence (the largest probability) and accuracy, over equally wide bins of confidence.
 
     `norm="l1"` is the expected calibration error (ECE): the mean of |accuracy - confidence| over bins, weighted with
-    their samples. `"l2"` is the root of the weighted mean of squares, `"max"` the largest difference. torchmetrics
-    computes it; unlike there, a confidence of exactly 1 belongs to the last bin and not to one of its own.
+    their number of samples. `"l2"` is the root of the weighted mean of squares, `"max"` the largest difference.
+    torchmetrics computes it, with one change: a confidence of exactly 1 belongs to the last bin, not to an extra one.
 
-    The error of a finite sample is biased upwards: compare models on equally many samples.
+    On a finite sample, the error is too large on average: compare models on the same number of samples.
 
     >>> probabilities = torch.tensor([[0.9, 0.1], [0.9, 0.1], [0.4, 0.6], [0.4, 0.6]])
     >>> round(calibration_error(probabilities, torch.tensor([0, 1, 1, 1])), 6)
@@ -47,7 +47,7 @@ def calibration_error(predictions: Tensor, labels: Tensor, bins: int = BINS, nor
     confidence, right = _confidence(_probabilities(predictions, labels), labels)
     from torchmetrics.functional.classification import binary_calibration_error
 
-    # Calibration of the predicted class is that of the statement "this class is right".
+    # The calibration of the predicted class is that of the binary statement "this class is right".
     return float(binary_calibration_error(confidence, right.long(), n_bins=bins, norm=norm))
 
 
@@ -74,7 +74,7 @@ def reliability(predictions: Tensor, labels: Tensor, bins: int = BINS) -> Reliab
 def brier_score(predictions: Tensor, labels: Tensor) -> float:
     """The squared error of the probabilities, summed over classes and averaged over samples: from 0 to 2.
 
-    This is Brier's own convention. With two classes it is twice the score that looks at one of them only.
+    This is Brier's own convention. With two classes it is twice the score that uses one class only.
 
     >>> round(brier_score(torch.tensor([[0.8, 0.2], [0.5, 0.5]]), torch.tensor([0, 1])), 6)
     0.29
@@ -105,7 +105,7 @@ def _accuracy(logits: Tensor, labels: Tensor, top: int) -> float:
     from torchmetrics.functional.classification import multiclass_accuracy
 
     found = multiclass_accuracy(logits, labels, num_classes=logits.shape[1], average="micro", top_k=top)
-    # In float32: the count behind it gives the share as exactly as a float can.
+    # torchmetrics returns a float32; dividing the count in Python gives the exact share.
     return round(float(found) * len(labels)) / len(labels)
 
 
@@ -118,7 +118,7 @@ def _brier(probabilities: Tensor, labels: Tensor) -> float:
 def _confidence(probabilities: Tensor, labels: Tensor) -> _Confident:
     confidence, predicted = probabilities.detach().max(dim=-1)
     confidence = confidence.double().cpu()
-    # Rounding may exceed 1, and torchmetrics counts what reaches 1 apart from the last bin.
+    # Rounding may give more than 1, and torchmetrics has an extra bin for 1.
     return _Confident(confidence.clamp(max=1 - torch.finfo(confidence.dtype).eps), (predicted == labels).cpu())
 
 
@@ -133,7 +133,9 @@ def _probabilities(predictions: Tensor, labels: Tensor) -> Tensor:
 
 def _without_nan(probabilities: Tensor) -> Tensor:
     if bool(probabilities.isnan().any()):
-        raise bad_argument("predictions", "logits below infinity, and one above -infinity in each row", "NaN or such")
+        raise bad_argument(
+            "predictions", "logits below infinity, and one above -infinity in each row", "NaN or infinity"
+        )
     return probabilities
 
 

@@ -1,4 +1,4 @@
-"""Accuracy under attack, and whether the attack can be believed."""
+"""Accuracy under attack, and whether the attack can be trusted."""
 
 from __future__ import annotations
 
@@ -33,26 +33,25 @@ def robust_accuracy(
     bounds: tuple[float, float] = (0.0, 1.0),
     on_batch: Callable[[int, int], None] | None = None,
 ) -> RobustnessReport:
-    """The share of images that `pgd_attack` cannot make the model misclassify, for each epsilon.
+    """For each epsilon, the share of images that the model classifies correctly in spite of `pgd_attack`.
 
-    Gradients may mislead (zero, shattered or saturated ones), and then the attack fails where another would not. The
+    Gradients may be misleading (zero, shattered or saturated). Then the attack fails where another would succeed. The
     report is `sound` if
     - at the largest epsilon the mean loss is higher after the last step than after the random start;
     - accuracy does not rise with epsilon (by more than 1 %, or one example);
-    - with an epsilon as large as the bounds allow, where any image can become any other, at most 1 % of up to 128
-      images withstand;
-    - on these images, as many random points as the attack looks at fool the model no more often, at the largest
-      epsilon, than the attack does (by more than 1 %, or one example).
+    - with an epsilon so large that any image can become any other, at most 1 % of up to 128 images withstand;
+    - on these images, at the largest epsilon, random points fool the model no more often than the attack does (by more
+      than 1 %, or one example), with as many points as the attack tries.
 
-    A model that ignores its input cannot be fooled and so fails the third. Passing all of them proves nothing: the
+    A model that ignores its input cannot be fooled, so it fails the third check. Passing all checks proves nothing: the
     accuracy under a stronger attack may still be lower.
 
     Args:
         model: as for `pgd_attack`, like `normalise`, `loss`, `bounds`, `norm`, `steps` and `restarts`.
         batches: `(images, labels)`, or several such pairs. Images are within `bounds`, not normalised.
         epsilons: sizes of the attack; 0 is added.
-        generator: how much is drawn from it depends on the images and epsilons only, so two models meet equal starts.
-        on_batch: hears how many batches are done, and of how many (0 if `batches` has no length).
+        generator: for the random starts. They depend on images and epsilons only, so two models get the same starts.
+        on_batch: called with the number of batches done, and of all batches (0 if `batches` has no length).
 
     Example:
         >>> model = nn.Sequential(nn.Flatten(), nn.Linear(12, 3))

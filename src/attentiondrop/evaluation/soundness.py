@@ -1,4 +1,4 @@
-"""Reasons not to believe an attack: what gradient masking looks like from outside."""
+"""Checks that show when an attack cannot be trusted, for example because gradients are masked."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from torch import Tensor
 
 from .attacks import Attack, Predict, find_worst, judge
 
-#: At most so many images are attacked again for the checks.
+#: At most this many images are attacked again for the checks.
 EXAMPLES = 128
-#: How often an attack without limits may fail.
+#: The share of images on which an attack without limits may fail.
 WITHSTAND = 0.01
-#: An attack without limits has a long way to go, so it gets at least so many steps.
+#: An attack without limits gets at least this many steps.
 STEPS = 40
-#: A loss that rises by less than this share of itself is taken for rounding.
+#: A rise of the loss by less than this share of it counts as rounding.
 RISE = 1e-4
 
 
@@ -33,7 +33,7 @@ class Trial(NamedTuple):
 def find_doubts(
     predict: Predict, images: Tensor, labels: Tensor, trial: Trial, generator: torch.Generator | None
 ) -> list[str]:
-    """One sentence for each check that the attack does not pass; none if it can be believed."""
+    """One sentence for each check that the attack does not pass; empty if it passes all."""
     images, labels = images[:EXAMPLES], labels[:EXAMPLES]
     found = [
         _loss_stays(trial),
@@ -49,7 +49,7 @@ def _loss_stays(trial: Trial) -> str | None:
     if not trial.last - trial.first > RISE * abs(trial.first):
         return (
             f"the mean loss does not rise over the {trial.attack.steps} steps at epsilon {trial.attack.epsilon:.4g} "
-            f"(from {trial.first:.4g} to {trial.last:.4g}): gradients do not lead anywhere"
+            f"(from {trial.first:.4g} to {trial.last:.4g}): gradients do not help the attack"
             + (', loss="margin" may help' if trial.attack.loss == "ce" else "")
         )
     return None
@@ -71,7 +71,7 @@ def _some_withstand(
     predict: Predict, images: Tensor, labels: Tensor, attack: Attack, generator: torch.Generator | None
 ) -> str | None:
     low, high = attack.bounds
-    # From any image to any other, in the norm of the attack.
+    # The largest distance between two images, in the norm of the attack.
     far = (high - low) * (images[0].numel() ** 0.5 if attack.norm == "l2" else 1.0)
     unlimited = attack.at(far, steps=max(attack.steps, STEPS))
     accuracy = 1 - float(find_worst(predict, images, labels, unlimited, generator).wrong.float().mean())

@@ -1,1 +1,1 @@
-"""Bridges to training libraries. Each module imports its library; nothing imports these on its own."""
+"""Integrations with training libraries. Each module imports its library; import the module that you need."""

@@ -23,16 +23,16 @@ IGNORED = -100
 
 
 class ConsistencyTrainer(Trainer):  # type: ignore[misc]
-    """`Trainer` whose training loss is that of `attentiondrop.torch.consistency_loss`. Evaluation is one plain pass.
+    """A `Trainer` whose training loss is `attentiondrop.torch.consistency_loss`. Evaluation is one plain pass.
 
-    Label smoothing and `compute_loss_func` act on each view as they act on the output of a plain pass. The divergence
-    is averaged over the samples, or over the tokens with a label, of the whole accumulated batch, as the task loss is.
+    Label smoothing and `compute_loss_func` act on each view as on the output of a plain pass. Like the task loss, the
+    divergence is averaged over the samples, or over the tokens with a label, of the whole accumulated batch.
 
     Args:
         consistency: a spec, its text, or None for the one in the specs attached to the model.
         consistency_mode: `"batch"`, `"sequential"` or `"shared"`, as for `consistency_loss`. With `"sequential"` the
-            model computes its own loss in each pass; otherwise cross entropy of logits and labels stands in for it,
-            shifted by one for causal language models, and other losses need `compute_loss_func`.
+            model computes its own loss in each pass. Otherwise the loss is the cross entropy of logits and labels,
+            shifted by one for causal language models; other losses need `compute_loss_func`.
 
     Logs the mean divergence as `divergence`. Override `pick_logits` for models without `logits` in their output.
     """
@@ -45,11 +45,11 @@ class ConsistencyTrainer(Trainer):  # type: ignore[misc]
         self.consistency_mode = consistency_mode
         self._given = consistency
         self._divergences: list[Tensor] = []
-        settings_for(self.model, consistency)  # a missing or mistyped spec is an error now, not in the first step
+        settings_for(self.model, consistency)  # raises for a missing or wrong spec now, not in the first step
 
     @property
     def consistency(self) -> Consistency:
-        """Weight, number of views, direction and task in force."""
+        """The present weight, number of views, direction and task."""
         return settings_for(self.model, self._given)
 
     def pick_logits(self, outputs: Any) -> Any:
@@ -91,14 +91,14 @@ class ConsistencyTrainer(Trainer):  # type: ignore[misc]
         return (loss, outputs[0]) if return_outputs else loss
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """Add the mean divergence since the last time the training loss was logged."""
+        """Log the training loss with the mean divergence since the last log."""
         if "loss" in logs and self._divergences:
             logs["divergence"] = float(torch.stack(self._divergences).mean())
             self._divergences.clear()
         super().log(logs, *args, **kwargs)
 
     def own_loss(self, logits: Tensor, labels: Tensor, items: Tensor | int | None) -> Tensor:
-        """What the model computes from labels: cross entropy, over `items` labels in all if that is given."""
+        """The loss that the model would compute from labels: cross entropy, divided by `items` if that is given."""
         if labels.is_floating_point() or labels.dim() != logits.dim() - 1:
             raise bad_argument(
                 "compute_loss_func",
@@ -114,7 +114,7 @@ class ConsistencyTrainer(Trainer):  # type: ignore[misc]
     def _divergence(
         self, logits: list[Tensor], labels: Tensor | None, direction: str, items: Tensor | int | None
     ) -> Tensor:
-        """Over the positions with a label, divided as the Trainer divides the task loss."""
+        """The divergence over the positions with a label, divided as the Trainer divides the task loss."""
         mask = None
         if labels is not None and labels.shape == logits[0].shape[:-1]:
             mask = self._targets(labels.to(logits[0].device)) != IGNORED
@@ -129,7 +129,7 @@ class ConsistencyTrainer(Trainer):  # type: ignore[misc]
         return plain * (here / torch.as_tensor(items, device=plain.device)) * self._processes()
 
     def _processes(self) -> int:
-        """Over how many processes gradients are averaged of which `num_items_in_batch` counts the items of all."""
+        """The number of processes whose items `num_items_in_batch` counts and over which gradients are averaged."""
         if not self.args.average_tokens_across_devices:
             return 1
         return int(self.accelerator.num_processes // getattr(self, "get_tp_size", lambda: 1)())
@@ -139,7 +139,7 @@ class ConsistencyTrainer(Trainer):  # type: ignore[misc]
         return F.pad(labels, (0, 1), value=IGNORED)[..., 1:] if self._is_causal() else labels
 
     def _is_causal(self) -> bool:
-        # The Trainer's own answer, in releases that have one, misses models that are not called ...ForCausalLM.
+        # Newer releases of the Trainer know it, but miss models whose name does not end in ForCausalLM.
         causal: bool = getattr(self, "_loss_shifts_labels", False)
         return causal or self.model_name() in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
 
@@ -151,18 +151,18 @@ class ConsistencyTrainer(Trainer):  # type: ignore[misc]
         return str(model._get_name())
 
     def _without_labels(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """What the model needs for its logits alone."""
+        """The inputs that the model needs to compute logits without a loss."""
         rest = {name: x for name, x in inputs.items() if name != "labels"}
         model: Any = self.accelerator.unwrap_model(self.model)
         prepare = getattr(model, "prepare_decoder_input_ids_from_labels", None)
         if prepare is not None and "labels" in inputs and "decoder_input_ids" not in inputs:
-            # The model would make them from the labels.
+            # With labels, the model would compute them itself.
             rest["decoder_input_ids"] = prepare(labels=inputs["labels"])
         return rest
 
 
 class _Answer(nn.Module):
-    """Stands in for the model where the Trainer asks for the loss of one view, whose output is there already."""
+    """Takes the place of the model when the Trainer asks for the loss of one view: returns the existing output."""
 
     def __init__(self, trainer: ConsistencyTrainer, output: Any) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Lightning: a callback that attaches for the time of a fit, and a mixin with the consistency loss."""
+"""Lightning: a callback that attaches during a fit, and a mixin with the consistency loss."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ else:
 
 
 class AttentionDropCallback(Callback):  # type: ignore[misc]
-    """Attach when a fit starts and detach when it ends, however it ends; drive schedules and learn rates in between.
+    """Attach when a fit starts and detach when it ends, also after an error. During the fit, set and learn rates.
 
-    Rates that are learned (`attentiondrop.Learnable`) have an optimiser of their own here: the module's optimisers know
-    the module's parameters only. It steps whenever one of them steps, on gradients averaged over all processes. Its
-    state and the rates are part of the checkpoints.
+    Learned rates (`attentiondrop.Learnable`) have their own optimiser here, since the optimisers of the module know
+    only the parameters of the module. It steps whenever one of those steps, with gradients averaged over all processes.
+    The checkpoints contain its state and the rates.
 
     Args:
         spec: as for `attentiondrop.torch.attach`.
         backend: as there.
         submodule: the name of the module to attach to; the whole LightningModule by default.
-        learning_rate: of the rates that are learned, by Adam without weight decay.
+        learning_rate: of the learned rates; their optimiser is Adam without weight decay.
 
     Example::
 
@@ -63,20 +63,20 @@ class AttentionDropCallback(Callback):  # type: ignore[misc]
         self.attachment: Attachment | None = None
         self._optimiser: torch.optim.Optimizer | None = None
         self._steps = 0
-        #: From a checkpoint that was loaded before the fit started.
+        #: The state from a checkpoint that was loaded before the fit started.
         self._loaded: Mapping[str, Any] | None = None
-        #: Where the last fit ended, for a checkpoint that is saved afterwards.
+        #: The state at the end of the last fit, for a checkpoint that is saved afterwards.
         self._last: dict[str, Any] = {}
 
     @property
     def state_key(self) -> str:
-        """Several of these callbacks may share a trainer, each on its own part of the module."""
+        """The key in checkpoints. It names the part of the module, since a trainer may have several such callbacks."""
         patterns = sorted(self.spec) if isinstance(self.spec, Mapping) else ["*"]
         key: str = self._generate_state_key(submodule=self.submodule, patterns=patterns)
         return key
 
     def on_fit_start(self, trainer: Any, pl_module: nn.Module) -> None:
-        """Attach: the module is complete and in its place now, and what a checkpoint says of it is known."""
+        """Attach. By now the module is complete and on its device, and a checkpoint has been loaded."""
         self.attachment = attach(pl_module.get_submodule(self.submodule), self.spec, self.backend)
         rates = list(self.attachment.parameters())
         self._optimiser = torch.optim.Adam(rates, lr=self.learning_rate) if rates else None
@@ -86,7 +86,7 @@ class AttentionDropCallback(Callback):  # type: ignore[misc]
             self._loaded = None
 
     def on_train_batch_start(self, trainer: Any, pl_module: nn.Module, batch: Any, batch_idx: int) -> None:
-        """Tell the attachment how far training has come."""
+        """Tell the attachment how much of the training is done."""
         set_progress = getattr(self.attachment, "set_progress", None)
         total = trainer.estimated_stepping_batches
         if set_progress is not None and math.isfinite(total) and total > 0:
@@ -102,7 +102,7 @@ class AttentionDropCallback(Callback):  # type: ignore[misc]
                 rate.grad = trainer.strategy.reduce(grad, reduce_op="mean")
         if all(rate.grad is None for rate in self.attachment.parameters()):
             return
-        # In half precision the losses, and so these gradients, are scaled.
+        # In half precision the loss is scaled, so these gradients are, too.
         scaler = getattr(trainer.precision_plugin, "scaler", None)
         if scaler is None:
             self._optimiser.step()
@@ -112,7 +112,7 @@ class AttentionDropCallback(Callback):  # type: ignore[misc]
         self._steps += 1
 
     def on_train_end(self, trainer: Any, pl_module: nn.Module) -> None:
-        """Say so if rates should have been learned and were not."""
+        """Warn if rates should have been learned and were not."""
         if self._optimiser is not None and self._steps == 0:
             warnings.warn(
                 "no rate was learned: there was no optimiser step with a gradient for one in this fit (with manual "
@@ -130,14 +130,14 @@ class AttentionDropCallback(Callback):  # type: ignore[misc]
         self._remove()
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint needs in order to go on: the rates, and the state of their optimiser."""
+        """The state for a checkpoint: the rates, and the state of their optimiser."""
         if self.attachment is None:
             return self._last
         optimiser = {} if self._optimiser is None else self._optimiser.state_dict()
         return {"attachment": self.attachment.state_dict(), "optimiser": optimiser}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on where `state_dict` was taken. Lightning calls it before a fit starts, or with some strategies after."""
+        """Restore what `state_dict` returned. Lightning calls it before a fit starts, with some strategies after."""
         if self.attachment is None:
             self._loaded = state_dict
         else:
@@ -157,11 +157,11 @@ class AttentionDropCallback(Callback):  # type: ignore[misc]
 
 
 class ConsistencyMixin:
-    """Goes before `LightningModule` among the bases. Its `training_step` has the consistency loss.
+    """A base class to put before `LightningModule`. Its `training_step` uses the consistency loss.
 
-    Say what the task is in `task_loss(output, batch)`, and which part of a batch the model takes in
-    `model_inputs(batch)`, unless it is the first of a pair, or everything but the labels of a dict. For a training step
-    of your own, call `self.consistency_loss(inputs, task_loss)` in it.
+    Define `task_loss(output, batch)`. Override `model_inputs(batch)`, unless the inputs of the model are the first of a
+    pair, or all entries of a dict but the labels. In your own training step, call
+    `self.consistency_loss(inputs, task_loss)`.
 
     Example::
 
@@ -173,7 +173,7 @@ class ConsistencyMixin:
                 return F.cross_entropy(output, batch[1])
     """
 
-    #: A spec, its text, or None for the one that the attached specs name.
+    #: A spec, its text, or None for the one in the attached specs.
     consistency: Consistency | str | None = None
     #: `"batch"`, `"sequential"` or `"shared"`.
     consistency_mode: Mode = "batch"
@@ -183,7 +183,7 @@ class ConsistencyMixin:
         raise NotImplementedError(f"{type(self).__name__} needs a method task_loss(output, batch)")
 
     def model_inputs(self, batch: Any) -> Any:
-        """What `forward` takes of a batch: a tensor, a tuple of positional or a dict of keyword arguments."""
+        """The inputs of `forward` in a batch: a tensor, a tuple of positional or a dict of keyword arguments."""
         if isinstance(batch, Mapping):
             return {name: x for name, x in batch.items() if name not in ("label", "labels")}
         if isinstance(batch, tuple | list) and len(batch) == 2:
@@ -194,12 +194,12 @@ class ConsistencyMixin:
         )
 
     def consistency_loss(self, inputs: Any, task_loss: Callable[[Any], Tensor], **options: Any) -> ConsistencyResult:
-        """`attentiondrop.torch.consistency_loss` of this module, with its settings."""
+        """Call `attentiondrop.torch.consistency_loss` with this module and its settings."""
         module: Any = self
         return consistency_loss(module, inputs, task_loss, self.consistency, self.consistency_mode, **options)
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        """The loss, which is logged with its parts."""
+        """Compute the loss, and log it with its parts."""
         result = self.consistency_loss(self.model_inputs(batch), lambda output: self.task_loss(output, batch))
         module: Any = self
         parts = {"train_loss": result.loss, "train_task": result.task, "train_divergence": result.divergence}

@@ -1,4 +1,4 @@
-"""Drive the schedules of an attachment from a transformers `Trainer`."""
+"""Set the progress of an attachment, and so its schedules, from a transformers `Trainer`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..torch.attach.attachment import Attachment
 class ScheduleCallback(TrainerCallback):  # type: ignore[misc]
     """Before every step, tell the attachment how much of the training is done.
 
-    The progress comes from the trainer's own state, so a run that is resumed goes on at the same rates.
+    The progress comes from the trainer's own state, so a resumed run continues with the same rates.
 
     Example:
         >>> import attentiondrop as ad
@@ -32,5 +32,5 @@ class ScheduleCallback(TrainerCallback):  # type: ignore[misc]
         """Called by the trainer."""
         self.attachment.set_progress(min(1.0, state.global_step / max(1, state.max_steps)))
 
-    #: A run that stopped early stays where it stopped.
+    #: At the end the progress is that of the last step, also if the run stopped early.
     on_train_end = on_step_begin

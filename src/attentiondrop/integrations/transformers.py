@@ -1,9 +1,10 @@
 """transformers: the attention implementation `"attentiondrop"`, and `ConsistencyTrainer`.
 
-`attentiondrop.torch.attach` uses it on its own. Loading a model with `attn_implementation="attentiondrop"` (after
-importing this module) runs it everywhere: modules without a site then attend as with "sdpa".
+`attentiondrop.torch.attach` uses the attention implementation by itself. A model that is loaded with
+`attn_implementation="attentiondrop"` (after importing this module) uses it everywhere: modules without a site then
+attend as with "sdpa".
 
-`ScheduleCallback` drives schedules from a `Trainer`.
+`ScheduleCallback` sets the progress of schedules from a `Trainer`.
 """
 
 from __future__ import annotations

@@ -26,12 +26,12 @@ from ..specs import Spec
 from .rates import check_names
 from .sites import RegularisedAttention, Site, install, site_of, uninstall
 
-#: The layers whose attention we know; subclasses count as long as they leave `_compute_attention` alone.
+#: The layers whose attention can be reached, and their subclasses that do not override `_compute_attention`.
 STOCK = (keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention)
 
 
 class Attachment(BaseAttachment):
-    """What `attach` did to a model, and the handle to change or undo it. Also a context manager that removes itself."""
+    """What `attach` did to a model, and the handle to change or undo it. As a context manager, it undoes it on exit."""
 
     def __init__(self, model: Any) -> None:
         self.model = model
@@ -48,16 +48,16 @@ class Attachment(BaseAttachment):
         return [(site, cls) for site, cls in pairs if site is not None]
 
     def assign(self, site: Site, spec: Spec) -> None:
-        """Give one site another spec. For other numbers alone, `set_rates` spares the compiler."""
+        """Give one site another spec. To change only numbers, use `set_rates`, which needs no new compilation."""
         layer = next(layer for layer, _ in self._layers if site_of(layer) is site)
         install(layer, spec, site.name, place=site.rates.layer, places=site.rates.layers)
         site_of(layer).rates.set_progress(self.progress)  # type: ignore[union-attr]
         _forget_compiled_functions(self.model)
 
     def set_progress(self, progress: float) -> None:
-        """Say how much of the training is done, from 0 to 1: schedules give their rates for it; nothing is compiled.
+        """Say how much of the training is done, from 0 to 1, and set the rates of all schedules for it.
 
-        `ScheduleCallback` does it in `fit`.
+        Nothing is compiled again. `ScheduleCallback` calls it in `fit`.
         """
         self.progress = check_progress(progress)
         for site in self.sites:
@@ -70,7 +70,7 @@ class Attachment(BaseAttachment):
             site.set_rates(rates)
 
     def remove(self) -> None:
-        """Give every layer its own class back. Doing it twice does no harm."""
+        """Give every layer its own class back. A second call does nothing."""
         for layer, before in self._layers:
             name = layer.name
             uninstall(layer)
@@ -86,15 +86,16 @@ class Attachment(BaseAttachment):
 def attach(model: Any, spec: Choice | Patterns) -> Attachment:
     """Perturb the attention of a built `model` in training. Nothing else about the model changes.
 
-    Weights and what `save`, `save_weights` and `clone_model` make of the model stay those of the plain model;
-    `model(x, training=False)` and `predict` are the plain model.
+    Weights stay the same. `save`, `save_weights` and `clone_model` give the plain model. `model(x, training=False)` and
+    `predict` compute the plain model.
 
     Args:
-        model: a built Keras model or layer: its own, keras-hub's, yours; whatever holds `MultiHeadAttention` or
-            `GroupedQueryAttention`, or subclasses that compute as they do. A model that holds it and was already
-            trained keeps its compiled step: attach to the model that you call `fit` on.
-        spec: a spec or its text for every site, or a mapping from patterns of site names (`fnmatch`) to specs, of
-            which the first that matches wins; a pattern with None, and a name that no pattern matches, is left alone.
+        model: a built Keras model or layer (of Keras, of keras-hub, or your own) that contains `MultiHeadAttention` or
+            `GroupedQueryAttention`, or subclasses that compute attention in the same way. Attach to the model that you
+            call `fit` on: an outer model that was trained before would keep its compiled step.
+        spec: a spec or its text for all sites, or a mapping from patterns of site names (`fnmatch`) to specs. The first
+            pattern that matches a name decides. Layers whose pattern says None, or that no pattern matches, stay as
+            they are.
 
     Returns:
         The attachment. Print it to see which attention was found and which could not be reached.
@@ -118,7 +119,7 @@ def attach(model: Any, spec: Choice | Patterns) -> Attachment:
     unreached = [Unreached(e.name, type(e.layer).__name__, str(e.reason)) for e in found if e.reason is not None]
     if not reachable:
         seen = "nothing in it is MultiHeadAttention or GroupedQueryAttention"
-        raise nothing_reached(model, unreached, seen if model.built else f"{seen} yet, for it is not built")
+        raise nothing_reached(model, unreached, seen if model.built else f"{seen}; the model is not built yet")
     attachment = Attachment(model)
     chosen = chosen_sites([entry.name for entry in reachable], patterns)
     check_schedules([drop for _, drop in chosen])
@@ -128,7 +129,7 @@ def attach(model: Any, spec: Choice | Patterns) -> Attachment:
             layer.__class__ = _regularised_class(type(layer))
         install(layer, drop, reachable[place].name, place=number, places=len(chosen))
         attachment._layers.append((layer, None if before is None else before.rates.template))
-    # What no pattern asks for is not missed either.
+    # Layers that no pattern asks for are not listed as unreached.
     attachment.unreached = tuple(entry for entry in unreached if choose(entry.name, patterns) is not None)
     _forget_compiled_functions(model)
     warn_of_unreached(model, attachment.unreached)
@@ -136,7 +137,7 @@ def attach(model: Any, spec: Choice | Patterns) -> Attachment:
 
 
 class _Found(NamedTuple):
-    """An attention layer, and why it cannot be reached, if so."""
+    """An attention layer; `reason` says why it cannot be reached, or is None if it can."""
 
     name: str
     layer: Any
@@ -144,7 +145,7 @@ class _Found(NamedTuple):
 
 
 def named_layers(layer: Any, prefix: str = "", seen: set[int] | None = None) -> Iterator[tuple[str, Any]]:
-    """Every layer below (and the layer itself, under `prefix`), named by the path of layer names that leads to it."""
+    """The layer itself (named `prefix`) and all layers inside it, each named by the path of layer names to it."""
     seen = set() if seen is None else seen
     if id(layer) in seen:
         return
@@ -153,7 +154,7 @@ def named_layers(layer: Any, prefix: str = "", seen: set[int] | None = None) -> 
     names: dict[str, int] = {}
     for child in layer._layers:
         names[child.name] = names.get(child.name, 0) + 1
-        # Two sublayers may have the same name; their paths must not.
+        # Two sublayers may have the same name, but their paths must differ.
         name = child.name if names[child.name] == 1 else f"{child.name}_{names[child.name]}"
         yield from named_layers(child, f"{prefix}/{name}" if prefix else name, seen)
 
@@ -167,7 +168,7 @@ def _find_attention(model: Any) -> Iterator[_Found]:
         elif _looks_like_attention(layer) and not any(
             inner.startswith(f"{name}/" if name else "") for inner in reached
         ):
-            yield _Found(name, layer, "it computes its attention in code of its own")
+            yield _Found(name, layer, "it computes its attention in its own code")
 
 
 def _why_not(layer: Any) -> str | None:
@@ -176,7 +177,7 @@ def _why_not(layer: Any) -> str | None:
         return "it overrides _compute_attention"
     if "_compute_attention" in vars(layer):
         return "its _compute_attention was replaced on the instance"
-    # A `call` of its own may go another way (keras-hub's XLNet); then we would do nothing and not say so.
+    # The `call` of a subclass may compute attention elsewhere (keras-hub's XLNet): a site would silently do nothing.
     code = getattr(inspect.unwrap(type(layer).call), "__code__", None)
     if code is None or "_compute_attention" not in code.co_names:
         return "its call does not use _compute_attention"
@@ -184,7 +185,7 @@ def _why_not(layer: Any) -> str | None:
 
 
 def _looks_like_attention(layer: Any) -> bool:
-    """By name, since nothing else tells; layers that only prepare masks are none, nor are parts of something found."""
+    """Judged by the class name, since there is nothing else to go by. Layers that only prepare masks do not count."""
     name = type(layer).__name__.lower()
     return "attention" in name and "mask" not in name
 
@@ -195,8 +196,8 @@ _classes: dict[type, type] = {}
 def _regularised_class(base: Any) -> type:
     """The subclass of `base` that perturbs in training; always the same one for the same base.
 
-    It keeps the name of the base, which weight files contain, and its module, by which `.keras` files find classes:
-    what is saved of an attached model is the plain model. So is what `clone_model` and `from_config` build.
+    It has the name of the base, which weight files contain, and its module, by which `.keras` files find classes. So an
+    attached model is saved as the plain model. `clone_model` and `from_config` build the plain model, too.
     """
     if base not in _classes:
 
@@ -211,7 +212,7 @@ def _regularised_class(base: Any) -> type:
             "from_config": classmethod(from_config),
         }
         generated = type(base.__name__, (RegularisedAttention, base), members)
-        # A class that is registered under a package of its own is saved under that name.
+        # If the base is registered under another name, files contain that name, so it is used here, too.
         registered = keras.saving.get_registered_name(base)
         if registered != base.__name__:
             keras.src.saving.object_registration.GLOBAL_CUSTOM_NAMES[generated] = registered
@@ -220,7 +221,7 @@ def _regularised_class(base: Any) -> type:
 
 
 def _forget_compiled_functions(model: Any) -> None:
-    """TensorFlow keeps the step that it traced in an earlier `fit`, and would never see a change of class."""
+    """Delete compiled steps: TensorFlow would reuse the step of an earlier `fit` and not notice a change of class."""
     for name in ("train_function", "test_function", "predict_function"):
         if hasattr(model, name):
             setattr(model, name, None)

@@ -1,7 +1,8 @@
 """Attention over projected queries, keys and values with the regularisers of one call.
 
-Two paths. On the logits: any regulariser. On blurred keys: blur alone, since convolving a logit row along the keys is
-attending to convolved keys; then the backend's own (fused, flash) attention does the rest.
+There are two paths. The path on logits works for all regularisers. The path on blurred keys is for blur (and DropHead):
+convolving a row of logits along the keys equals attending to convolved keys, so the backend's own (fused, flash)
+attention does the rest.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Tensor = Any
 
 
 class Sight(NamedTuple):
-    """What hides and shifts logits; `visible` and `bias` are None, or have 4 dimensions that fit [B, H, N, M]."""
+    """Mask, bias and causality; `visible` and `bias` are None, or have 4 dimensions that broadcast to [B, H, N, M]."""
 
     visible: Tensor | None = None
     bias: Tensor | None = None
@@ -28,16 +29,16 @@ class Sight(NamedTuple):
 
 
 def work_dtype(*tensors: Tensor) -> str:
-    """Logits, kernels and probabilities are float32 or wider."""
+    """The dtype of logits, kernels and probabilities: float32, or float64 if an input is."""
     return "float64" if any("float64" in str(x.dtype) for x in tensors) else "float32"
 
 
 def runs_on_blurred_keys(query: Tensor, value: Tensor, leaves: list[Leaf], sight: Sight) -> bool:
-    """Whether plain attention on blurred keys (and whole heads dropped after it) is all that is asked for.
+    """Whether the call can run as plain attention on blurred keys (and dropped heads after it).
 
-    Not where rows see different keys, causality included: there each row has a kernel of its own. Not where
-    `keras.ops.dot_product_attention` has limits on some backends: it rounds float64 to float32 on its way, and JAX
-    wants values of the size of the keys.
+    It cannot if rows see different keys, for example under a causal mask: then each row needs its own blur. It also
+    cannot where `keras.ops.dot_product_attention` has limits on some backends: it rounds float64 to float32, and JAX
+    needs values of the same size as the keys.
     """
     has_stages = all(entry_of(leaf.spec).stage is not None for leaf in leaves)
     shared_keys = is_same_for_all_rows(sight.visible, sight.is_causal) and sight.bias is None
@@ -47,7 +48,7 @@ def runs_on_blurred_keys(query: Tensor, value: Tensor, leaves: list[Leaf], sight
 def attend_to_blurred_keys(
     query: Tensor, key: Tensor, value: Tensor, leaves: list[Leaf], sight: Sight, scale: float, flash: bool | None
 ) -> Tensor:
-    """Output [B, N, H, E] for queries [B, N, H, D]; `runs_on_blurred_keys` has said yes."""
+    """Output [B, N, H, E] for queries [B, N, H, D]; only if `runs_on_blurred_keys` is True."""
     dtype = work_dtype(query)
     visible, blind = sight.visible, None
     columns = None if visible is None else ops.broadcast_to(visible, _with_length(visible, ops.shape(key)[1]))
@@ -61,7 +62,7 @@ def attend_to_blurred_keys(
             if leaf.spec.axes == "both":
                 q = regularisers.convolve_visible(ops.cast(q, dtype), None, kernel, 1, leaf.spec.edges)
     if columns is not None:
-        # A blind row is shown everything and then zeroed: no NaN, neither here nor in the gradient.
+        # A row that sees no key is shown all keys, and its output is set to 0: this gives no NaN, also in the gradient.
         blind = ops.logical_not(ops.any(columns, axis=-1, keepdims=True))
         visible = ops.logical_or(columns, blind)
     output = ops.dot_product_attention(
@@ -119,5 +120,5 @@ def perturbed_weights(logits: Tensor, leaves: list[Leaf], sight: Sight) -> Tenso
 
 
 def _with_length(visible: Tensor, columns: Any) -> tuple[Any, ...]:
-    """The shape of a key mask whose last dimension may be 1, which is one value for all keys."""
+    """The full shape of a key mask; its last dimension may be 1, which means one value for all keys."""
     return (*ops.shape(visible)[:-1], columns)

@@ -48,15 +48,15 @@ def rates_in(model: Any) -> list[Rates]:
 
 
 class ScheduleCallback(keras.callbacks.Callback):
-    """Drives rates by the training progress, without compiling anything again.
+    """Sets rates by the training progress, without compiling anything again.
 
-    Schedules in the specs themselves (`attentiondrop.schedules`) are evaluated; `schedules` adds any functions.
+    It evaluates the schedules in the specs (`attentiondrop.schedules`), and the functions in `schedules`.
 
     Args:
-        schedules: from the name of a rate (`"p"`, or `"hard.p"` for hard masking alone) to a function of the
-            progress in [0, 1].
-        every: "batch" or "epoch". Where `fit` does not know how many batches an epoch has, the first epoch keeps the
-            progress of its beginning.
+        schedules: from the name of a rate (`"p"`, or `"hard.p"` for hard masking only) to a function of the progress
+            in [0, 1].
+        every: "batch" or "epoch". If `fit` does not know how many batches an epoch has, the progress does not change
+            during the first epoch.
 
     Example:
         >>> callback = ScheduleCallback({"p": lambda progress: 0.2 * progress})
@@ -79,7 +79,7 @@ class ScheduleCallback(keras.callbacks.Callback):
     def set_progress(self, progress: float) -> None:
         """Set every rate to its value at `progress`."""
         if keras.backend.backend() == "jax" and hasattr(self.model, "jax_state_sync"):
-            # `fit` keeps the state outside of the variables between batches; this brings it back, and has it read anew.
+            # Between batches, `fit` keeps the state outside of the variables. Write it back; `fit` then reads it again.
             self.model.jax_state_sync()
         self.progress = progress
         for entry in rates_in(self.model):
@@ -87,17 +87,17 @@ class ScheduleCallback(keras.callbacks.Callback):
         set_rates(self.model, {name: float(schedule(progress)) for name, schedule in self.schedules.items()})
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Learn how long the training will be."""
+        """Read the number of batches of an epoch, and start at progress 0."""
         self._steps = self.params.get("steps")
         self.set_progress(0.0)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Note the epoch."""
+        """Store the epoch, and set its progress."""
         self._epoch = epoch
         self.set_progress(epoch / self.params["epochs"])
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """Move on by one batch."""
+        """Set the progress of this batch."""
         if self.every == "batch" and self._steps:
             self.set_progress(min(1.0, (self._epoch + batch / self._steps) / self.params["epochs"]))
 
@@ -106,6 +106,6 @@ class ScheduleCallback(keras.callbacks.Callback):
         self._seen = batch + 1
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """From here on the length of an epoch is known."""
+        """Store the number of batches of an epoch, if `fit` did not know it."""
         if self._steps is None:
             self._steps = self._seen

@@ -63,7 +63,7 @@ def _log_probabilities(output: Tensor, from_logits: bool) -> Tensor:
     wide = ops.cast(output, "float64" if "float64" in str(output.dtype) else "float32")
     if from_logits:
         return ops.log_softmax(wide, axis=-1)
-    # The floor of Keras's own losses, which keeps the logarithm of a vanished probability finite.
+    # The same floor as in Keras's own losses: the logarithm of a probability of 0 stays finite.
     return ops.log(ops.clip(wide, keras.config.epsilon(), 1.0))
 
 
@@ -92,12 +92,12 @@ def consistency_loss(
     from_logits: bool = True,
     mask: Tensor | None = None,
 ) -> ConsistencyResult:
-    """The loss of a custom training loop: `views` passes with draws of their own, and how far they disagree.
+    """The loss for a custom training loop: several passes with different draws, and a penalty if they disagree.
 
     Args:
         model: called as `model(inputs, training=True)` once for each view.
-        inputs: whatever the model takes as its first argument.
-        task_loss: from one view's output to its loss.
+        inputs: the first argument of the model.
+        task_loss: maps the output of one view to its loss.
         consistency: how many views, which divergence, and its weight.
         from_logits: whether the model gives logits, or probabilities.
         mask: which positions of a sequence count; the Keras mask of the output by default.
@@ -124,18 +124,18 @@ def _mask_of(output: Tensor) -> Tensor | None:
 
 
 class _Views:
-    """The outputs of the present step, out of sight of Keras's tracking of attributes."""
+    """The outputs of the present step, in an object that Keras's attribute tracking does not look into."""
 
     outputs: tuple[Tensor, ...] = ()
 
 
 @keras.saving.register_keras_serializable(package="attentiondrop")
 class ConsistencyModel(keras.Model):
-    """A model whose training adds the consistency loss; works with `compile`, `fit` and everything they take.
+    """A model whose training adds the consistency loss; works with `compile`, `fit` and all their arguments.
 
-    In training it runs `model` once for each view; the metrics see the first. In eval it is `model`, whose weights it
-    shares: save `.model` for files that exchange with the plain one. The weight of the loss is a rate that
-    `ScheduleCallback({"consistency.weight": ...})` drives.
+    In training it runs `model` once for each view; the metrics see the first view. In evaluation it computes `model`,
+    with which it shares its weights: save `.model` for files that fit the plain model. The weight of the loss is a
+    rate: `ScheduleCallback({"consistency.weight": ...})` can change it.
 
     Args:
         model: gives one tensor of logits, or of probabilities with `from_logits=False`.
@@ -174,7 +174,7 @@ class ConsistencyModel(keras.Model):
         return result
 
     def call(self, inputs: Any, training: bool | None = None) -> Tensor:
-        """The output of the model; in training that of the first view, and the loss is added."""
+        """The output of the model. In training it is that of the first view, and the consistency loss is added."""
         if not training:
             return self.model(inputs, training=training)
         spec = self.consistency
@@ -187,7 +187,7 @@ class ConsistencyModel(keras.Model):
     def compute_loss(
         self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = True
     ) -> Tensor:
-        """The loss that `compile` names, of the first view or of all of them, plus everything added by layers."""
+        """The loss given to `compile`, of the first view or the mean over all, plus the losses that layers add."""
         outputs, self._views.outputs = self._views.outputs, ()
         if not training or self.consistency.task == "first" or not outputs:
             return super().compute_loss(x, y, y_pred, sample_weight, training)

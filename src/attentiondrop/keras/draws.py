@@ -1,7 +1,7 @@
-"""Random numbers by position, as in `attentiondrop.torch.draws`: the same seed words give the same numbers there.
+"""Random numbers by position. The same seed words give the same numbers as in `attentiondrop.torch.draws`.
 
-Why not `keras.random`: TensorFlow's stateless generators give other numbers under XLA than without it, and each backend
-has generators of its own. A hash of (seed, regulariser, position) in integer arithmetic is the same on all three
+`keras.random` is not used: TensorFlow's stateless generators give other numbers with XLA than without it, and each
+backend has its own generators. A hash of (seed, regulariser, position) in integer arithmetic is the same on all three
 backends, compiled or not. Only the seed comes from a `keras.random.SeedGenerator`.
 """
 
@@ -14,7 +14,7 @@ import keras
 import numpy as np
 from keras import ops
 
-# The only way to the global generator that `seed=None` means everywhere in Keras, with its errors under JAX tracing.
+# The only access to the global generator of Keras (`seed=None`), with its errors under JAX tracing.
 from keras.src.random.seed_generator import draw_seed
 
 from ..errors import ShapeError, bad_argument
@@ -26,15 +26,15 @@ _PRIME = 0x85EBCA77
 _MIX_1 = 0x7FEB352D
 _MIX_2 = 0x846CA68B
 
-#: torch multiplies no uint32; TensorFlow computes int32 on the host when it has a GPU.
+#: torch cannot multiply uint32; TensorFlow with a GPU computes int32 on the host.
 _WORD = "int32" if keras.backend.backend() == "torch" else "uint32"
 
 
 def seed_words(seed: Any) -> tuple[Tensor, Tensor]:
     """The low and the high word of the seed of one call.
 
-    `seed` is a `SeedGenerator` (which moves on), an int, two integers in a tensor (as TensorFlow's stateless functions
-    take them), or None for the global generator of Keras.
+    `seed` is a `SeedGenerator` (its state changes), an int, a tensor of two integers (as for TensorFlow's stateless
+    functions), or None for the global generator of Keras.
     """
     if isinstance(seed, bool | float | str):
         raise bad_argument("seed", "an int, a keras.random.SeedGenerator, a tensor of two integers, or None", seed)
@@ -88,12 +88,12 @@ def _positions(length: Any) -> Tensor:
 
 
 def _constant(value: int) -> Tensor:
-    """A 32-bit word as the backend spells it."""
+    """A 32-bit word in the integer dtype of the backend."""
     return ops.convert_to_tensor(np.array(value, dtype=np.uint32).astype(_WORD), dtype=_WORD)
 
 
 def _shifted(x: Tensor, bits: int) -> Tensor:
-    """A logical right shift: that of a signed word copies the sign."""
+    """A logical right shift. (The shift of a signed word would copy the sign.)"""
     return ops.bitwise_and(ops.right_shift(x, _constant(bits)), _constant((1 << (32 - bits)) - 1))
 
 
@@ -117,7 +117,7 @@ def _to_uniform(x: Tensor) -> Tensor:
 
 
 def _to_normal(first: Tensor) -> Tensor:
-    """By Box and Muller, from a word and another one made of it."""
+    """Standard normals by Box and Muller, from a word and a second word computed from it."""
     second = _finish(ops.bitwise_xor(first, _constant(_PRIME)))
     # (n + 1) / 2^24 is never 0, so the logarithm is finite.
     radius = ops.sqrt(-2.0 * ops.log(_to_uniform(first) + 2.0**-24))

@@ -1,4 +1,4 @@
-"""Functions on tensors: no layer needed, in eager code, `tf.function(jit_compile=True)` and `jax.jit`."""
+"""Functions on tensors, without a layer: for eager code, `tf.function(jit_compile=True)` and `jax.jit`."""
 
 from __future__ import annotations
 
@@ -33,27 +33,28 @@ def attention(
     draws: Any = None,
     rates: Tensor | None = None,
 ) -> Tensor:
-    """`keras.ops.dot_product_attention` whose distribution is perturbed as `drop` says.
+    """`keras.ops.dot_product_attention`, with attention perturbed as `drop` says.
 
-    With `drop=None` or `training=False` it is that call, with the same arguments. Rows that see no key give zeros.
+    With `drop=None` or `training=False` it makes that call with the same arguments. Otherwise, rows that see no key
+    give zeros.
 
     Args:
         query: [B, N, H, D].
         key: [B, M, Hk, D], H a multiple of Hk.
         value: [B, M, Hk, E].
-        drop: what to do to the attention. A `Consistency` inside is left to `consistency_loss`.
+        drop: what to do to the attention. A `Consistency` inside is ignored; `consistency_loss` computes it.
         bias: added to the logits, broadcastable to [B, H, N, M]; -inf (or close to it) hides a key.
         mask: boolean (True: visible) or additive, broadcastable to [B, H, N, M].
         scale: of the dot products; `1 / sqrt(D)` by default.
         is_causal: row i sees the keys j <= i.
-        flash_attention: as in Keras, where the call or the blurred keys come down to it; the other regularisers
-            compute on the logits, whatever it says.
+        flash_attention: as in Keras, for the unperturbed call and for blur. The other regularisers compute on the
+            logits and ignore it.
         training: whether the perturbation acts.
-        seed: an int (the same draws in every call), a `keras.random.SeedGenerator`, two integers in a tensor, or
-            None for the global generator of Keras.
-        draws: the draws themselves, as `attentiondrop.reference` takes them, instead of a seed.
-        rates: the numbers p, sigma, sigma_max, sigma_min of the spec, in the order of its parts and fields, in one
-            tensor: a compiled function then takes other rates without being compiled again.
+        seed: an int (the same draws in every call), a `keras.random.SeedGenerator`, a tensor of two integers, or None
+            for the global generator of Keras.
+        draws: the draws themselves, in the form that `attentiondrop.reference` takes, instead of a seed.
+        rates: the numbers p, sigma, sigma_max, sigma_min of the spec in one tensor, in the order of its parts and
+            fields. With it, a compiled function takes other rates without being compiled again.
 
     Returns:
         [B, N, H, E] in the dtype of the queries.
@@ -102,7 +103,7 @@ def attention_weights(
     draws: Any = None,
     rates: Tensor | None = None,
 ) -> Tensor:
-    """The paper's interface as a function: logits [B, H, N, M] in, attention weights out, in the dtype of the logits.
+    """The paper's interface as a function: from logits [B, H, N, M] to attention weights, in the dtype of the logits.
 
     The arguments are those of `attention`. With `drop=None` or `training=False` it is a softmax over the visible keys.
 
@@ -127,13 +128,13 @@ def attention_weights(
 
 
 def check_spec(name: str, drop: Any, optional: bool = False) -> None:
-    """A spec, and not its text or its name."""
+    """Raise unless `drop` is a spec (not its text), or None if `optional`."""
     if not (isinstance(drop, Spec) or (optional and drop is None)):
         raise bad_argument(name, "a spec such as attentiondrop.HardMasking()" + ", or None" * optional, drop)
 
 
 def check_numbers(name: str, drop: Spec) -> None:
-    """A function has no progress: schedules must have been evaluated."""
+    """Refuse schedules: a function does not know the progress of training, so they must be evaluated before."""
     check_computable(drop)
     for leaf in drop.leaves():
         for field, schedule in leaf.scheduled().items():

@@ -1,4 +1,4 @@
-"""Keras layers: the stock ones with `attention_drop=`, and the paper's interface from logits to weights."""
+"""Keras layers: the standard ones with the argument `attention_drop`, and a layer from logits to weights."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def spec_from(drop: Any, name: str) -> Spec:
 
 
 def _saved(site: Site) -> dict[str, Any]:
-    """The spec with its schedules where it has some, otherwise with its present rates."""
+    """The spec as given if it has schedules, otherwise with its present rates."""
     template = site.rates.template
     scheduled = any(leaf.scheduled() for leaf in template.leaves())
     return (template if scheduled else site.spec).to_dict()
 
 
 class _WithAttentionDrop(RegularisedAttention):
-    """What the stock attention layers have in common here: one more argument."""
+    """The additional argument `attention_drop` of the standard attention layers."""
 
     def __init__(self, *args: Any, attention_drop: Spec | str | dict[str, Any] | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -56,9 +56,9 @@ class _WithAttentionDrop(RegularisedAttention):
 class MultiHeadAttention(_WithAttentionDrop, keras.layers.MultiHeadAttention):
     """`keras.layers.MultiHeadAttention` with one more argument, `attention_drop`.
 
-    In eval it is the stock layer, flash attention included. In training the spec acts on the logits, the weights or
-    the heads; blur alone runs as plain attention on blurred keys, so the backend's fused attention stays. The layer's
-    own `dropout` acts after it. Weight files exchange with the stock layer in both directions.
+    In evaluation it is the stock layer, flash attention included. In training the spec acts on the logits, the weights
+    or the heads. Blur alone runs as plain attention on blurred keys, with the backend's fused attention. The layer's
+    own `dropout` acts after the spec. The stock layer can load its weight files, and the other way round.
 
     Args:
         *args: as for `keras.layers.MultiHeadAttention`.
@@ -88,13 +88,13 @@ class GroupedQueryAttention(_WithAttentionDrop, keras.layers.GroupQueryAttention
 
 @keras.saving.register_keras_serializable(package="attentiondrop")
 class AttentionDrop(keras.layers.Layer):
-    """The paper's interface as a layer: logits in, attention weights out; perturbed in training, a softmax otherwise.
+    """The paper's interface as a layer: from logits to attention weights; perturbed in training, a softmax otherwise.
 
-    Called on its own it trains; inside a model it follows the model.
+    Called on its own, it is in training mode; inside a model, it has the mode of the model.
 
     Args:
         spec: what to do to the attention, or its text.
-        seed: of the draws; a new one for each layer by default, from what `keras.utils.set_random_seed` set.
+        seed: of the draws. By default each layer gets a new seed, which `keras.utils.set_random_seed` determines.
         **kwargs: as for any Keras layer.
 
     Shape:

@@ -1,4 +1,4 @@
-"""The regularisers of one call with their draws: passed in, as `attentiondrop.reference` takes them, or from a seed."""
+"""The regularisers of one call with their draws. The draws come from a seed, or are passed in as for the oracle."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Tensor = Any
 
 
 class LogitShape(NamedTuple):
-    """The shape of the logits that the draws are for; while a graph is traced, dimensions may be tensors."""
+    """The shape of the logits that need draws; while a graph is traced, dimensions may be tensors."""
 
     batch: Any
     heads: Any
@@ -33,7 +33,7 @@ class Leaf(NamedTuple):
     gate: Tensor | None
 
     def rate(self, field: str, dtype: str = "float32") -> Any:
-        """A number of the spec, switched off by the gate: every regulariser is the identity at rate 0."""
+        """A number of the spec, times the gate: at rate 0 every regulariser is the identity."""
         value = self.rates[field]
         if not isinstance(value, float):
             value = ops.cast(value, dtype)
@@ -49,10 +49,10 @@ class Leaf(NamedTuple):
 def leaves_of(
     spec: Spec, shape: LogitShape, seed: Any = None, draws: Any = None, rates: Tensor | None = None
 ) -> list[Leaf]:
-    """The regularisers of a call in one flat list. All parts of a `OneOf` are in it, gated by its choice.
+    """The regularisers of a call in one flat list. All parts of a `OneOf` are in it; its choice sets their gates.
 
-    Gates instead of a branch: the choice stays in the graph, so that a compiled step chooses anew in each call.
-    `rates` are the numbers of the spec in one tensor (see `Rates`); those of the spec itself otherwise.
+    Gates are used instead of a branch: the choice is then part of the graph, and a compiled step chooses in each call.
+    `rates` are the numbers of the spec in one tensor (see `Rates`); by default they come from the spec.
     """
     words = None if draws is not None else seed_words(seed)
     numbers = iter(range(2**20))
@@ -63,16 +63,16 @@ def leaves_of(
 
 
 class _Source(NamedTuple):
-    """Where a walk over a spec finds what it needs, in the order in which it asks."""
+    """Gives a walk over a spec the next stream of draws and the next rates, in the order of the parts."""
 
     shape: LogitShape
     words: tuple[Tensor, Tensor] | None
-    #: Each regulariser has a stream of its own, numbered by its place in the spec, as in `attentiondrop.torch`.
+    #: Each regulariser has its own stream. The number is its place in the spec, as in `attentiondrop.torch`.
     numbers: Iterator[int]
     read_rates: Callable[[Spec], dict[str, Any]]
 
     def stream(self) -> Stream | None:
-        """The next stream, or None where the draws were passed in."""
+        """The next stream, or None if the draws were passed in."""
         number = next(self.numbers)
         return None if self.words is None else Stream(self.words, number)
 
@@ -104,7 +104,7 @@ def _walk(spec: Spec, given: Any, gate: Tensor | None, source: _Source) -> Itera
         for index, (part, draw) in enumerate(_parts(spec, inner)):
             above = below + spec.weights[index]
             chosen = choice >= below
-            # The last interval is open above, so that rounding of the sum leaves no gap.
+            # The last interval has no upper end, so that rounding of the sum leaves no gap.
             if index < len(spec.parts) - 1:
                 chosen = ops.logical_and(chosen, choice < above)
             switch = ops.cast(chosen, "float32")

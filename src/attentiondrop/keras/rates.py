@@ -1,6 +1,6 @@
 """The numbers of a spec that may change during training, in one variable that a compiled step reads.
 
-A change of rate is an assignment: nothing is traced or compiled again, on any backend.
+A new rate is assigned to the variable, so nothing is traced or compiled again, on any backend.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..errors import bad_argument
 from ..schedules import PerHead
 from ..specs import Compose, HardMasking, OneOf, Spec
 
-#: The fields that are rates; the others (k, width, fill, ...) shape the computation.
+#: The fields that are rates. A change of the others (k, width, fill, ...) needs another computation.
 FIELDS = ("p", "sigma", "sigma_min", "sigma_max", "weight")
 
 
@@ -32,7 +32,7 @@ def rate_values(spec: Spec) -> list[float]:
 
 
 def rate_names(spec: Spec) -> Iterator[str]:
-    """How the rates of a spec may be called: by field alone, or by short name and field."""
+    """The names of the rates of a spec: the field (`p`), and the name of the spec with the field (`hard.p`)."""
     for leaf in spec.leaves():
         for field in rate_fields(leaf):
             yield field
@@ -40,7 +40,7 @@ def rate_names(spec: Spec) -> Iterator[str]:
 
 
 def with_rates(spec: Spec, rates: Mapping[str, float]) -> Spec:
-    """`spec` with other numbers; `"hard.p"` goes before `"p"`. Bad numbers raise what the spec itself raises.
+    """`spec` with other numbers; `"hard.p"` takes precedence over `"p"`. Bad numbers raise the errors of the spec.
 
     >>> import attentiondrop as ad
     >>> print(with_rates(ad.parse("hard(p=0.1,k=5)+dropkey(p=0.1)"), {"hard.p": 0.3, "p": 0.2}))
@@ -59,7 +59,7 @@ def with_rates(spec: Spec, rates: Mapping[str, float]) -> Spec:
 
 
 def check_names(names: Mapping[str, Any], specs: list[Spec]) -> None:
-    """Every name must mean a rate of at least one of the specs."""
+    """Raise unless every name is that of a rate of at least one spec."""
     known = list(dict.fromkeys(name for spec in specs for name in rate_names(spec)))
     for name in names:
         if name not in known:
@@ -67,7 +67,7 @@ def check_names(names: Mapping[str, Any], specs: list[Spec]) -> None:
 
 
 def check_computable(spec: Spec) -> None:
-    """Refuse what only `attentiondrop.torch` can do so far."""
+    """Refuse what only `attentiondrop.torch` can compute."""
     for leaf in spec.leaves():
         if isinstance(leaf, HardMasking) and leaf.heads != "independent":
             raise bad_argument("heads", "'independent' in attentiondrop.keras", leaf.heads)
@@ -81,14 +81,13 @@ def check_computable(spec: Spec) -> None:
 class Rates:
     """A spec and the variable that holds its rates.
 
-    It has a `state` as a `keras.random.SeedGenerator` has, and is kept where a layer keeps those: then the variable is
-    part of the state that JAX passes through a compiled step, without being a weight, so that weight files stay those
-    of the stock layer.
+    It has a `state` like a `keras.random.SeedGenerator`, and is stored in the layer's list of seed generators. So JAX
+    passes the variable through a compiled step, but it is no weight, and weight files are those of the stock layer.
     """
 
     def __init__(self, spec: Spec, dtype: str = "float32", layer: int = 0, layers: int = 1) -> None:
         check_computable(spec)
-        #: As it was given, with its schedules, and for which of several layers.
+        #: The spec as given, with its schedules; and which of how many layers it is for.
         self.template, self.layer, self.layers = spec, layer, layers
         self.spec = spec.at(0.0, layer, layers)
         values = np.array(rate_values(self.spec), dtype=dtype)
@@ -97,7 +96,7 @@ class Rates:
         )
 
     def set(self, rates: Mapping[str, float]) -> None:
-        """Change some numbers of the spec. Names that the spec does not have are left to others."""
+        """Change some numbers of the spec. Names that the spec does not have are ignored."""
         self._assign(with_rates(self.spec, rates))
 
     def set_progress(self, progress: float) -> None:

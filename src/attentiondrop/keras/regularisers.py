@@ -1,7 +1,7 @@
 """Each regulariser as a differentiable function of logits, visibility and draws, on `keras.ops`.
 
-The twin of `attentiondrop.reference` and of `attentiondrop.torch.eager.regularisers`. `visible` is a boolean tensor
-that broadcasts against the logits [B, H, N, M], or None when every key is visible. Rates are floats or 0-dim tensors.
+It mirrors `attentiondrop.reference` and `attentiondrop.torch.eager.regularisers`. `visible` is a boolean tensor that
+broadcasts against the logits [B, H, N, M], or None if every key is visible. Rates are floats or 0-dim tensors.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ def top_k(logits: Tensor, visible: Tensor | None, k: int) -> Tensor:
     return selected if visible is None else ops.logical_and(selected, visible)
 
 
-#: XLA has no quick top-k on a CPU: k rounds of "the largest that is left" take 1/20 of its time at k=5. torch has one.
+#: Up to this k, the k largest are found by taking the largest k times. XLA's top-k is much slower than that on a CPU
+#: (docs/keras.md); torch has a fast one.
 _MOST_ROUNDS = 0 if keras.backend.backend() == "torch" else 16
 
 
@@ -39,10 +40,10 @@ def _in_rounds(shown: Tensor, k: int) -> Tensor:
 
 
 def _by_threshold(shown: Tensor, k: int) -> Tensor:
-    # A graph may not know yet how long the rows are; padding keeps k within them.
+    # While a graph is traced, the length of the rows may be unknown. Padding makes sure that they have k entries.
     known = shown.shape[-1] is not None
     ranked = shown if known else ops.pad(shown, [[0, 0]] * 3 + [[0, k]], constant_values=-np.inf)
-    # torch's top_k may pick any of equal logits, so take only the threshold from it and fill up from the left.
+    # Of equal logits, torch's top_k may pick any. So only the threshold is taken from it, and ties go to the lower key.
     threshold = ops.top_k(ranked, k)[0][..., -1:]
     above = shown > threshold
     level = shown == threshold
@@ -61,7 +62,7 @@ def first_largest(x: Tensor) -> Tensor:
 
 
 def without_emptying(dropped: Tensor, logits: Tensor, visible: Tensor | None) -> Tensor:
-    """`dropped`, except that a row which would lose every visible key keeps its largest one."""
+    """`dropped`, but a row that would lose all visible keys keeps the one with the largest logit."""
     emptied = ops.logical_not(ops.any(_kept(dropped, visible), axis=-1, keepdims=True))
     largest = first_largest(_shown(logits, visible))
     return ops.logical_and(dropped, ops.logical_not(ops.logical_and(emptied, largest)))
@@ -78,7 +79,7 @@ def hard_masking(
 
 
 def drop_key(logits: Tensor, visible: Tensor | None, uniform: Tensor, p: Any) -> tuple[Tensor, Tensor]:
-    """Each visible key is hidden from the row where its uniform is below `p`; [B, H, 1, M] is one for all rows."""
+    """Hide each visible key from the row where its uniform is below `p`; uniforms [B, H, 1, M] serve all rows."""
     dropped = ops.broadcast_to(uniform < p, ops.shape(logits))
     return _hide(logits, visible, dropped if visible is None else ops.logical_and(dropped, visible))
 
@@ -88,23 +89,23 @@ def _hide(logits: Tensor, visible: Tensor | None, dropped: Tensor) -> tuple[Tens
 
 
 def gaussian_noise(logits: Tensor, normal: Tensor, sigma: Any) -> Tensor:
-    """Independent `N(0, sigma^2)` on every logit; what an invisible one gets does not matter."""
+    """Add independent `N(0, sigma^2)` to every logit; the values of hidden ones are never used."""
     return logits + sigma * normal
 
 
 def temperature_noise(logits: Tensor, normal: Tensor, sigma: Any) -> Tensor:
-    """The logits of each (sample, head) times `exp(sigma * z)`; `normal` is [B, H]."""
+    """Multiply the logits of each (sample, head) by `exp(sigma * z)`; the z are `normal`, [B, H]."""
     return logits * ops.exp(sigma * normal)[:, :, None, None]
 
 
 def gaussian_kernel(sigma: Tensor, width: int) -> Tensor:
     """Weights of the offsets -r..r along a new last axis, summing to 1; `sigma = 0` is the identity."""
     offsets = np.arange(width) - (width - 1) // 2
-    # The floor keeps d^2 / variance finite; exp of it is 0 long before it matters.
+    # The floor keeps d^2 / variance finite. It changes no result: exp(-d^2 / variance) is 0 for such a variance.
     floor = float(np.finfo("float64" if "float64" in str(sigma.dtype) else "float32").tiny) * 2 * width**2
     variance = ops.expand_dims(_at_least(ops.square(sigma), floor), -1)
     squares = ops.cast(ops.convert_to_tensor((offsets**2).astype("float32")), sigma.dtype)
-    # At offset 0 this is exp(-0) = 1, whatever the variance.
+    # At offset 0 this is exp(-0) = 1 for every variance.
     weights = ops.exp(-squares / (2 * variance))
     return weights / ops.sum(weights, axis=-1, keepdims=True)
 
@@ -128,7 +129,7 @@ def convolve(x: Tensor, kernel: Tensor, axis: int) -> Tensor:
 
 
 def blur_smoothing(logits: Tensor, visible: Tensor | None, kernel: Tensor, axes: str, edges: str) -> Tensor:
-    """Convolve [B, H, N, M] along the keys (and the queries); what a row cannot see counts as 0 or is left out."""
+    """Convolve [B, H, N, M] along the keys (and the queries); hidden logits count as 0 or are left out (`edges`)."""
     if visible is not None:
         visible = ops.broadcast_to(visible, ops.shape(logits))
     for axis in (-1, -2) if axes == "both" else (-1,):
@@ -137,7 +138,7 @@ def blur_smoothing(logits: Tensor, visible: Tensor | None, kernel: Tensor, axes:
 
 
 def convolve_visible(x: Tensor, visible: Tensor | None, kernel: Tensor, axis: int, edges: str) -> Tensor:
-    """`convolve` over what is visible: the rest counts as 0, or is left out and the other weights rescaled."""
+    """`convolve` over visible entries. Hidden ones count as 0, or are left out and the other weights rescaled."""
     shown = x if visible is None else ops.where(visible, x, ops.zeros_like(x))
     blurred = convolve(shown, kernel, axis)
     if edges == "zero":
@@ -151,7 +152,7 @@ def convolve_visible(x: Tensor, visible: Tensor | None, kernel: Tensor, axis: in
 
 
 def masked_softmax(logits: Tensor, visible: Tensor | None) -> Tensor:
-    """Softmax over the visible keys; a row that sees none gives zeros, without a NaN on the way or in the gradient."""
+    """Softmax over the visible keys; a row that sees none gives zeros, without NaN in results or gradients."""
     if visible is None:
         return _softmax(logits)
     seeing = ops.any(visible, axis=-1, keepdims=True)
@@ -161,20 +162,20 @@ def masked_softmax(logits: Tensor, visible: Tensor | None) -> Tensor:
 
 
 def _softmax(logits: Tensor) -> Tensor:
-    # Keras warns of a softmax over one entry; for attention to one key that is no mistake.
+    # Keras warns about a softmax over one entry, which is no mistake for attention to one key.
     return ops.exp(logits - logits) if logits.shape[-1] == 1 else ops.softmax(logits, axis=-1)
 
 
 def attention_dropout(weights: Tensor, uniform: Tensor, p: Any) -> Tensor:
     """Each weight becomes 0 where its uniform is below `p`; the others grow by `1 / (1 - p)`."""
     kept = 1.0 - p
-    # At p = 1 nothing is kept, so any finite factor will do.
+    # At p = 1 no weight is kept, so the factor only has to be finite.
     floored = max(kept, 2.0**-24) if isinstance(kept, float) else _at_least(kept, 2.0**-24)
     return ops.where(ops.less(uniform, p), ops.zeros_like(weights), weights / floored)
 
 
 def head_factors(uniform: Tensor, p: Any, dtype: str) -> Tensor:
-    """What each (sample, head) output is multiplied by; where all heads would go, the largest uniform stays."""
+    """The factor on the output of each (sample, head); if all heads would drop, that with the largest uniform stays."""
     kept = uniform >= p
     none_kept = ops.logical_not(ops.any(kept, axis=-1, keepdims=True))
     kept = ops.cast(ops.logical_or(kept, ops.logical_and(none_kept, first_largest(uniform))), dtype)
@@ -182,7 +183,7 @@ def head_factors(uniform: Tensor, p: Any, dtype: str) -> Tensor:
 
 
 def _shown(logits: Tensor, visible: Tensor | None) -> Tensor:
-    """The logits as a selection sees them: not differentiated, -inf where they are invisible."""
+    """The logits for selecting the largest: without gradients, and -inf where hidden."""
     logits = ops.stop_gradient(logits)
     return logits if visible is None else ops.where(visible, logits, ops.full_like(logits, -np.inf))
 
@@ -193,5 +194,5 @@ def _kept(dropped: Tensor, visible: Tensor | None) -> Tensor:
 
 
 def _at_least(x: Tensor, floor: float) -> Tensor:
-    """`ops.maximum` would round float64 to float32 on JAX and torch."""
+    """The maximum of `x` and `floor`. (`ops.maximum` would round float64 to float32 on JAX and torch.)"""
     return ops.where(x < floor, ops.full_like(x, floor), x)

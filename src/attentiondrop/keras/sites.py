@@ -1,4 +1,4 @@
-"""A site: one attention layer, what it does in training, and how it gets at its own attention."""
+"""A site: one attention layer with its spec, and the code that replaces its attention in training."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from .visibility import check_both_axes
 
 Tensor = Any
 
-#: Keeps a layer's own `seed=` from giving its dropout and our draws the same numbers.
+#: Added to a layer's `seed`, so that its dropout and our draws do not use the same numbers.
 _SEED_OFFSET = 0x5EED_A77
 
 
 class Site:
     """What one layer does to its attention in training.
 
-    A plain object, so that Keras looks for no weights in it; its state is tracked by hand.
+    It is a plain object, so Keras does not look for weights in it; `install` registers its state.
     """
 
     def __init__(
@@ -57,9 +57,10 @@ class Site:
 
 
 def install(layer: Any, spec: Spec, name: str, seed: int | None = None, place: int = 0, places: int = 1) -> Site:
-    """Put a site on a layer, in place of the one that it may have; it is number `place` of `places`.
+    """Put a site on a layer, replacing an existing one; it is number `place` of `places`.
 
-    Its state goes where a layer keeps its seed generators: JAX passes it through a compiled step, and it is no weight.
+    Its state is stored in the layer's list of seed generators: JAX passes it through a compiled step, and it is no
+    weight.
     """
     uninstall(layer)
     dtype = "float64" if layer.variable_dtype == "float64" else "float32"
@@ -70,7 +71,7 @@ def install(layer: Any, spec: Spec, name: str, seed: int | None = None, place: i
 
 
 def uninstall(layer: Any) -> None:
-    """Take the site off a layer, if it has one."""
+    """Remove the site of a layer, if it has one."""
     site = site_of(layer)
     if site is not None:
         for state in (site.generator, site.rates):
@@ -79,7 +80,7 @@ def uninstall(layer: Any) -> None:
 
 
 def site_of(layer: Any) -> Site | None:
-    """The site on this very layer."""
+    """The site of this layer (not of its sublayers), or None."""
     site: Site | None = getattr(layer, "_attentiondrop_site", None)
     return site
 
@@ -87,9 +88,9 @@ def site_of(layer: Any) -> Site | None:
 class _ComputeAttention:
     """`_compute_attention` of a regularised layer.
 
-    On an instance it is ours. On the class it is that of the stock layer, because that layer asks
-    `type(self)._compute_attention` before it hands causality to the backend instead of building a mask: in eval the
-    call must be, bit for bit, the one that it makes without us.
+    On an instance it is our function. On the class it is that of the stock layer: the stock layer checks
+    `type(self)._compute_attention` before it passes causality to the backend instead of building a mask, and in
+    evaluation it must do so, to give the same bits as without us.
     """
 
     def __get__(self, layer: Any, owner: type) -> Any:
@@ -98,7 +99,7 @@ class _ComputeAttention:
 
 
 class RegularisedAttention:
-    """Goes before `MultiHeadAttention`, `GroupedQueryAttention` or a subclass of them that computes as they do."""
+    """A base class to put before `MultiHeadAttention`, `GroupedQueryAttention`, or a subclass that computes alike."""
 
     _attentiondrop_site: Site | None = None
     _compute_attention = _ComputeAttention()
@@ -113,7 +114,7 @@ def _attend_as(stock: Callable[..., Any]) -> Callable[..., Any]:
         given = signature.bind(layer, *args, **kwargs).arguments
         scores = given.get("return_attention_scores", getattr(layer, "_return_attention_scores", False))
         flash = layer._flash_attention
-        # With flash attention and scores asked for, the stock layer says why that is an error.
+        # Flash attention with scores is an error, which the stock layer raises.
         if site is None or not given.get("training") or (flash and scores):
             result: tuple[Tensor, Tensor | None] = stock(layer, *args, **kwargs)
             return result
@@ -142,7 +143,7 @@ def _regularised(
 def _over_several_axes(
     layer: Any, site: Site, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool
 ) -> tuple[Tensor, Tensor]:
-    """Attention over axes of a higher rank, which only `MultiHeadAttention` has: its own products, flattened axes."""
+    """Attention over several axes, which only `MultiHeadAttention` has: with its own products and flattened axes."""
     if causal:
         past = layer._compute_causal_mask(query, value)
         mask = past if mask is None else ops.logical_and(ops.cast(mask, "bool"), past)
@@ -165,7 +166,7 @@ def _over_several_axes(
 
 
 def _mask_like(mask: Tensor | None, rank: int, axes: int) -> Tensor | None:
-    """A Keras attention mask with the dimensions that it leaves out, which start at the heads."""
+    """A Keras attention mask with the missing dimensions added, from the heads on."""
     if mask is None:
         return None
     for _ in range(rank - len(mask.shape)):
@@ -174,7 +175,7 @@ def _mask_like(mask: Tensor | None, rank: int, axes: int) -> Tensor | None:
 
 
 def _dropout(layer: Any) -> Callable[[Tensor], Tensor] | None:
-    """The layer's own dropout of its attention weights, where it has any."""
+    """The layer's own dropout of its attention weights, or None."""
     dropout = layer._dropout_layer
     return (lambda weights: dropout(weights, training=True)) if dropout.rate > 0 else None
 

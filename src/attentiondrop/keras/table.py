@@ -1,4 +1,4 @@
-"""How Keras computes each regulariser: one entry each. One that is not in the table is refused."""
+"""How Keras computes each regulariser: one entry for each. A spec without an entry is refused."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ Tensor = Any
 
 
 class Regulariser(NamedTuple):
-    """One entry. What `apply` takes depends on the level of the spec.
+    """One entry. The arguments of `apply` depend on the level of the spec.
 
     "logits": (leaf, logits, visible) -> (logits, visible). "weights": (leaf, weights) -> weights. "heads":
     (leaf, dtype) -> factors [B, H].
     """
 
     apply: Callable[..., Any]
-    #: How the backend's own fused attention does it: on blurred keys, or by factors on whole heads. None if it cannot.
+    #: How it runs around the backend's fused attention: by blurring keys, or by factors on heads. None if it cannot.
     stage: Literal["blur", "heads"] | None = None
 
 

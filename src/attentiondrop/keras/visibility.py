@@ -14,7 +14,7 @@ Tensor = Any
 
 
 def split(mask: Any, name: str = "mask") -> tuple[Tensor | None, Tensor | None]:
-    """A mask as (what is visible, what is added to the logits), both with 4 dimensions; None: nothing to say."""
+    """Split a mask into (visible, bias), both with 4 dimensions; None: all keys are visible, nothing is added."""
     if mask is None:
         return None, None
     mask = ops.convert_to_tensor(mask)
@@ -25,13 +25,13 @@ def split(mask: Any, name: str = "mask") -> tuple[Tensor | None, Tensor | None]:
     dtype = str(mask.dtype)
     if "float" not in dtype:
         return ops.cast(mask, "bool"), None
-    # Half of the lowest finite value: libraries write finfo.min, and sums of it, for "hidden".
+    # The limit is half of the lowest finite value: libraries write finfo.min, or sums with it, for hidden keys.
     visible = mask > lowest(dtype) / 2
     return visible, ops.where(visible, mask, ops.zeros_like(mask))
 
 
 def lowest(dtype: str) -> float:
-    """The lowest finite value of a dtype; NumPy alone does not know bfloat16."""
+    """The lowest finite value of a dtype, bfloat16 included, which NumPy does not know."""
     if "bfloat16" in dtype:
         return -3.3895313892515355e38
     return float(np.finfo(next(name for name in ("float64", "float32", "float16") if name in dtype)).min)
@@ -44,17 +44,17 @@ def past(rows: Any, columns: Any) -> Tensor:
 
 
 def both(one: Tensor | None, other: Tensor | None) -> Tensor | None:
-    """Visible to both."""
+    """The keys that are visible under both masks."""
     return other if one is None else one if other is None else ops.logical_and(one, other)
 
 
 def is_same_for_all_rows(visible: Tensor | None, is_causal: bool) -> bool:
-    """Whether rows share their keys, as far as shapes tell: values cannot be read while a graph is traced."""
+    """Whether all rows see the same keys. Judged by shapes, since values cannot be read while a graph is traced."""
     return not is_causal and (visible is None or visible.shape[-2] == 1)
 
 
 def check_both_axes(leaves: list[Leaf], visible: Tensor | None, is_causal: bool) -> None:
-    """Blur along the queries would show a row what only later rows see."""
+    """Refuse a blur along the queries if rows see different keys: a row would get values that only later rows see."""
     if any(leaf.spec.mixes_rows for leaf in leaves) and not is_same_for_all_rows(visible, is_causal):
         kind = "a causal mask" if is_causal else "a mask with a row dimension"
         raise ArgumentError(

@@ -7,7 +7,7 @@ A spec says *what* is computed (`docs/semantics.md` says how). `attentiondrop.re
 from .base import REGISTRY, Level, Rate, Spec
 from .logits import BlurSmoothing, DropKey, GaussianNoise, HardMasking, TemperatureNoise
 
-# One group after the other: the order of the imports is the order in which specs are listed to people.
+# This import stays here: lists of specs for users follow the order of the imports.
 from .after_softmax import AttentionDropout, DropHead  # isort: skip
 from .consistency import Consistency, r_drop
 from .containers import Compose, OneOf

@@ -31,7 +31,7 @@ class AttentionDropout(Spec):
 
 @dataclass(frozen=True)
 class DropHead(Spec):
-    """Zero each (sample, head) output with probability `p`, scale the kept heads; at least one is kept."""
+    """Zero the output of each (sample, head) with probability `p` and scale up the kept heads; at least one is kept."""
 
     p: Rate = 0.1
 

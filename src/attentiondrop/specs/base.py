@@ -1,4 +1,4 @@
-"""What every spec is: a frozen, validated, hashable description that no framework needs to read."""
+"""The base class of all specs: frozen, validated, hashable descriptions that need no framework."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ..schedules import Schedule
 from ..validation import number
 from .draws import Draws
 
-#: The type of a rate: a number, or one of `attentiondrop.schedules`. (A union would have to be narrowed wherever a spec
-#: that `Spec.at` has evaluated is computed with.)
+#: The type of a rate: a number, or one of `attentiondrop.schedules`. It is `Any` because after `Spec.at` all rates are
+#: numbers, which a type checker cannot know.
 Rate = Any
 
 Level = Literal["logits", "weights", "heads", "model", "container"]
@@ -35,9 +35,9 @@ class Spec:
     level: ClassVar[Level]
     #: Fields that `str` always shows; the others appear only when they differ from their default.
     headline: ClassVar[tuple[str, ...]] = ()
-    #: What tuning tries: field -> values. Empty for what is not tuned by itself.
+    #: What tuning tries: field -> values. Empty if the spec is not tuned.
     grid: ClassVar[dict[str, list[Any]]] = {}
-    #: Settings that show the effect well in a picture (`attentiondrop show`).
+    #: Texts of specs that show the effect well in a picture (`attentiondrop show`).
     shown: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -71,7 +71,7 @@ class Spec:
         return dataclasses.replace(self, **found) if found else self
 
     def scheduled(self) -> dict[str, Schedule]:
-        """The fields that are schedules; a `PerHead` of numbers is one, too."""
+        """The fields that are schedules; a `PerHead` of numbers counts as one."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return {name: value for name, value in values.items() if isinstance(value, Schedule)}
 
@@ -86,7 +86,7 @@ class Spec:
 
     @property
     def mixes_rows(self) -> bool:
-        """Whether a row of attention comes to depend on the logits of other rows."""
+        """Whether the result of a row depends on the logits of other rows."""
         return False
 
     def _set(self, field: str, value: Any) -> None:
@@ -95,7 +95,7 @@ class Spec:
 
 
 def set_rate(spec: Spec, field: str, maximum: float = math.inf) -> float:
-    """Check a number, or all values of a schedule; returns the largest."""
+    """Check a number, or all values of a schedule; return the largest."""
     value = getattr(spec, field)
     if isinstance(value, Schedule):
         return max(number(field, extreme, 0.0, maximum) for extreme in value.extremes())
@@ -114,13 +114,13 @@ def set_probability(spec: Spec, field: str) -> None:
 
 
 def refuse_learning(spec: Spec, field: str) -> None:
-    """There is no relaxation of a decision that hides a key or a head."""
+    """Refuse a learned rate: a decision that hides a key or a head has no relaxation to learn it through."""
     if isinstance(getattr(spec, field), Learnable):
         raise bad_argument(field, f"a rate that is not learned, in {spec.name}(...)", str(getattr(spec, field)))
 
 
 def text_of(value: Any) -> str:
-    """A value as texts of specs spell it."""
+    """The text of a field's value inside the text of a spec."""
     if isinstance(value, tuple):
         return "[" + ",".join(map(text_of, value)) + "]"
     return str(value) if isinstance(value, str | Schedule) else repr(value)

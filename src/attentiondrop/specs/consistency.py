@@ -1,4 +1,4 @@
-"""The consistency loss, which acts on the outputs of a model and not on one attention."""
+"""The consistency loss. It acts on the outputs of a model, not on one attention."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .base import Rate, Spec, refuse_learning, set_rate
 
 @dataclass(frozen=True)
 class Consistency(Spec):
-    """A KL loss between `views` independently perturbed passes: acts on model outputs, not on one attention."""
+    """A KL loss between the model outputs of `views` independently perturbed passes."""
 
     weight: Rate = 0.5
     views: int = 2
@@ -34,7 +34,7 @@ class Consistency(Spec):
 def r_drop(weight: float = 1.0, views: int = 2) -> Consistency:
     """The consistency loss of R-Drop: symmetric KL, and the task loss averaged over the views.
 
-    R-Drop attaches nothing: the model's own dropout makes the views differ. `weight` is the alpha of its code.
+    R-Drop needs no attached spec: the model's own dropout makes the views differ. `weight` is `alpha` in R-Drop's code.
 
     >>> print(r_drop())
     consistency(weight=1.0,direction=symmetric,task=mean)

@@ -58,13 +58,13 @@ class Compose(Spec):
 
     @property
     def consistency(self) -> Consistency | None:
-        """The consistency loss that goes with the perturbations, if one was named."""
+        """The `Consistency` among the parts; None if there is none."""
         return next((part for part in self.parts if isinstance(part, Consistency)), None)
 
 
 @dataclass(frozen=True)
 class OneOf(Spec):
-    """One of several specs, drawn anew in every call, with the given probabilities (equal ones by default).
+    """One of several specs, chosen at random in every call, with the given probabilities (equal ones by default).
 
     >>> import attentiondrop as ad
     >>> print(OneOf([ad.HardMasking(), ad.BlurSmoothing()], weights=[1, 3]))
@@ -91,7 +91,7 @@ class OneOf(Spec):
         if not sum(values) > 0:
             raise bad_argument("weights", "at least one positive number", weights)
         self._set("parts", choices)
-        # Normalising what is normalised already must change nothing, or texts would not round-trip.
+        # Weights that already add up to 1 stay as they are, or `parse(str(spec))` would differ from `spec`.
         total = math.fsum(values)
         normal = values if math.isclose(total, 1.0, rel_tol=1e-12) else [value / total for value in values]
         self._set("weights", tuple(normal))

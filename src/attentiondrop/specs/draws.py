@@ -1,4 +1,4 @@
-"""What a regulariser draws in one call, said once for every framework."""
+"""What a regulariser draws in one call, in one description for all frameworks."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ Dimension = Literal["batch", "heads", "rows", "keys"]
 
 
 class Draws(NamedTuple):
-    """Independent random numbers, one for each place of some dimensions of the logits [batch, heads, rows, keys].
+    """Random numbers over the dimensions `over` of the logits [batch, heads, rows, keys].
 
-    `"uniform"` draws lie in [0, 1), `"normal"` ones are standard normals. `"stratified"` ones are uniforms that are
-    spread over the heads, and belong to the `ranks` largest logits of a row instead of to its keys.
+    `"uniform"` draws are independent in [0, 1), `"normal"` ones are independent standard normals. `"stratified"` ones
+    are uniforms spread evenly over the heads. They belong to the `ranks` largest logits of a row, not to its keys.
 
     >>> Draws("normal", ("batch", "heads")).shape(batch=2, heads=4, rows=9, keys=9)
     (2, 4)

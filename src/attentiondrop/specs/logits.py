@@ -17,8 +17,8 @@ class HardMasking(Spec):
     """Zero each of a row's `k` largest logits with probability `p`.
 
     `fill="zero"` is the paper's definition: a dropped key keeps the weight of a logit of 0. `fill="-inf"` takes its
-    whole weight away; a row that would lose every key keeps its largest one. `heads="stratified"` spreads the drops: of
-    the heads, the floor or the ceiling of `p * H` drop their key of a given row and rank, whichever heads they are.
+    whole weight away; a row that would lose every key keeps its largest one. `heads="stratified"` spreads the drops
+    over the H heads: for each row and rank, floor or ceiling of `p * H` heads, chosen at random, drop their key.
 
     >>> print(HardMasking(p=0.2, k=3))
     hard(p=0.2,k=3)
@@ -45,7 +45,7 @@ class HardMasking(Spec):
 
     @property
     def draws(self) -> Draws:
-        """A uniform for each logit; stratified, for each of the `k` largest logits of a row."""
+        """A uniform for each logit; with stratified heads, one for each of the `k` largest logits of a row."""
         if self.heads == "stratified":
             return Draws("stratified", EVERY_LOGIT, self.k)
         return Draws("uniform", EVERY_LOGIT)
@@ -75,7 +75,7 @@ class BlurSmoothing(Spec):
     def __post_init__(self) -> None:
         set_rate(self, "sigma_max")
         set_rate(self, "sigma_min")
-        # Schedules are compared when they are evaluated.
+        # With schedules, `Spec.at` builds a spec of numbers, which is checked here.
         if not self.scheduled() and self.sigma_min > self.sigma_max:
             raise bad_argument("sigma_min", f"at most sigma_max={self.sigma_max}", self.sigma_min)
         self._set("width", integer("width", self.width, minimum=1))
@@ -92,7 +92,7 @@ class BlurSmoothing(Spec):
 
     @property
     def mixes_rows(self) -> bool:
-        """With `axes="both"`, along the queries."""
+        """Whether it blurs along the queries, too."""
         return self.axes == "both"
 
     @property
@@ -102,14 +102,14 @@ class BlurSmoothing(Spec):
 
     @property
     def draws(self) -> Draws:
-        """A uniform that says where sigma lies in its range: one for the call, each sample or each head."""
+        """A uniform that says where sigma lies in its range: one per call, per sample or per head."""
         over = {"batch": (), "sample": ("batch",), "head": ("heads",)}[self.sampling]
         return Draws("uniform", over)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
 class GaussianNoise(Spec):
-    """Add independent `N(0, sigma^2)` to every visible logit: what the paper's PAC-Bayes section analyses."""
+    """Add independent `N(0, sigma^2)` to every visible logit, the noise of the paper's PAC-Bayes section."""
 
     sigma: Rate = 0.1
 

@@ -1,6 +1,6 @@
-"""The paper's theory as numbers that hold: PAC-Bayes bounds, risk certificates, gradient variance, attention entropy.
+"""The paper's theory, corrected: PAC-Bayes bounds, risk certificates, gradient variance, attention entropy.
 
-Bounds are plain arithmetic; what needs torch is loaded when it is first asked for. docs/theory.md says what is proved.
+Bounds are plain arithmetic. Names that need torch load it on first use. docs/theory.md says what is proved.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .risk import RiskReport, risk_certificate
     from .variance import GradientVariance, gradient_variance
 
-#: Name -> module. No module is called like a function: importing it would put it in the function's place.
+#: Name -> module. No module may have the name of a function: importing the module would replace the function.
 _NEEDS_TORCH = {
     "AttentionEntropy": "entropy",
     "attention_entropy": "entropy",

@@ -1,8 +1,8 @@
-"""KL between two coins, and its inverse: the number from which every bound here is made. Plain arithmetic, no array.
+"""KL between two Bernoulli distributions, and its inverse, which all bounds here use. Plain arithmetic, no arrays.
 
-Near q = p the textbook formula subtracts numbers that agree in most of their digits. Written as
-`q f((p - q) / q) + (1 - q) f(-(p - q) / (1 - q))` with `f(x) = x - log(1 + x)`, where the linear terms have cancelled
-already, it keeps its digits, and so does the inverse for budgets far below 1e-10.
+Near q = p the textbook formula subtracts numbers that are nearly equal, and loses digits. Here it is
+`q f((p - q) / q) + (1 - q) f(-(p - q) / (1 - q))` with `f(x) = x - log(1 + x)`, in which the linear terms have been
+cancelled. This keeps its digits, and so does the inverse, for budgets far below 1e-10.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ..validation import number
 
 
 def binary_kl(q: float, p: float) -> float:
-    """KL(Bernoulli(q) || Bernoulli(p)) in nats; infinite where p rules out what q allows.
+    """KL(Bernoulli(q) || Bernoulli(p)) in nats; infinite if p is 0 or 1 and q is not the same.
 
     >>> round(binary_kl(0.5, 0.25), 4)
     0.1438
@@ -49,7 +49,7 @@ def kl_inverse(q: float, budget: float) -> float:
             low = middle
         else:
             high = middle
-    # The upper end: a bound that errs by a bit errs upwards.
+    # The upper end, so that the result is never below the true bound.
     return high
 
 
@@ -67,7 +67,7 @@ def _kl(q: float, p: float) -> float:
 
 
 def _excess(x: float, ratio: float) -> float:
-    """`x - log(1 + x)`, to full relative precision; `ratio` is 1 + x, without the rounding where that is near 0."""
+    """`x - log(1 + x)`, to full relative precision. `ratio` is 1 + x, computed without cancellation."""
     if not -0.5 < x < 0.5:
         return x - math.log(ratio)
     # log(1 + x) = 2 artanh(s) with s = x / (2 + x), and x - 2 s = x s.

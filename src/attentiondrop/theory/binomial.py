@@ -11,9 +11,9 @@ from ..validation import integer, number
 
 
 def binomial_upper(errors: int, n: int, delta: float = 0.05) -> float:
-    """The largest p under which `errors` or fewer of `n` still have probability `delta` (Clopper and Pearson).
+    """The largest p for which `errors` or fewer of `n` still have probability `delta` (Clopper and Pearson).
 
-    With probability at least 1 - delta over n independent trials, their chance of error is below this.
+    With probability at least 1 - delta over n independent trials, the true chance of error is below this.
 
     >>> round(binomial_upper(0, 100), 4)  # 1 - delta ** (1 / n), the "rule of three"
     0.0295

@@ -1,4 +1,4 @@
-"""A certificate: an upper bound on one risk, with everything that it rests on."""
+"""A certificate: an upper bound on one risk, with all its assumptions."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Certificate:
 
     @property
     def vacuous(self) -> bool:
-        """Whether it says nothing: every loss in [0, 1] has a risk of at most 1."""
+        """Whether the bound is 1 or more, which says nothing: every loss in [0, 1] has a risk of at most 1."""
         return not self.value < 1.0
 
     def to_dict(self) -> dict[str, Any]:
@@ -52,26 +52,26 @@ class Certificate:
 
 
 def mean_bound(values: np.ndarray, delta: float) -> float:
-    """An upper bound on the mean of [0, 1] variables of which `values` are independent ones with that mean on average.
+    """An upper bound on the mean of independent variables in [0, 1], from their observed `values`.
 
-    Chernoff's: P[kl(observed || true) > ln(1/delta) / n and observed < true] <= delta. It holds for any values in
-    [0, 1], not only 0 and 1, and for independent variables that are not identically distributed.
+    Chernoff's bound: P[kl(observed || true) > ln(1/delta) / n and observed < true] <= delta. It holds for all values in
+    [0, 1], not only 0 and 1. The variables may have different distributions; `true` is the average of their means.
     """
     return kl_inverse(min(float(values.mean()), 1.0), math.log(1.0 / delta) / len(values))
 
 
 def certificate_from_losses(losses: Any, delta: float = 0.05, *, shared_draws: bool = False) -> Certificate:
-    """Certify the risk of a randomised predictor from its losses on held-out examples. The error of finitely many draws
-    is part of the bound.
+    """Certify the risk of a randomised predictor from its losses on held-out examples.
+
+    The bound includes the error that comes from using finitely many draws.
 
     Args:
-        losses: [draws, n], in [0, 1]: at least two draws, one column an example.
+        losses: [draws, n], in [0, 1]: at least two draws; each column belongs to one example.
         delta: with probability at most delta the certificate is wrong.
-        shared_draws: False: every entry had a draw of its own. The column means are then i.i.d. with the risk as their
-            mean, whatever the number of draws, and Chernoff's bound over n is all that is needed. True: a row used one
-            draw (one sampled model) for all examples. Then the risk of the mixture of the drawn models is bounded over
-            n first, and that of the whole distribution over the number of draws after that, with delta / 2 each; this
-            needs many draws.
+        shared_draws: False: every entry has its own draw. The column means are then i.i.d. with the risk as their mean,
+            for any number of draws, and Chernoff's bound over n is enough. True: a row uses one draw (one sampled
+            model) for all examples. Then two bounds follow each other, with delta / 2 each: over n for the mixture of
+            the drawn models, then over the draws for the whole distribution. This needs many draws.
 
     Example:
         >>> losses = np.zeros((2, 100))
@@ -105,8 +105,8 @@ def checked_losses(losses: Any) -> np.ndarray:
 
 
 def check_unit_interval(losses: np.ndarray) -> None:
-    """Refuse what no bound here covers."""
-    # Not-a-number compares as False, so it is refused too.
+    """Refuse losses outside [0, 1], which no bound here covers."""
+    # NaN compares as False, so it is refused too.
     if not bool(((losses >= 0.0) & (losses <= 1.0)).all()):
         raise bad_argument(
             "loss", "values in [0, 1], which every bound here needs", f"{losses.min()} to {losses.max()}"

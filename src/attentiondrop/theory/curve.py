@@ -1,4 +1,4 @@
-"""The picture of the gradient variance over training: what the paper's figure shows, with and without perturbation."""
+"""The picture of the gradient variance during training, as in the paper's figure, with and without perturbation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#17becf", "#
 
 
 class Curve(NamedTuple):
-    """A run: what was measured while it trained (epoch, variance), and the decomposition at its checkpoints."""
+    """A run: (epoch, variance) as measured during training, and the decomposition at its checkpoints."""
 
     label: str
     measured: Sequence[tuple[int, float]]
@@ -23,12 +23,12 @@ class Curve(NamedTuple):
 
 
 def draw(path: Path, curves: Sequence[Curve]) -> None:
-    """Write the picture: variances above, their ratio with its interval below."""
+    """Write the picture: variances in the upper part, their ratio with its interval in the lower part."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9.0, 6.5), dpi=120, layout="constrained")
-    FigureCanvasAgg(figure)  # no screen is needed, nor asked for
+    FigureCanvasAgg(figure)  # draws into memory: works without a screen
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
     for index, curve in enumerate(curves):
         _variances(above, curve, _COLOURS[index % len(_COLOURS)])

@@ -1,17 +1,17 @@
-"""From the disagreement between views to the risk of the deterministic model.
+"""Bounds on the risk of the deterministic model, from the disagreement between views.
 
-Write f_w for the model under a draw w, f for the model without perturbation, R(.) for risks.
+f_w is the model under a draw w, f is the model without perturbation, R(.) is the risk.
 
 1. `1[f wrong] <= 1[f_w wrong] + 1[f_w differs from f]`, so R(f) <= R(f_w) + P[f_w differs from f].
 2. Let v(x) be the class most often predicted over draws, with probability p. Two independent draws agree with
    probability sum_c p_c^2 <= p, so P[f_w differs from v] = 1 - p <= P[f_w differs from f_w'], and by 1 for v:
    R(v) <= R(f_w) + P[f_w differs from f_w'].
-3. For the loss 1 - softmax(Z)_y, the risk of a predictor that draws its answer from its softmax, changing the softmax
-   from p to q changes the loss by at most their total variation, which by Pinsker is at most sqrt(KL(p || q) / 2). So
+3. The loss 1 - softmax(Z)_y is the risk of a predictor that draws its answer from its softmax. Changing the softmax
+   from p to q changes this loss by at most their total variation, which by Pinsker is at most sqrt(KL(p || q) / 2). So
    R(f) <= R(f_w) + E min(1, sqrt(KL(softmax f || softmax f_w) / 2)).
 
-Only the first terms need labels. Each right-hand side is the sum of the means of two [0, 1] variables, bounded with
-delta / 2 each. A bound on f itself, without the detour, is tighter wherever labels are at hand.
+Only R(f_w) needs labels. Each right-hand side is the sum of the means of two [0, 1] variables, bounded with delta / 2
+each. If there are labels, a direct bound on f is tighter.
 """
 
 from __future__ import annotations

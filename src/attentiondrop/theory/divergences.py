@@ -1,4 +1,4 @@
-"""KL divergences between posteriors and priors, and the one of the paper, which is none."""
+"""KL divergences between posteriors and priors, and the paper's expression, which is not a KL divergence."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import numpy as np
 from ..errors import ShapeError, bad_argument
 from ..validation import integer, number
 
-#: Above this sigma the paper's expression is negative, which no KL divergence can be.
+#: Above this sigma the paper's expression is negative; a KL divergence never is.
 PAPER_SIGN_CHANGE = 1.0 / math.sqrt(2.0 * math.pi * math.e)
 
 
 @dataclass(frozen=True)
 class Divergence:
-    """A number that stands where a KL divergence belongs, whether it is one, and if not, why."""
+    """A number used as a KL divergence: its value, whether it is one (`valid`), and if not, why (`notes`)."""
 
     value: float
     valid: bool = True
@@ -53,10 +53,10 @@ def gaussian_kl(mean: Any, std: Any, prior_mean: Any, prior_std: Any) -> float:
 
 
 def logit_noise_kl(sigma: float, prior_sigma: float, heads: int, tokens: int, layers: int = 1) -> float:
-    """What the paper's instantiation should have been: logits with noise N(0, sigma^2) against N(0, prior_sigma^2).
+    """What the paper should have used: the KL of logit noise N(0, sigma^2) against a prior N(0, prior_sigma^2).
 
     `layers * heads * tokens^2 * (ln(prior_sigma / sigma) + sigma^2 / (2 prior_sigma^2) - 1/2)`: zero at
-    `sigma == prior_sigma` and positive elsewhere, on both sides. More noise does not keep lowering it.
+    `sigma == prior_sigma`, positive for smaller and for larger sigma. So more noise does not always lower it.
 
     >>> logit_noise_kl(0.1, 0.1, heads=4, tokens=17)
     0.0

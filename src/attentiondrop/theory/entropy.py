@@ -20,21 +20,21 @@ from ..torch.rates.monitoring import SiteStats
 from ..validation import integer
 from .stochastic import device_of, seeded, sites_of
 
-#: More rows than any attention has: all of them are measured.
+#: More rows than any attention has, so that all rows are measured.
 _ALL = 2**30
 
 
 @dataclass(frozen=True)
 class AttentionEntropy:
-    """Mean entropies of attention rows in nats. "Before" and "after" are of the same rows, under the same inputs."""
+    """Mean entropies of attention rows in nats, of the same rows before and after the perturbation."""
 
     spec: str
-    #: Over all layers and heads.
+    #: Means over all layers and heads.
     before: float
     after: float
-    #: Of `change`, over groups of examples.
+    #: The standard error of `change`, over groups of examples.
     standard_error: float
-    #: By site, each with an entry for each head.
+    #: Site name -> measurements, with an entry for each head.
     sites: dict[str, SiteStats]
 
     @property
@@ -58,14 +58,14 @@ def attention_entropy(
 ) -> AttentionEntropy:
     """Measure the entropy of every attention row before and after a perturbation.
 
-    A layer gets what the perturbed layers below it give out; dropout is off. The model is left as it was.
+    Each layer gets the output of the perturbed layers before it. Dropout is off. The model does not change.
 
     Args:
-        model: any that `attach` reaches.
+        model: any model that `attach` reaches.
         inputs: a batch.
         spec: what to attach; by default what is attached already.
-        draws: calls with new draws.
-        groups: the examples are measured in so many groups, which give the standard error.
+        draws: how many calls, each with new draws.
+        groups: into how many groups the examples are split, for the standard error.
         seed: of the draws.
 
     Example:
@@ -136,7 +136,7 @@ def _text(specs: dict[str, Spec | str | None]) -> str:
 
 
 def _only_attention(model: nn.Module) -> None:
-    """Training mode for what is attached, none of it for whatever else draws."""
+    """Put the model into training mode, but other random layers (dropout, DropPath, ...) into evaluation mode."""
     model.train()
     for module in model.modules():
         by_name = type(module).__name__ in ("DropPath", "StochasticDepth") or hasattr(module, "connection_drop")
@@ -149,7 +149,7 @@ def _mean(sites: dict[str, SiteStats], name: str) -> float:
 
 
 def _average(stats: list[SiteStats]) -> SiteStats:
-    """The mean over groups, which differ by one example at the most."""
+    """The mean over groups; their sizes differ by at most one example."""
 
     def mean(rows: list[list[float]]) -> list[float]:
         return [fmean(column) for column in zip(*rows, strict=True)]

@@ -1,4 +1,4 @@
-"""The two small trainings behind a data-dependent prior: of the prior's model, and of the Gaussian posterior."""
+"""The two trainings behind `posterior_certificate`: of the model of the prior, and of the Gaussian posterior."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .stochastic import predictions
 
 @dataclass(frozen=True)
 class Schedule:
-    """Epochs of AdamW: a linear rise over the first `warmup` of all steps, then half a cosine down to zero."""
+    """Settings of AdamW. The learning rate rises over the share `warmup` of the steps, then falls to 0 as a cosine."""
 
     epochs: int = 30
     batch_size: int = 64
@@ -63,8 +63,8 @@ def fit_posterior(
 ) -> None:
     """Minimise McAllester's bound over shifts and deviations; the model stays fixed.
 
-    The cross-entropy in bits stands in for the 0-1 loss, which it bounds and which has no gradient. Whatever comes out
-    is a posterior; how it was found does not matter to the bound.
+    The 0-1 loss has no gradient, so the cross-entropy in bits, which is an upper bound of it, is used instead. The
+    certificate holds for any posterior, so it does not matter how this one is found.
     """
     model.train()
     for parameter in model.parameters():

@@ -1,9 +1,9 @@
 """Gaussian distributions over the query and key projections of a model: the posterior of `posterior_certificate`.
 
-They live in forward hooks, so that the model keeps its parameters. A deviation belongs to an output of a layer, which
-allows every example of a batch weights of its own at little cost: what N x I inputs X of one example make of an I x O
-matrix E of independent normals, X E, is distributed as R^T Z, where R comes from the QR decomposition of X^T and Z has
-only as many rows as there are tokens.
+They are implemented as forward hooks, so the parameters of the model do not change. All weights of one output of a
+layer have the same deviation. So every example of a batch can have its own weights at little cost: for N x I inputs X
+of one example and an I x O matrix E of independent normals, X E has the same distribution as R^T Z. R comes from the QR
+decomposition of X^T, and Z has only as many rows as there are tokens.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class Projection(NamedTuple):
 
 
 def query_key_projections(model: nn.Module) -> list[Projection]:
-    """The linear layers that make queries and keys, by their usual names; an error if there are none.
+    """The linear layers that compute queries and keys, found by their usual names; an error if there are none.
 
-    A fused `qkv` counts with its first two thirds. `nn.MultiheadAttention` keeps its projections in a bare parameter,
-    which no hook reaches.
+    Of a fused `qkv`, the first two thirds of the outputs count. `nn.MultiheadAttention` is not found: its projections
+    are a bare parameter, and no hook can change that.
     """
     found: list[Projection] = []
     for name, module in model.named_modules():
@@ -55,9 +55,9 @@ def query_key_projections(model: nn.Module) -> list[Projection]:
 
 
 class GaussianWeights(nn.Module):
-    """Independent Gaussians N(w + shift, std^2) over the chosen weights w, beside a prior N(w, prior_std^2).
+    """Independent Gaussians N(w + shift, std^2) over the chosen weights w; the prior is N(w, prior_std^2).
 
-    A layer's prior deviation is `prior_scale` divided by the root of its number of inputs, whatever its weights are.
+    The prior deviation of a layer is `prior_scale` divided by the root of its number of inputs.
     """
 
     def __init__(self, projections: list[Projection], prior_scale: float) -> None:
@@ -82,9 +82,9 @@ class GaussianWeights(nn.Module):
 
     @contextmanager
     def on(self, model: nn.Module, draw: Literal["example", "call"] | None) -> Iterator[None]:
-        """While this lasts, `model` has weights drawn for each example, or for each call, or the means (None).
+        """Inside this context, `model` uses weights drawn for each example, or for each call, or the means (None).
 
-        One draw a call is for training, where nothing depends on independence; it also has a gradient.
+        One draw per call is for training, which does not need independent draws; it has gradients.
         """
         batch: list[int] = []
 

@@ -1,4 +1,4 @@
-"""Gradients of a model with and without perturbation, on the same examples: of each example, or of mini-batches."""
+"""Gradients with and without perturbation, for the same examples: one per example, or one per mini-batch."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from .stochastic import quiet_vmap, refuse_batch_norm, seeded, vectorisable
 
 #: `loss(model(inputs), labels)`, a mean over the batch.
 Loss = Callable[[Any, Tensor], Tensor]
-#: The names of its layers, each with the gradients [units, entries] of all its parameters.
+#: Layer name -> the gradients [units, entries] of all parameters of the layer.
 ByLayer = dict[str, Tensor]
 
-#: Gradients of so many bytes are kept between the two passes over them; more are computed twice.
+#: Up to this size, gradients are kept between the two passes over them; otherwise they are computed twice.
 KEPT_BYTES = 2**30
-#: Bytes of gradients that are computed at once.
+#: How many bytes of gradients are computed at once.
 CHUNK_BYTES = 2**28
 
 
 class Chunk(NamedTuple):
-    """Some units, examples or mini-batches: their gradient without perturbation, and one for each draw."""
+    """Some units (examples or mini-batches): their gradients without perturbation, and those of each draw."""
 
     base: ByLayer
     draws: list[ByLayer]
 
 
 class PairedGradients:
-    """The gradients of all units: examples, or mini-batches where `batch_size` says how large.
+    """The gradients of all units: mini-batches of `batch_size`, or single examples if that is None.
 
-    Iterating again gives the same numbers again.
+    Every iteration gives the same numbers.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class PairedGradients:
             step = max(1, min(256, CHUNK_BYTES // (4 * size * (draws + 1))))
             order = torch.arange(len(labels))
         elif batches is None:
-            # Disjoint, and full: one that is not has another variance.
+            # Disjoint full mini-batches: a smaller one would have another variance.
             step, count = batch_size, len(labels) // batch_size
             order = torch.randperm(len(labels), generator=generator)[: count * batch_size]
         else:

@@ -1,7 +1,7 @@
 """Second moments of paired gradients, and unbiased variances from them.
 
-K units (examples, or mini-batches), each with one gradient a_k without perturbation and D draws c_kj with it; the
-difference is d_kj.
+There are K units (examples or mini-batches). Unit k has one gradient a_k without perturbation and D gradients c_kj with
+it, one for each draw. The differences are d_kj = c_kj - a_k.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from ..errors import ArgumentError, AttentionDropError
 from .gradients import ByLayer, PairedGradients
 
 TOTAL = "total"
-#: What a unit contributes: squared distances to the mean over units, their product for g_base and dg, and squared
-#: distances of its draws to their own mean, divided by D - 1.
+#: What each unit contributes. The first three are squared distances to the mean over units, the fourth is the product
+#: for g_base and dg. The last two are squared distances of its draws to their mean, divided by D - 1.
 CONTRIBUTIONS = ("base", "perturbed", "difference", "covariance", "perturbed_draws", "difference_draws")
-#: The identity is one of algebra: it holds to this share of its terms, or something is wrong.
+#: The identity is exact in algebra, so it must hold to this share of its terms.
 _ROUNDING = 1e-9
 
 
@@ -30,7 +30,7 @@ class IdentityError(AttentionDropError):
 
 @dataclass(frozen=True)
 class Moments:
-    """Of one layer: contribution -> [units], and the squared norms of the mean gradient and the mean difference."""
+    """One layer: contribution -> [units], and the squared norms of the mean gradient and the mean difference."""
 
     of_units: dict[str, np.ndarray]
     mean2: float
@@ -38,7 +38,7 @@ class Moments:
 
 
 def measure(gradients: PairedGradients, on_progress: Callable[[float], None]) -> dict[str, Moments]:
-    """The moments of every layer and in total. Two passes, means first: no difference of large sums is taken."""
+    """The moments of every layer and in total. Two passes, means first, so that no large sums are subtracted."""
     means = _means(gradients, on_progress)
     found: dict[str, list[np.ndarray]] = {layer: [] for layer in means}
     for chunk in gradients:
@@ -57,7 +57,7 @@ def measure(gradients: PairedGradients, on_progress: Callable[[float], None]) ->
 def variances(moments: Moments, draws: int, weights: np.ndarray) -> dict[str, np.ndarray]:
     """The traces of four covariances, for each row of weights [rows, units] that sum to the number of units.
 
-    Between units the means of D draws vary by Var_units + Var_draws / D, so that
+    The means of D draws vary between units by Var_units + Var_draws / D, so
     Var = between / (K - 1) + (1 - 1/D) within / K is unbiased. Cov has no second term, since g_base has no draws.
     """
     units, of_units = weights.shape[1], moments.of_units
@@ -70,7 +70,7 @@ def variances(moments: Moments, draws: int, weights: np.ndarray) -> dict[str, np
 
 
 def check_identity(found: Mapping[str, float]) -> None:
-    """Refuse four numbers that do not add up."""
+    """Raise if the four numbers do not add up."""
     right = found["base"] + 2 * found["covariance"] + found["difference"]
     size = found["perturbed"] + found["base"] + 2 * abs(found["covariance"]) + found["difference"]
     if not abs(found["perturbed"] - right) <= _ROUNDING * size:
@@ -100,7 +100,7 @@ def _mean_of_draws(draws: list[ByLayer], layer: str) -> Tensor:
 
 
 def _contributions(base: Tensor, draws: list[Tensor], base_mean: Tensor, drawn_mean: Tensor) -> np.ndarray:
-    """[6, units]; each row from its own vectors, so that the identity checks something."""
+    """[6, units]. Each row is computed on its own, so that the identity is a real check."""
     a = base.double()
     c = torch.stack(draws).double()
     d = c - a

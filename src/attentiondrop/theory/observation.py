@@ -1,5 +1,4 @@
-"""What is seen of a model on held-out examples: the losses of the deterministic and the randomised predictor, and how
-far apart views are."""
+"""Measure a model on held-out examples: losses with and without perturbation, and how much views differ."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ def zero_one(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def softmax_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """1 - the probability of the right class: the chance of error of a predictor that draws from its softmax."""
+    """1 - the probability of the right class: the chance of error of a predictor that draws its answer from softmax."""
     right = torch.softmax(logits.double(), -1).gather(-1, labels[:, None]).squeeze(-1)
     return (1.0 - right).clamp(0.0, 1.0)
 
@@ -36,7 +35,7 @@ LOSSES: dict[str, Loss] = {"zero-one": zero_one, "softmax": softmax_loss}
 
 @dataclass(frozen=True)
 class Observation:
-    """One entry an example, in [0, 1]; what involves draws is the mean over them."""
+    """Arrays with one entry per example, in [0, 1]; entries that involve draws are means over them."""
 
     draws: int
     #: The chosen loss, with and without perturbation.
@@ -65,7 +64,7 @@ def observe(
     seed: int = 0,
     on_batch: Callable[[int], None] = lambda examples: None,
 ) -> Observation:
-    """Run the model over all batches, once without and `draws` times with perturbation. The model is left as it was.
+    """Run the model over all batches, once without and `draws` times with perturbation. The model does not change.
 
     Args:
         model: gives logits [B, classes]; perturbed in training mode.
@@ -73,7 +72,7 @@ def observe(
         draws: at least 2.
         loss: `"zero-one"`, `"softmax"`, or a function of logits and labels that gives [B] values in [0, 1].
         seed: of the draws.
-        on_batch: hears how many examples are done.
+        on_batch: called with the number of examples done.
     """
     draws = integer("draws", draws, minimum=2)
     chosen = _loss(loss)
@@ -100,7 +99,7 @@ def _columns(plain: Tensor, drawn: Tensor, labels: Tensor, loss: Loss) -> np.nda
     choices, choice = drawn.argmax(-1), plain.argmax(-1)
     pairs = torch.stack([a != b for a, b in itertools.combinations(choices, 2)]).double().mean(0)
     log_p, log_q = torch.log_softmax(plain.double(), -1), torch.log_softmax(drawn.double(), -1)
-    # A class that p gives no probability adds nothing, whatever q says. Rounding can leave a KL below 0.
+    # A class with probability 0 in p adds 0, also if q is 0 there. Rounding can give a KL below 0.
     kl = (log_p.exp() * (log_p - log_q).masked_fill(log_p == -torch.inf, 0.0)).sum(-1).clamp_min(0.0)
     rows = [
         _average(loss, drawn, labels),
@@ -119,7 +118,7 @@ def _average(loss: Loss, logits: Tensor, labels: Tensor) -> Tensor:
     values = torch.stack([loss(entry, labels).double() for entry in logits])
     if values.shape != logits.shape[:2]:
         raise ArgumentError(
-            f"loss: expected a function that gives one value an example, [{len(labels)}], received "
+            f"loss: expected a function that gives one value per example, [{len(labels)}], received "
             f"{list(values.shape[1:])}"
         )
     check_unit_interval(values.cpu().numpy())

@@ -1,4 +1,4 @@
-"""Held-out examples that occur among others: what was seen in training proves nothing."""
+"""Find held-out examples that also occur in the training data: they prove nothing."""
 
 from __future__ import annotations
 

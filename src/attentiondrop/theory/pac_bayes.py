@@ -1,7 +1,7 @@
 """PAC-Bayes bounds: from the empirical risk of a randomised predictor to a bound on its true risk.
 
 All three hold with probability at least 1 - delta over n i.i.d. examples, for a loss in [0, 1], a prior that does not
-depend on these examples, and any posterior, simultaneously.
+depend on these examples, and all posteriors at the same time.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _PAPER_DENOMINATOR = (
 
 @dataclass(frozen=True)
 class Bound:
-    """A bound on the risk, and whether to believe it."""
+    """A bound on the risk, and whether it is valid."""
 
-    #: What the formula gives; not a number where the paper's takes the root of a negative one.
+    #: The result of the formula; NaN where the paper's formula takes the root of a negative number.
     value: float
-    #: Whether it is a bound at all. If not, `notes` say why.
+    #: Whether it is a bound. If not, `notes` say why.
     valid: bool
     kind: str
     empirical_risk: float
@@ -40,7 +40,7 @@ class Bound:
 
     @property
     def vacuous(self) -> bool:
-        """Whether it says nothing: 1 or more, which holds for every loss in [0, 1], or not valid."""
+        """Whether the bound says nothing: it is not valid, or 1 or more, which holds for every loss in [0, 1]."""
         return not self.valid or not self.value < 1.0
 
     def to_dict(self) -> dict[str, Any]:
@@ -64,15 +64,15 @@ def pac_bayes_bound(
 
     Args:
         empirical_risk: its expected loss on the n examples, in [0, 1].
-        kl: KL(posterior || prior) in nats, possibly infinite; or a `Divergence`, such as `paper_kl` returns, whose
-            validity the bound inherits.
+        kl: KL(posterior || prior) in nats, possibly infinite; or a `Divergence`, such as `paper_kl` returns. If that
+            is not valid, the bound is not valid either.
         n: how many i.i.d. examples.
         delta: with probability at most delta the bound is wrong.
         kind: `"seeger"`: kl(empirical || risk) <= (KL + ln(2 sqrt(n) / delta)) / n, inverted exactly (Langford and
             Seeger; the constant is Maurer's), the tightest here. `"mcallester"`: the same relaxed by Pinsker's
-            inequality, empirical + sqrt((KL + ln(2 sqrt(n) / delta)) / (2 n)). `"paper"`: the latter with 2 n - 1,
-            as in the paper's Theorem 1; it takes a negative `kl` too, as the paper does, and says that this is no
-            bound.
+            inequality, empirical + sqrt((KL + ln(2 sqrt(n) / delta)) / (2 n)). `"paper"`: like "mcallester", with
+            2 n - 1, as in the paper's Theorem 1. It accepts a negative `kl`, as the paper does, and says that the
+            result is no bound.
 
     Example:
         >>> bound = pac_bayes_bound(0.05, kl=10.0, n=1000)
@@ -93,7 +93,7 @@ def pac_bayes_bound(
     if divergence.value < 0:
         valid = False
         if not isinstance(kl, Divergence):
-            notes.insert(0, "a KL divergence is never negative, so this one is not one")
+            notes.insert(0, "a KL divergence is never negative, so this number is none")
     complexity = divergence.value + math.log(2.0 * math.sqrt(n) / delta)
     if complexity < 0:
         value = math.nan

@@ -1,9 +1,10 @@
 """`posterior_certificate`: a PAC-Bayes bound from the training data, with a prior learned on a part of it.
 
-The training part is divided at random. The model is trained on the first share only; the prior is a Gaussian around
-the query and key projections of that model, all other weights being fixed to its. The posterior, a Gaussian with other
-means and deviations, is trained on everything. The bound is taken on the second share, which the prior has never seen,
-and costs KL(posterior || prior). Perturbations and dropout have the same distribution under both: they cost nothing.
+The training part is split at random into two shares. The model is trained on the first share only. The prior is a
+Gaussian around the query and key projections of that model; all other weights are fixed. The posterior, a Gaussian with
+other means and deviations, is trained on both shares. The bound uses the second share, which the prior has never seen,
+and contains KL(posterior || prior). Perturbations and dropout have the same distribution under both, so they add
+nothing to the KL.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from .gaussian_weights import GaussianWeights, query_key_projections
 from .pac_bayes import Bound, pac_bayes_bound
 from .stochastic import RandomisedPredictor, device_of, modes_kept, predictions, seeded
 
-#: Hears what is going on and how much of everything is done, from 0 to 1.
+#: Called with a label for the present step and the share of all work that is done, from 0 to 1.
 OnProgress = Callable[[str, float], None]
 
 _PREDICTOR = "a model trained on a share of the training part, its query and key weights drawn from the posterior"
@@ -38,7 +39,7 @@ _TRAINING_DATA = (
 )
 _OWN_WEIGHTS = "every example and draw has weights and perturbations of its own, independent of each other"
 _HELD_OUT = "the held-out examples are an i.i.d. sample of the same distribution, used for nothing else"
-#: How delta is shared between the PAC-Bayes bound and the error of estimating an empirical risk by finitely many draws.
+#: How delta is split between the PAC-Bayes bound and the error of an empirical risk that is estimated from draws.
 _FOR_BOUND, _FOR_DRAWS = 0.8, 0.2
 #: Examples in one call while risks are measured.
 _BATCH = 256
@@ -48,13 +49,13 @@ _BATCH = 256
 class PosteriorSettings:
     """How prior and posterior are trained."""
 
-    #: Of the training examples, for the prior.
+    #: The share of the training examples for the prior.
     prior_share: float = 0.5
     #: The deviation of a query or key weight under the prior, times the root of its layer's number of inputs.
     prior_scale: float = 0.1
     prior: Schedule = field(default_factory=Schedule)
     posterior: Schedule = field(default_factory=lambda: Schedule(epochs=3, learning_rate=1e-3, weight_decay=0.0))
-    #: Draws of each example, for its risk.
+    #: Draws of each example when risks are measured.
     draws: int = 8
     seed: int = 0
 
@@ -67,25 +68,25 @@ class PosteriorSettings:
 
 @dataclass(frozen=True)
 class PosteriorCertificate:
-    """A bound from training data, and what held-out examples say about the same predictor, where they were given."""
+    """A bound from training data; if held-out examples were given, also bounds from those for the same predictor."""
 
     certificate: Certificate
     bound: Bound
-    #: What the prior alone has, where KL = 0: its bound with the same delta.
+    #: The bound of the prior alone (KL = 0), with the same delta.
     prior_value: float
     prior_examples: int
     #: How many weights are random.
     weights: int
     #: For the randomised predictor, from held-out examples with labels.
     held_out: Certificate | None = None
-    #: For the means of the posterior without perturbation, through their disagreement: held-out inputs, no labels.
+    #: For the means of the posterior without perturbation, through disagreement on held-out inputs, without labels.
     deterministic: Certificate | None = None
     #: The error of these means on the held-out examples.
     deterministic_error: float | None = None
 
     @property
     def certificates(self) -> tuple[Certificate, ...]:
-        """What there is, the main one first."""
+        """Those that exist, the main one first."""
         return tuple(one for one in (self.certificate, self.deterministic, self.held_out) if one is not None)
 
     def to_dict(self) -> dict[str, Any]:
@@ -116,16 +117,16 @@ def posterior_certificate(
         model: freshly initialised, with the method attached; it is trained here. Its queries and keys must come from
             linear layers (`query_key_projections` finds them).
         inputs, labels: the training part, in memory.
-        held_out: examples that are used for nothing but the certificates that compare.
-        objective: what the prior's model is trained with.
+        held_out: examples that are used only for the further certificates.
+        objective: the training loss of the prior's model.
         settings: shares, deviations, epochs.
         delta: each certificate is wrong with probability at most delta.
-        on_progress: hears what is going on.
+        on_progress: called with a label and the share that is done.
     """
     settings = PosteriorSettings() if settings is None else settings
     delta = open_unit("delta", delta)
     first = _prior_examples(inputs, labels, settings)
-    query_key_projections(model)  # whether there are any, before anything is trained
+    query_key_projections(model)  # raises before training if there are none
     device = device_of(model)
     inputs, labels = inputs.to(device), labels.to(device)
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(settings.seed)).to(device)
@@ -171,7 +172,7 @@ def _train(
     delta: float,
     on_progress: OnProgress,
 ) -> tuple[GaussianWeights, GaussianWeights]:
-    """The prior, its model being `model` from now on, and the posterior."""
+    """Train `model` as the model of the prior, then the posterior; return both."""
 
     def counter(label: str, total: int, start: float, end: float) -> Callable[[], None]:
         done = 0
@@ -198,7 +199,7 @@ def _prior_examples(inputs: Tensor, labels: Tensor, settings: PosteriorSettings)
     first = round(settings.prior_share * len(labels))
     if not 0 < first < len(labels):
         raise ArgumentError(
-            f"prior_share: expected one that leaves examples on both sides of {len(labels)}, received "
+            f"prior_share: expected one that splits {len(labels)} examples into two parts, both not empty, received "
             f"{settings.prior_share}"
         )
     return first
@@ -218,7 +219,7 @@ def _losses(model: nn.Module, weights: GaussianWeights, inputs: Tensor, labels: 
 
 
 def _bound(losses: np.ndarray, kl: float, delta: float) -> Bound:
-    """Bound the empirical risk from its draws, all of them independent, then the risk."""
+    """Bound the empirical risk from its independent draws, then the risk."""
     share = math.log(1.0 / (_FOR_DRAWS * delta)) / losses.size
     return pac_bayes_bound(kl_inverse(float(losses.mean()), share), kl, losses.shape[1], _FOR_BOUND * delta)
 
@@ -233,7 +234,7 @@ def _with_held_out(
     draws: int,
     delta: float,
 ) -> PosteriorCertificate:
-    """Add what held-out examples say; `risk` bounds that of the posterior with delta / 2."""
+    """Add the certificates from held-out examples; `risk` bounds the risk of the posterior with delta / 2."""
     drawn = torch.cat(_draw(model, posterior, inputs, draws), dim=1)
     with posterior.on(model.eval(), None), torch.no_grad():
         fixed = torch.cat([predictions(model, part).argmax(-1) for part in inputs.split(_BATCH)])

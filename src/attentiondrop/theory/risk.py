@@ -18,13 +18,13 @@ from .observation import Loss, observe
 
 @dataclass(frozen=True)
 class RiskReport:
-    """Certificates for one model, each of which holds with probability 1 - delta on its own."""
+    """Certificates for one model. Each one holds with probability 1 - delta."""
 
     #: The model with its perturbations active, under the chosen loss.
     stochastic: Certificate
     #: The model in eval(), directly.
     deterministic: Certificate
-    #: The detours: what the randomised predictor and the disagreement between views say about the deterministic one.
+    #: Indirect bounds: from the risk of the randomised predictor and the disagreement between views.
     disagreement: Certificate
     views: Certificate
     consistency: Certificate
@@ -53,10 +53,10 @@ def risk_certificate(
 ) -> RiskReport:
     """Certify a model on held-out examples.
 
-    The perturbations do not depend on the examples, so posterior and prior over them are the same, KL = 0, and what
-    remains of PAC-Bayes is Chernoff's bound: kl(observed || risk) <= ln(1/delta) / n. Every example and draw has
-    perturbations of its own, so that the mean over the draws of an example is one of n i.i.d. variables whose mean is
-    the risk: the error of finitely many draws is inside the bound, and more draws only make `estimate` steadier.
+    The perturbations do not depend on the examples, so their posterior is their prior and KL = 0. PAC-Bayes then
+    becomes Chernoff's bound: kl(observed || risk) <= ln(1/delta) / n. Every example and draw has its own perturbations,
+    so the means over the draws of an example are n i.i.d. variables whose mean is the risk. The bound therefore
+    includes the error of finitely many draws, and more draws only make `estimate` less noisy.
 
     Args:
         model: gives logits [B, classes]; perturbed in training mode, as `attach` and dropout do it.
@@ -64,11 +64,11 @@ def risk_certificate(
         draws: at least 2.
         delta: each certificate is wrong with probability at most delta.
         loss: `"zero-one"`, `"softmax"` (1 - the probability of the right class), or a function of logits and labels
-            that gives one value in [0, 1] an example.
+            that gives one value in [0, 1] per example.
         seed: of the draws.
         suspects: a boolean array [n], True for examples that may have been seen in training. They count as errors, with
             loss 1, which can only raise a bound.
-        on_batch: hears how many examples are done.
+        on_batch: called with the number of examples done.
 
     Example:
         >>> import torch
@@ -85,7 +85,7 @@ def risk_certificate(
     n = len(seen)
     bad = np.zeros(n, dtype=bool) if suspects is None else np.asarray(suspects, dtype=bool)
     if bad.shape != (n,):
-        raise ShapeError(f"suspects: expected [{n}], one entry an example, received {list(bad.shape)}")
+        raise ShapeError(f"suspects: expected [{n}], one entry per example, received {list(bad.shape)}")
 
     def charged(values: np.ndarray) -> np.ndarray:
         return np.where(bad, 1.0, values)

@@ -1,8 +1,8 @@
-"""The randomised predictor of a model: the model in training mode, perturbations and dropout active.
+"""The randomised predictor of a model: the model in training mode, with perturbations and dropout active.
 
-A bound over n examples needs draws that no two examples share, and some things draw once a call: a blur its sigma,
-`OneOf` its choice, DropConnect its mask. So the examples of a batch run as separate calls, vectorised by `torch.func`:
-for a single input the predictor is the same one.
+A bound over n examples needs draws that no two examples share. But some values are drawn once per call: the sigma of a
+blur, the choice of `OneOf`, the mask of DropConnect. So each example of a batch is a separate call, and `torch.func`
+vectorises these calls.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ CHUNK = 64
 
 
 class RandomisedPredictor:
-    """Draws from a copy of `model` in training mode; each call draws anew for each example."""
+    """A copy of `model` in training mode; every call makes new draws for each example."""
 
     def __init__(self, model: nn.Module) -> None:
         refuse_batch_norm(model)
         self.model = vectorisable(model).train()
-        #: False once the model has turned out to resist `torch.func`: then examples run one after the other.
+        #: False once `torch.func` has failed on the model: then examples run one after the other.
         self.vectorised = True
 
     @torch.no_grad()
@@ -67,7 +67,7 @@ def predictions(model: nn.Module, inputs: Tensor) -> Tensor:
 
 
 def vectorisable(model: nn.Module) -> nn.Module:
-    """A copy whose attached sites use plain tensor operations: no kernel of ours has a rule for `vmap`."""
+    """A copy whose attached sites use plain tensor operations, since our kernels do not support `vmap`."""
     own = copy.deepcopy(model)
     for site in sites_of(own):
         site.backend = "eager"
@@ -76,10 +76,10 @@ def vectorisable(model: nn.Module) -> nn.Module:
 
 @contextmanager
 def quiet_vmap() -> Iterator[None]:
-    """Settings under which `vmap` is fast, without its warning about draws.
+    """Settings that make `vmap` fast, and no warning from it about performance.
 
-    No fused attention, which it would run example by example; no oneDNN, whose products of batches of small matrices,
-    all that is left of a vectorised model, take up to forty times as long on ARM.
+    Fused attention is off, since `vmap` would run it for one example at a time. oneDNN is off, since on ARM it is very
+    slow for batches of small matrices, which a vectorised model mostly multiplies (docs/theory.md).
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="There is a performance drop because we have not yet implemented")
@@ -90,7 +90,7 @@ def quiet_vmap() -> Iterator[None]:
 
 @contextmanager
 def modes_kept(model: nn.Module) -> Iterator[None]:
-    """Give every module its own training mode back at the end."""
+    """Restore the training mode of every module at the end."""
     modes = {module: module.training for module in model.modules()}
     try:
         yield
@@ -101,19 +101,19 @@ def modes_kept(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Draws that depend on `seed` alone, leaving the global generators as they were."""
+    """Make draws depend on `seed` only; the global generators are restored afterwards."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield
 
 
 def device_of(model: nn.Module) -> torch.device:
-    """Where the parameters are."""
+    """The device of the first parameter; the CPU if there is none."""
     return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
 
 
 def refuse_batch_norm(model: nn.Module) -> None:
-    """In training mode, batch normalisation makes a prediction depend on the other examples of the batch."""
+    """Refuse batch normalisation: in training mode, a prediction would depend on other examples of the batch."""
     for name, module in model.named_modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             raise ArgumentError(
@@ -128,7 +128,7 @@ def sites_of(model: nn.Module) -> list[Site]:
 
 
 def shares_draws(model: nn.Module) -> bool:
-    """Whether something is known to draw once a call rather than once a sample."""
+    """Whether something in the model is known to draw once per call instead of once per sample."""
     by_call = any(_by_call(part) for site in sites_of(model) for part in _parts(site.spec))
     # DropConnect masks weights, and torchvision's stochastic depth can skip a block, for a whole batch.
     return by_call or any(
@@ -141,7 +141,7 @@ _BATCH_DEPTH = ("StochasticDepth", "batch")
 
 
 def _parts(spec: Spec) -> Iterator[Spec]:
-    """The spec and all it consists of."""
+    """The spec and all its parts."""
     yield spec
     for part in getattr(spec, "parts", ()):
         yield from _parts(part)

@@ -1,8 +1,9 @@
 """`gradient_variance`: where the variance of a mini-batch gradient comes from, with and without perturbation.
 
-With dg = g_AD - g_base on the same mini-batch, Var[g_AD] = Var[g_base] + 2 Cov(g_base, dg) + Var[dg]: the variance
-falls if and only if Cov < -Var[dg] / 2. (The paper's lemma has the sign of the covariance wrong, and so its condition.)
-If the perturbation does not change the expected gradient of a mini-batch, Cov is 0 and the variance can only rise.
+With dg = g_AD - g_base on the same mini-batch, Var[g_AD] = Var[g_base] + 2 Cov(g_base, dg) + Var[dg]. So the variance
+falls if and only if Cov < -Var[dg] / 2. (In the paper's lemma the sign of the covariance is wrong, so its condition is
+wrong, too.) If the perturbation does not change the expected gradient of a mini-batch, Cov is 0 and the variance cannot
+fall.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from .stochastic import device_of, shares_draws
 
 @dataclass(frozen=True)
 class Terms:
-    """Traces of covariances of a mini-batch gradient, for one layer or all of them; all estimates are unbiased."""
+    """Traces of covariances of a mini-batch gradient, for one layer or for all; all estimates are unbiased."""
 
     base: float
     perturbed: float
@@ -34,7 +35,7 @@ class Terms:
     covariance: float
     #: The part of `perturbed` that comes from the draws, given the mini-batch.
     from_draws: float
-    #: Squared norms of the expected gradient and of the expected difference, which the paper takes to be 0.
+    #: Squared norms of the expected gradient and of the expected difference; the paper assumes that the latter is 0.
     mean2: float
     mean_difference2: float
     #: Name -> (low, high), from a bootstrap over examples or mini-batches.
@@ -42,7 +43,7 @@ class Terms:
 
     @property
     def ratio(self) -> float:
-        """Var[g_AD] / Var[g_base]: below 1 if the perturbation reduces the variance. Not a number for 0 / 0."""
+        """Var[g_AD] / Var[g_base]: below 1 if the perturbation reduces the variance; NaN if Var[g_base] is 0."""
         return self.perturbed / self.base if self.base else math.nan
 
     @property
@@ -51,7 +52,7 @@ class Terms:
         return self.covariance < -self.difference / 2
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON types; None for what is not a number."""
+        """Plain JSON types; None for NaN and infinity."""
         intervals = {name: [_finite(end) for end in ends] for name, ends in self.intervals.items()}
         return asdict(self) | {"ratio": _finite(self.ratio), "reduces": self.reduces, "intervals": intervals}
 
@@ -65,7 +66,7 @@ class GradientVariance:
     batch_size: int
     #: `samples` (a gradient for each example) or `batches`.
     method: str
-    #: How many of them.
+    #: How many examples or mini-batches.
     units: int
     draws: int
     confidence: float
@@ -94,8 +95,8 @@ def gradient_variance(
 ) -> GradientVariance:
     """Measure Var[g_base], Var[g_AD], Var[dg] and Cov(g_base, dg) for mini-batches of `batch_size`.
 
-    Variances are over mini-batches of independent examples and, with perturbation, over draws. The model in `eval()` is
-    the base, in `train()` the perturbed one; it is left as it was.
+    Variances are over mini-batches of independent examples and, with perturbation, over draws. The base is the model in
+    `eval()`, the perturbed one is the model in `train()`. The model does not change.
 
     Args:
         model: the model, perturbed in training mode.
@@ -103,16 +104,16 @@ def gradient_variance(
         loss: `loss(model(inputs), labels)`, a mean over the batch.
         batch_size: of the mini-batches whose gradient is meant.
         draws: of each example or mini-batch, at least 2.
-        method: `"samples"`: the gradient of each example by `torch.func`, all variances divided by the batch size,
-            which is exact where no two examples share a draw, and far more precise. `"batches"`: the gradients of
-            mini-batches. `"auto"`: samples, unless something draws once a call.
-        batches: with the latter, how many mini-batches to draw at random, with replacement: then `inputs` are all there
-            is, as in training, and intervals are for them. By default the mini-batches are disjoint, and intervals are
-            for the distribution that `inputs` are a sample of, as they are for `"samples"`.
+        method: `"samples"`: the gradient of each example by `torch.func`, with all variances divided by the batch size.
+            This is exact if no two examples share a draw, and far more precise. `"batches"`: the gradients of
+            mini-batches. `"auto"`: samples, unless something draws once per call.
+        batches: with `"batches"`, how many mini-batches to draw at random, with replacement. Then `inputs` count as all
+            data, as in training, and intervals are for them. By default the mini-batches are disjoint, and intervals
+            are for the distribution that `inputs` are a sample of, as with `"samples"`.
         seed: of draws, order and bootstrap.
         confidence: of the intervals.
         resamples: of the bootstrap.
-        on_progress: hears the share that is done.
+        on_progress: called with the share that is done.
 
     Raises:
         IdentityError: if the four numbers do not add up to rounding.
@@ -168,7 +169,7 @@ def _terms(moments: Moments, draws: int, scale: int, weights: np.ndarray, confid
     return Terms(
         **{name: value / scale for name, value in found.items()},
         from_draws=float(moments.of_units["perturbed_draws"].mean()) / scale,
-        # The squared norm of an average over K units is too large by their variance over K.
+        # The squared norm of an average over K units is too large by their variance divided by K.
         mean2=moments.mean2 - found["base"] / units,
         mean_difference2=moments.mean_difference2 - spread_of_difference / units,
         intervals={name: (float(ends[0]), float(ends[1])) for name, ends in intervals.items()},

@@ -1,4 +1,4 @@
-"""`attach`: regularise the attention of a model that somebody else wrote, in one line."""
+"""`attach`: regularise the attention of an existing model, in one line."""
 
 from __future__ import annotations
 
@@ -45,13 +45,14 @@ def attach(model: nn.Module, spec: Choice | Patterns, backend: Backend = "auto",
     Args:
         model: any module with attention inside: timm, transformers, torchvision, `nn.MultiheadAttention`,
             `nn.Transformer*`, or modules that call `scaled_dot_product_attention`.
-        spec: a spec or its text for every site, or a mapping from patterns of module names (`fnmatch`) to specs, of
-            which the first that matches wins; a pattern with None, and a name that no pattern matches, is left alone.
+        spec: a spec or its text for all sites, or a mapping from patterns of module names (`fnmatch`) to specs. The
+            first pattern that matches a name decides. Modules whose pattern says None, or that no pattern matches, stay
+            as they are.
         backend: as for `attention`.
         example: what the model is called with in training: a tensor, a tuple of positional or a dict of keyword
-            arguments. The model runs on it once, without gradients, and attention that it computes unperturbed is
-            listed as not reached. Buffers, training flags and random numbers stay as they were. Without an example the
-            first training step shows the same.
+            arguments. The model runs on it once, without gradients, and attention that runs unperturbed is listed as
+            not reached. Buffers, training flags and random numbers stay as they were. Without an example, the first
+            training step does this check.
 
     Returns:
         The attachment. Print it to see which attention was found and which could not be reached.
@@ -90,13 +91,13 @@ def attach(model: nn.Module, spec: Choice | Patterns, backend: Backend = "auto",
         install(entry.module, Site(entry.name, drop, backend, str(entry.kind)))
         attachment._modules.append(entry.module)
     attachment.set_progress(0.0)
-    # What no pattern asks for is not missed either.
+    # Modules that no pattern asks for are not listed as unreached.
     attachment.unreached = tuple(entry for entry in unreached if choose(entry.name, patterns) is not None)
     missed: list[Unreached] = []
     if arguments is None:
         attachment._report = _reporter(attachment, patterns)
         if (model is not root and is_compiled(model)) or not await_first_step(root, attachment._report):
-            missed = unsure  # nothing will run to tell
+            missed = unsure  # a compiled model is not checked in its first step
     else:
         try:
             missed = _missed(root, arguments, attachment.unreached)
@@ -115,7 +116,7 @@ def _unreached(entry: Found) -> Unreached:
 def _missed(
     root: nn.Module, arguments: tuple[tuple[Any, ...], dict[str, Any]], known: Sequence[Unreached]
 ) -> list[Unreached]:
-    """What a training forward on the example attends to unperturbed, apart from what is known."""
+    """Modules that attend unperturbed in a training forward on the example, without the `known` ones."""
     with FindUnperturbed(root) as finder:
         try:
             training_forward(root, *arguments)
@@ -126,8 +127,8 @@ def _missed(
 
 
 def _reporter(attachment: Attachment, patterns: Mapping[str, Spec | None]) -> Report:
-    """What tells the attachment, and the user, after the first training step."""
-    # Weakly: the model holds this, and the attachment holds the model.
+    """The function that tells the attachment and the user what the first training step found."""
+    # A weak reference: the model holds this function, and the attachment holds the model.
     reference, known = weakref.ref(attachment), attachment.unreached
 
     def report(root: nn.Module, found: Sequence[Unreached]) -> None:
@@ -141,7 +142,7 @@ def _reporter(attachment: Attachment, patterns: Mapping[str, Spec | None]) -> Re
 
 
 def _new(found: Iterable[Unreached], known: Sequence[Unreached]) -> list[Unreached]:
-    """What is not part of a module that is known to be out of reach."""
+    """The entries of `found` that are neither in `known` nor inside a module of `known`."""
     names = {entry.name for entry in known if entry.name}
     inside = tuple(f"{name}." for name in names)
     listed = {entry.name for entry in known}
@@ -149,7 +150,7 @@ def _new(found: Iterable[Unreached], known: Sequence[Unreached]) -> list[Unreach
 
 
 def detach(model: nn.Module) -> int:
-    """Remove every site from `model`, for example from a copy or a loaded pickle; returns how many there were."""
+    """Remove every site from `model`, for example from a copy or a loaded pickle; return how many there were."""
     attached = [module for module in model.modules() if site_of(module) is not None]
     for module in attached:
         uninstall(module)

@@ -1,4 +1,4 @@
-"""`Attachment`: what `attach` did to a model, and everything one can do with that afterwards."""
+"""`Attachment`: the handle that `attach` returns, to change, measure, store or undo what it did to a model."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from .sites import Site, site_of, uninstall
 
 
 class Attachment(BaseAttachment):
-    """What `attach` did to a model, and the handle to change or undo it. Also a context manager that removes itself."""
+    """What `attach` did to a model, and the handle to change or undo it. As a context manager, it undoes it on exit."""
 
     def __init__(self, model: nn.Module, backend: Backend) -> None:
         self.model = model
         self.backend = backend
-        #: How much of the training is done, in [0, 1]: where schedules stand. See `set_progress`.
+        #: How much of the training is done, in [0, 1]; schedules depend on it. See `set_progress`.
         self.progress = 0.0
         self._modules: list[nn.Module] = []
-        #: What looks for missed attention in the first training step, while that has not come.
+        #: Called with the attention that the first training step computes unperturbed.
         self._report: Report | None = None
 
     @property
@@ -47,12 +47,12 @@ class Attachment(BaseAttachment):
         site.respec(spec)
 
     def update(self, spec: Choice | Patterns) -> None:
-        """Give the sites other specs; every site must still get one. A compiled model notices."""
+        """Give the sites other specs; every site must still get one. A compiled model uses the new specs, too."""
         super().update(spec)
         self.set_progress(self.progress)
 
     def remove(self) -> None:
-        """Give every module its own class back. Doing it twice does no harm."""
+        """Give every module its own class back. A second call does nothing."""
         for module in self._modules:
             if site_of(module) is not None:
                 uninstall(module)
@@ -61,9 +61,9 @@ class Attachment(BaseAttachment):
             forget_first_step(self.model, self._report)
 
     def set_progress(self, progress: float) -> None:
-        """Say how much of the training is done, from 0 to 1: schedules give their rates for it from now on.
+        """Say how much of the training is done, from 0 to 1, and set the rates of all schedules for it.
 
-        Nothing is compiled anew. The callbacks in `attentiondrop.integrations` call this for you.
+        A compiled model is not compiled again. The callbacks in `attentiondrop.integrations` call this for you.
 
         >>> import attentiondrop as ad
         >>> from attentiondrop.torch import attach
@@ -80,12 +80,12 @@ class Attachment(BaseAttachment):
             site.set_progress(self.progress, layer, len(sites), module)
 
     def set_data_parallel_rank(self, rank: int | None) -> None:
-        """Under tensor parallelism: whose draws the sites make. Processes that say the same rank draw alike.
+        """For tensor parallelism: processes with the same rank make the same draws.
 
-        Every process draws for itself by default (None). That is right where each has other data, and where each has
-        other heads of the same data. Attention that several processes compute alike, on the same data, must be
-        perturbed alike: there, tell each process its place in the data-parallel group. These processes must be seeded
-        alike, as for dropout. A pickle does not keep the rank, since another process may load it.
+        By default (None) every process makes its own draws. This is right if each process has other data, or other
+        heads of the same data. If several processes compute the same attention on the same data, they must perturb it
+        in the same way: give each process its rank in the data-parallel group. Processes of one rank need the same
+        seed, as for dropout. A pickle does not store the rank, since another process may load it.
 
         Example::
 
@@ -96,23 +96,23 @@ class Attachment(BaseAttachment):
             site.rank = number
 
     def specs(self) -> dict[str, Spec]:
-        """What each site does at the present progress, its schedules evaluated."""
+        """The spec of each site, with its schedules evaluated at the present progress."""
         sites = self.sites
         return {site.name: site.spec.at(self.progress, layer, len(sites)) for layer, site in enumerate(sites)}
 
     def watch(self, rows: int = 8, samples: int = 1) -> None:
-        """Measure from now on what happens to the attention, on a few rows of each call; `stats` tells.
+        """Measure from now on what happens to the attention, on a few rows of each call; `stats` returns the result.
 
         Args:
             rows: how many queries of a sample, spread evenly.
-            samples: how many samples of a batch, its first ones.
+            samples: how many samples of a batch; the first ones are taken.
         """
         rows, samples = integer("rows", rows, minimum=1), integer("samples", samples, minimum=1)
         for site in self.sites:
             site.watch(rows, samples)
 
     def unwatch(self) -> None:
-        """Measure no longer; what was measured is gone."""
+        """Stop measuring and discard what was measured."""
         for site in self.sites:
             site.unwatch()
 
@@ -134,7 +134,7 @@ class Attachment(BaseAttachment):
         return {name: monitor.stats() for name, monitor in watched.items() if monitor.sums}
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint of the training needs in order to go on: never part of the model's own."""
+        """Progress, adaptive and learned rates, for a checkpoint. The `state_dict` of the model does not hold them."""
         adaptive = {
             site.name: [controller.state() for controller in site.monitor.controllers]
             for site in self.sites
@@ -144,7 +144,7 @@ class Attachment(BaseAttachment):
         return {"progress": self.progress, "adaptive": adaptive, "learned": learned}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state_dict` was taken, with the same specs."""
+        """Restore what `state_dict` returned, with the same specs attached."""
         self.set_progress(state["progress"])
         known = {site.name: () if site.monitor is None else site.monitor.controllers for site in self.sites}
         for name, states in state["adaptive"].items():
@@ -158,7 +158,7 @@ class Attachment(BaseAttachment):
             rate.raw.data.copy_(state["learned"][name])
 
     def parameters(self) -> Iterator[nn.Parameter]:
-        """The rates that are learned, for the optimiser; the model's own `parameters()` never has them.
+        """The learned rates, for the optimiser. The `parameters()` of the model do not include them.
 
         >>> import torch, attentiondrop as ad
         >>> from attentiondrop.torch import attach
@@ -176,7 +176,7 @@ class Attachment(BaseAttachment):
                         yield f"{site.name}.{number}.{field}", value
 
     def rates(self) -> dict[str, dict[str, Any]]:
-        """What the rates of each site that change are now: scheduled, adaptive or learned."""
+        """The present values of all rates that change (scheduled, adaptive or learned), for each site."""
         return {
             site.name: {
                 f"{leaf.name}.{field}": _plain(site.driven.values[number][field])

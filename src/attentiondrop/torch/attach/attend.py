@@ -1,4 +1,4 @@
-"""Attention over stacked views: each view is attended on its own, with draws of its own."""
+"""The attention call of a site. If the batch holds several stacked views, each view gets its own call and draws."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def attend(
     backend: str,
     monitor: Watcher | None = None,
 ) -> Attended:
-    """`perturbed_attention` for a site, in as many parts as there are views in the batch.
+    """Call `perturbed_attention` for a site, once for each view in the batch.
 
-    Parts, not one call over all views: what is drawn once in a call (the sigma of a blur, the choice of `OneOf`) must
-    differ between views, and view `i` has exactly the draws of a separate pass whose seed here is `view_seed(seed, i)`.
+    One call over all views would be wrong: values that are drawn once per call (the sigma of a blur, the choice of
+    `OneOf`) must differ between views. View `i` gets the draws of a separate pass with the seed `view_seed(seed, i)`.
     """
     views = 1 if site is None or drop is None else _views(site, query)
     if site is None or drop is None or (views == 1 and site.rank is None):
@@ -55,7 +55,7 @@ def attend(
 
 
 def _views(site: Site, query: Tensor) -> int:
-    """How many views a site must tell apart in a batch of queries: 1, unless the call is one of a stack."""
+    """How many views the batch of queries holds: 1, unless the call belongs to a stack."""
     if torch.compiler.is_compiling():
         return site.views
     stack = find_stack(site.stacks, site.name, query.device)
@@ -67,12 +67,12 @@ def _views(site: Site, query: Tensor) -> int:
 
 
 def find_stack(stacks: Sequence[Any], place: Any, device: torch.device) -> Any:
-    """The stack that a call belongs to, or None. The last one that was entered comes first."""
+    """The stack that a call belongs to, or None. If several match, it is the one that was entered last."""
     return next((stack for stack in reversed(stacks) if stack.belongs(place, device)), None)
 
 
 def _split(x: Tensor | None, query: Tensor, views: int) -> tuple[Tensor | None, ...]:
-    """The part of each view; what has no batch of its own goes to all of them."""
+    """The part of `x` for each view; a tensor without a batch dimension goes to all views."""
     if x is None or x.dim() != query.dim() or x.shape[0] != query.shape[0]:
         return (x,) * views
     return x.chunk(views)

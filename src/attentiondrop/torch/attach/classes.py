@@ -1,8 +1,8 @@
-"""Exchange a class beneath those that torch itself puts on top of it.
+"""Exchange the class of a module, below the subclasses that torch itself has generated for it.
 
-`fully_shard` and `register_parametrization` exchange the class of a module as `attach` does: for a generated subclass.
-The last to come is on top, and any of them may be taken off first. So a site goes beneath what torch has put there,
-which is where torch looks for the class that it returns to, and is taken out from beneath.
+Like `attach`, `fully_shard` and `register_parametrization` replace the class of a module by a generated subclass, and
+any of them may be undone first. torch undoes its own by going back to the base class. So the class of a site goes below
+torch's classes, as their base, and is removed from there.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Class = type[nn.Module]
 
 
 def own_class(cls: Class) -> Class:
-    """The class beneath what `fully_shard`, `replicate` and parametrizations have put on top of it."""
+    """The class below those that `fully_shard`, `replicate` and parametrizations have generated."""
     while (beneath := _beneath(cls)) is not None:
         cls = beneath
     return cls
@@ -25,7 +25,7 @@ def _beneath(cls: Class) -> Class | None:
     bases: tuple[Class, ...] = cls.__bases__
     if _is_parametrization(cls):
         return bases[0]
-    # FSDPModule, ReplicateModule or DDP, and the class of the module.
+    # The bases are FSDPModule, ReplicateModule or DDP, and the class of the module.
     if len(bases) == 2 and bases[0].__module__.startswith("torch.distributed."):
         return bases[1]
     return None
@@ -40,7 +40,7 @@ _exchanged: dict[tuple[type, type, type], type] = {}
 
 
 def exchanged(cls: Any, old: type, new: type) -> Any:
-    """`cls` with `new` in the place of its ancestor `old`; exchanging them back gives `cls` itself again."""
+    """A copy of `cls` with `new` in place of its ancestor `old`; exchanging them back gives `cls` itself again."""
     if cls is old:
         return new
     if (cls, old, new) in _exchanged:
@@ -48,7 +48,7 @@ def exchanged(cls: Any, old: type, new: type) -> Any:
     bases = tuple(exchanged(base, old, new) if issubclass(base, old) else base for base in cls.__bases__)
     members = {name: value for name, value in vars(cls).items() if name not in ("__dict__", "__weakref__")}
     made = type(cls)(cls.__name__, bases, members)
-    # A parametrization adds properties to its class and takes them away: that class belongs to its module alone.
+    # Not stored for parametrizations: each has a class for one module only, and changes the properties of that class.
     if not any(_is_parametrization(ancestor) for ancestor in cls.__mro__):
         _exchanged[cls, old, new], _exchanged[made, new, old] = made, cls
     return made

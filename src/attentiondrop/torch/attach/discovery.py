@@ -13,10 +13,10 @@ from .reading import Read, read
 from .sdpa import SWITCH
 from .sites import site_of
 
-#: Classes of timm that attend over channels: their "keys" are features, so dropping or blurring them means nothing.
+#: Classes of timm that attend over channels: their "keys" are features, so dropping or blurring them makes no sense.
 _CHANNEL_ATTENTION = {"XCA", "ChannelAttention", "ChannelAttentionV2"}
 
-#: Reasons that reading and running give alike.
+#: Reasons that both reading the code (here) and running it (`missed`) give.
 OWN_SOFTMAX = "it computes its softmax itself, without scaled_dot_product_attention"
 FLEX = (
     "it calls flex_attention, whose score_mod sees one logit at a time and draws no random numbers: "
@@ -25,13 +25,13 @@ FLEX = (
 
 
 class Found(NamedTuple):
-    """An attention module: reachable by `kind`, or not, for `reason`."""
+    """An attention module: `kind` says how to reach it, or `reason` says why it cannot be reached."""
 
     name: str
     module: nn.Module
     kind: str | None
     reason: str | None
-    #: False for a softmax between products in a module that nothing calls attention: a mixture of experts has that too.
+    #: False if there is only a softmax between products, and no "att" in the names: a mixture of experts has that too.
     certain: bool = True
 
 
@@ -42,7 +42,7 @@ def find_attention(model: nn.Module) -> list[Found]:
 
 
 def clean_name(name: str) -> str:
-    """The name without what `torch.compile`, FSDP and activation checkpointing put into it."""
+    """The name without the parts that `torch.compile`, FSDP and activation checkpointing add."""
     for wrapper in ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"):
         name = name.replace(f"{wrapper}.", "").removesuffix(f".{wrapper}")
     return name
@@ -73,14 +73,14 @@ def _classify(name: str, module: nn.Module) -> Found | None:
 
 
 def _attends(code: Read) -> bool:
-    """Whether it leads to a function that a site can exchange."""
+    """Whether the code leads to a function that a site can exchange."""
     named = {"scaled_dot_product_attention", "multi_head_attention_forward"} & code.names
     reached = (F.scaled_dot_product_attention, F.multi_head_attention_forward, nn.MultiheadAttention.forward)
     return bool(named) or any(map(code.loads, reached))
 
 
 def _is_flex(function: object) -> bool:
-    # By name: importing it loads the compiler.
+    # Compared by name: importing flex_attention would load the compiler.
     return (getattr(function, "__module__", ""), getattr(function, "__name__", "")) == (
         "torch.nn.attention.flex_attention",
         "flex_attention",
@@ -88,7 +88,7 @@ def _is_flex(function: object) -> bool:
 
 
 def _has_softmax(module: nn.Module, code: Read) -> bool:
-    """A softmax, or the products and the sum of exponentials that it is written out with."""
+    """Whether the module has or calls a softmax."""
     if {"softmax", "Softmax"} & code.names or any(isinstance(child, nn.Softmax) for child in module.children()):
         return True
     if any(isinstance(value, nn.Softmax) for value in vars(module).values()):
@@ -103,10 +103,10 @@ def _reachable(name: str, module: nn.Module, kind: str) -> Found:
 
 
 def _without_nested(entry: Found, found: list[Found]) -> Found | None:
-    """A site around other sites would perturb their attention twice."""
+    """Leave out modules that contain other sites: a site around sites would perturb their attention twice."""
     prefix = f"{entry.name}." if entry.name else ""
     if entry.kind is None or not any(o.kind and o is not entry and o.name.startswith(prefix) for o in found):
         return entry
     if entry.kind == "transformers":
-        return None  # a model that only passes the look-up on
+        return None  # a model that only passes the attention function on to its layers
     return entry._replace(kind=None, reason="it contains other attention modules, which are sites themselves")

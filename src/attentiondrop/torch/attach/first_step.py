@@ -1,8 +1,9 @@
-"""Look for attention that was missed in the first training step of a model, and be gone afterwards.
+"""In the first training step of a model, look for attention that `attach` missed; then disappear from the model.
 
-What waits for that step is in the place that torch has for a compiled call of a module (`nn.Module.compile`). A hook
-would be copied, pickled and scripted along with the model, and would stay behind in an error; this is not: torch leaves
-it out of copies and pickles, compiling the model takes its place, and it frees the place before the step runs.
+Until that step, a `FirstStep` stands in the attribute that torch has for the compiled call of a module
+(`nn.Module.compile`). A hook would be copied, pickled and scripted with the model, and would stay after an error. This
+attribute does not have these problems: torch leaves it out of copies and pickles, compiling the model overwrites it,
+and `FirstStep` deletes it before the step runs.
 """
 
 from __future__ import annotations
@@ -19,31 +20,31 @@ from ...attaching import Unreached
 from .missed import FindUnperturbed
 
 _PLACE = "_compiled_call_impl"
-#: Where `torch.jit.script` reads what it must leave alone; it knows no type for what waits.
+#: The attribute that lists what `torch.jit.script` must ignore; it cannot script a `FirstStep`.
 _UNSCRIPTED = "__jit_ignored_attributes__"
 
 Report = Callable[[nn.Module, list[Unreached]], None]
 
 
 class FirstStep:
-    """Stands in for the call of a module until that is called in training mode."""
+    """Replaces the call of a module until the module is first called in training mode."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = weakref.ref(model)
         self.reports: list[Report] = []
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the module; if it trains, look, and step aside for good."""
+        """Call the module. In training mode, remove this object first and look for missed attention."""
         model: Any = self._model()
         if torch.compiler.is_compiling():
             return model._call_impl(*args, **kwargs)
-        # nn.DataParallel gives replicas the attributes of their original: the one that is called is to run.
+        # nn.DataParallel gives its replicas this attribute, too. Run the module that was called.
         module = sys._getframe(1).f_locals.get("self", model)
         if not module.training or module is not model:
             return module._call_impl(*args, **kwargs)
         _free(module)
-        # What a compiler left to the interpreter is not looked at either: it goes on with the calls inside. (Asked here
-        # and not in a function of its own, which would be one of these calls.)
+        # Do not look while dynamo is active: it would compile the calls inside. (This test is not in a function of its
+        # own, since dynamo would compile that, too.)
         if "torch._dynamo" in sys.modules and torch._C._dynamo.eval_frame.get_eval_frame_callback() is not None:
             return module._call_impl(*args, **kwargs)
         if is_compiled(module):
@@ -57,7 +58,10 @@ class FirstStep:
 
 
 def await_first_step(model: nn.Module, report: Report) -> bool:
-    """Report what the first training step of `model` attends to unperturbed; False if that is compiled, and cannot."""
+    """Call `report` with the attention that the first training step computes unperturbed.
+
+    Returns False, and does nothing, if the model is compiled.
+    """
     if is_compiled(model):
         return False
     waiting = model.__dict__.get(_PLACE)
@@ -69,7 +73,7 @@ def await_first_step(model: nn.Module, report: Report) -> bool:
 
 
 def forget_first_step(model: nn.Module, report: Report | None = None) -> None:
-    """Do not look after all: for one report, or for all of them."""
+    """Take back `await_first_step`, for one report or for all of them."""
     waiting = model.__dict__.get(_PLACE)
     if isinstance(waiting, FirstStep):
         waiting.reports = [] if report is None else [known for known in waiting.reports if known != report]
@@ -78,13 +82,13 @@ def forget_first_step(model: nn.Module, report: Report | None = None) -> None:
 
 
 def _free(model: nn.Module) -> None:
-    """Leave nothing behind."""
+    """Remove both attributes."""
     del model.__dict__[_PLACE]
     model.__dict__.pop(_UNSCRIPTED, None)
 
 
 def is_compiled(model: nn.Module) -> bool:
-    """Whether it or parts of it are compiled: they would be compiled anew, and again in the second step."""
+    """Whether it or a part of it is compiled. Looking would compile it again, and once more in the second step."""
     return any(
         "_orig_mod" in module._modules or not isinstance(module.__dict__.get(_PLACE), FirstStep | None)
         for module in model.modules()

@@ -1,4 +1,4 @@
-"""Find by running what reading the code does not show: attention that a training forward computes unperturbed."""
+"""Run a training forward and find the attention that it computes unperturbed, which reading the code did not show."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .discovery import FLEX, OWN_SOFTMAX, clean_name
 from .softmax_trace import SoftmaxTrace
 
 _BY_RUNNING = "which reading its code does not show (a training forward did)"
-#: Functions that are attention whatever they are called with.
+#: Functions that are attention for all arguments.
 _ATTENTION: dict[Any, str] = {
     F.scaled_dot_product_attention: f"it calls scaled_dot_product_attention, {_BY_RUNNING}",
     F.multi_head_attention_forward: f"it calls F.multi_head_attention_forward, {_BY_RUNNING}",
@@ -26,9 +26,9 @@ _WRITTEN_OUT = "it computes its softmax itself, by exp and sum, without scaled_d
 
 
 class FindUnperturbed(TorchFunctionMode):
-    """While active, note each module of `model` that attends unperturbed. Changes no result and no random number.
+    """While active, record each module of `model` that attends unperturbed. Changes no result and no random number.
 
-    Modules in evaluation mode are left out: nothing is asked of them.
+    Modules in evaluation mode are left out, since sites do not perturb there.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -64,7 +64,7 @@ class FindUnperturbed(TorchFunctionMode):
             self.found.setdefault(name, Unreached(name, type(module).__name__, reason))
 
     def _module(self) -> nn.Module | None:
-        """The module whose code makes the present call, unless a site makes it or the module is in evaluation mode."""
+        """The module whose code makes the present call; None inside a site, or if the module is in evaluation mode."""
         frame: FrameType | None = sys._getframe(1)
         while frame is not None:
             code = frame.f_code
@@ -79,7 +79,7 @@ class FindUnperturbed(TorchFunctionMode):
 
 
 def _reason_of_operator(func: Any) -> str | None:
-    """For operators that are called by `torch.ops`: kernels of other libraries, torch's own without their function."""
+    """The reason for an operator of `torch.ops` whose name says attention: kernels of other libraries, or of torch."""
     if not isinstance(func, torch._ops.OpOverload | torch._ops.OpOverloadPacket | torch._ops.HigherOrderOperator):
         return None
     name = str(func)

@@ -1,7 +1,7 @@
-"""`nn.MultiheadAttention` and `F.multi_head_attention_forward`, which hide their inner attention from function modes.
+"""`nn.MultiheadAttention` and `F.multi_head_attention_forward` with perturbed attention.
 
-The function is written again here on top of `perturbed_attention`: torch offers no hook between its logits and its
-softmax, and inside of a compiled graph it is opaque.
+The function is rewritten here on top of `perturbed_attention`. torch has no hook between its logits and its softmax, a
+function mode does not see the attention inside, and neither does a compiled graph.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .sites import ATTRIBUTE, KINDS, Kind, Site
 
 
 def members(base: type[nn.Module]) -> dict[str, Any]:
-    """The forward of `nn.MultiheadAttention` in training; everything else stays."""
+    """A forward that perturbs in training; in evaluation it calls the forward of `base`."""
 
     def forward(
         self: nn.MultiheadAttention,
@@ -97,11 +97,11 @@ def perturbed_multi_head(
     *,
     batch_first: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """The arguments of `F.multi_head_attention_forward` after the site, with its attention perturbed."""
+    """`F.multi_head_attention_forward` with perturbed attention; after `site` it takes the same arguments."""
     if is_causal and attn_mask is None:
         raise RuntimeError("Need attn_mask if specifying the is_causal hint.")
     mask = join_masks(key_padding_mask, attn_mask, query, num_heads)
-    # As in torch, to the letter: is_causal is a hint about attn_mask, taken only where nothing else needs the mask.
+    # Exactly as in torch: is_causal is a hint about attn_mask, used only if nothing else needs the mask.
     causal = is_causal and key_padding_mask is None and not need_weights
     mask = None if causal else mask
     batched = query.dim() == 3
@@ -144,7 +144,7 @@ def _project(
     bias: Tensor | None,
     separate: tuple[Tensor | None, ...] | None,
 ) -> tuple[Tensor, ...]:
-    """Queries, keys and values after the input projections, in one product where the weights allow it."""
+    """Queries, keys and values after the input projections, in one product if inputs and weights allow it."""
     if separate is None and packed is not None:
         if query is key and key is value:
             return F.linear(query, packed, bias).chunk(3, dim=-1)
@@ -155,12 +155,12 @@ def _project(
 
 
 def _with_visible_key(mask: Tensor | None) -> Tensor | None:
-    """The mask with one more key, which every row sees: `add_bias_kv` and `add_zero_attn` ask for it."""
+    """The mask with one more key that every row sees, for `add_bias_kv` and `add_zero_attn`."""
     return None if mask is None else F.pad(mask, (0, 1), value=mask.dtype == torch.bool)
 
 
 def join_masks(padding: Tensor | None, attn_mask: Tensor | None, query: Tensor, heads: int) -> Tensor | None:
-    """torch's two masks (True: hidden) as one of SDPA's (True: visible), kept as compact as they came."""
+    """Join the two masks of torch (True: hidden) to one mask of SDPA (True: visible), without expanding them."""
     if padding is not None:
         padding = _visible(padding if padding.dim() == 2 else padding.unsqueeze(0))[:, None, None, :]
     if attn_mask is not None:
@@ -171,8 +171,8 @@ def join_masks(padding: Tensor | None, attn_mask: Tensor | None, query: Tensor, 
         return attn_mask if padding is None else padding
     if padding.dtype == torch.bool and attn_mask.dtype == torch.bool:
         return padding & attn_mask
-    # Wider than 16 bits, where a sum would be rounded or overflow. What is hidden becomes -inf first: some libraries
-    # write the lowest value of a dtype for it, which is not the lowest of another.
+    # In 16 bits a sum would be rounded or overflow, so it is float32 or wider. Hidden keys become -inf first: some
+    # libraries write the lowest value of a dtype instead, which is not the lowest value of the wider dtype.
     dtype = torch.promote_types(query.dtype, torch.float32)
     return _additive(padding, dtype) + _additive(attn_mask, dtype)
 

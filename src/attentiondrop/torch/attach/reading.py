@@ -1,8 +1,8 @@
-"""Read the code of a module's forward: which functions it leads to, without running it.
+"""Find out which functions the forward of a module leads to, by reading its code without running it.
 
-Names alone do not tell: `scaled_dot_product_attention` may be imported under another name, kept in an attribute, or be
-called by a helper. So what the code loads (globals, attributes of them, attributes of `self`) is looked up, and what is
-written in Python is read in turn, other packages included, but neither torch nor the standard library.
+Names alone are not enough: `scaled_dot_product_attention` may be imported under another name, stored in an attribute,
+or called by a helper. So this module looks up what the code loads (globals, their attributes, attributes of `self`). It
+then reads the Python functions that it found in the same way, but not those of torch and the standard library.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-#: How deep to follow calls. Deeper ones are found by running.
+#: How deep to follow calls. Attention in deeper ones is found by running the model (`missed`).
 _DEPTH = 12
 
 _PRODUCTS = {"matmul", "bmm", "einsum", "baddbmm"}
@@ -31,20 +31,20 @@ class Read:
 
     #: Every name that the code mentions.
     names: set[str] = field(default_factory=set)
-    #: Every function that it loads and that could be looked up, by `id`.
+    #: Every function that the code loads and that could be looked up, by `id`.
     functions: dict[int, Any] = field(default_factory=dict)
-    #: The methods of the module itself.
+    #: The methods of the module that the code calls.
     methods: set[str] = field(default_factory=set)
-    #: How many matrix products are written in it.
+    #: How many matrix products the code contains.
     products: int = 0
 
     def loads(self, function: Any) -> bool:
-        """Whether the very `function` is among them, under whatever name."""
+        """Whether this `function` object is among them, under any name."""
         return id(function) in self.functions
 
 
 def read(module: nn.Module) -> Read:
-    """What the forward of `module` leads to, its own attributes included."""
+    """What the forward of `module` leads to, through its class and through attributes of the instance."""
     return _read(type(module), module)
 
 
@@ -62,7 +62,7 @@ def _read(cls: type[nn.Module], module: nn.Module | None) -> Read:
 
 
 class _Owner(NamedTuple):
-    """What `self` is in a method: a class, and the instance where there is one."""
+    """What `self` is in a method: a class, and the instance if there is one."""
 
     cls: type
     instance: Any
@@ -113,7 +113,7 @@ def _follow(function: FunctionType, owner: _Owner | None, found: Read, seen: set
 def _targets(
     loads: tuple[_Load, ...], function: FunctionType, owner: _Owner | None, first: str | None, found: Read
 ) -> Iterator[tuple[Any, _Owner | None]]:
-    """The functions that these loads stand for, each with what `self` is in it."""
+    """The functions that these loads refer to, each with what `self` is in it."""
     for kind, root, path in loads:
         if kind == "local" or root == first:
             if root != first or owner is None or not path:
@@ -129,7 +129,7 @@ def _targets(
 
 
 def _through(value: Any, owner: _Owner | None, path: tuple[str, ...]) -> tuple[Any, _Owner | None]:
-    """The attribute `path` of `value`; modules of a network are sites of their own, and not entered."""
+    """The attribute `path` of `value`. Submodules are not entered: they are examined on their own."""
     for name in path:
         if value is None or isinstance(value, nn.Module):
             return None, None
@@ -144,14 +144,14 @@ def _through(value: Any, owner: _Owner | None, path: tuple[str, ...]) -> tuple[A
 
 
 def _unwrapped(value: Any, owner: _Owner | None) -> Iterator[tuple[Any, _Owner | None]]:
-    """The function inside a partial, a bound method, a property, a compiled function, or an object to be called."""
+    """The function inside a partial, a bound method, a property, a compiled function, or a callable object."""
     for _ in range(8):
         if isinstance(value, functools.partial | functools.partialmethod):
             value = value.func
         elif isinstance(value, MethodType):
             held = value.__self__
             if isinstance(held, nn.Module) and (owner is None or held is not owner.instance):
-                return  # a site of its own
+                return  # another module, which is examined on its own
             value, owner = value.__func__, None if isinstance(held, type) else _Owner(type(held), held)
         elif isinstance(value, property):
             value = value.fget
@@ -169,7 +169,7 @@ def _unwrapped(value: Any, owner: _Owner | None) -> Iterator[tuple[Any, _Owner |
 
 
 def _inherited(function: FunctionType, owner: _Owner, names: frozenset[str]) -> Iterator[FunctionType]:
-    """What `super().name` may stand for: the next definition after the class that `function` is from."""
+    """What `super().name` may refer to: the next definition after the class that defines `function`."""
     order = owner.cls.__mro__
     here = next((place for place, cls in enumerate(order) if function in map(plain_function, vars(cls).values())), 0)
     for name in names:
@@ -195,13 +195,13 @@ def _closed_over(function: FunctionType, name: str) -> Any:
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=False))
     try:
         return cells[name].cell_contents
-    except (KeyError, ValueError):  # a variable of an outer function of this very code, or one without a value yet
+    except (KeyError, ValueError):  # it belongs to code nested in this function, or has no value yet
         return None
 
 
 @functools.cache
 def _loads(code: CodeType) -> _Loads:
-    """What one piece of code loads. An attribute that follows on no known name is left out."""
+    """What one code object loads. Attributes of unknown values (such as call results) are left out."""
     loads: list[_Load] = []
     products: Counter[str] = Counter()
     chain: _Load | None = None
@@ -228,7 +228,7 @@ def _root(operation: str, value: Any) -> _Load | None:
     if operation in ("LOAD_DEREF", "LOAD_CLASSDEREF"):
         return _Load("closure", value, ())
     if "LOAD_FAST" in operation:
-        # Newer interpreters load two variables at once; what follows belongs to the second.
+        # Newer interpreters load two variables at once; attributes that follow belong to the second.
         return _Load("local", value[-1] if isinstance(value, tuple) else value, ())
     return None
 

@@ -1,9 +1,9 @@
-"""Modules that call `scaled_dot_product_attention` or `F.multi_head_attention_forward`: timm, most written by hand.
+"""Sites that call `scaled_dot_product_attention` or `F.multi_head_attention_forward`: timm, most hand-written modules.
 
-A function mode around the module's own forward exchanges the call. Activation checkpointing *around* the module enters
-that forward again. A module that checkpoints a part of *itself* has that part called again by the backward, where no
-forward of ours runs: so the methods that the forward leads to enter the mode as well, and a part that is no method is
-refused before a gradient could be wrong.
+A function mode around the module's forward replaces the call. If activation checkpointing wraps the *whole module*, the
+backward runs that forward again, with the mode. If the module checkpoints a *part of itself*, the backward calls only
+that part, outside the forward. So the methods that the forward calls enter the mode as well. A checkpointed part that
+is no method is refused, because its gradient would be wrong.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SWITCH = "fused_attn"
 
 
 class PerturbSdpa(TorchFunctionMode):
-    """While active, `scaled_dot_product_attention` is `attention` with the spec of the site."""
+    """While active, `scaled_dot_product_attention` calls perturbed attention with the spec of the site."""
 
     def __init__(self, site: Site, cls: str) -> None:
         super().__init__()
@@ -51,12 +51,12 @@ class PerturbSdpa(TorchFunctionMode):
                 self._refuse_recomputation()
             return exchanged(self.site, *args, **(kwargs or {}))
         if func is Tensor.unflatten:
-            func = torch.unflatten  # the same; the compiler of torch 2.11 cannot trace the method from here
+            func = torch.unflatten  # does the same; the compiler of torch 2.11 cannot trace the method here
         return func(*args, **(kwargs or {}))
 
     def _refuse_recomputation(self) -> None:
-        """Refuse a call that the backward will make again without passing through the module's methods."""
-        # A function of autograd runs its forward without gradients, and differentiates in its own way.
+        """Refuse a call that the backward will repeat without going through the module's methods."""
+        # The forward of a torch.autograd.Function runs without gradients; its backward may recompute the attention.
         functions = set() if torch.is_grad_enabled() else _forwards(torch.autograd.Function)
         frame = sys._getframe(2)
         while frame is not None and frame.f_code not in _ENTRANCES:
@@ -70,14 +70,14 @@ class PerturbSdpa(TorchFunctionMode):
 
 
 def _forwards(function: type) -> set[CodeType]:
-    """The code of the forward of every autograd function that there is."""
+    """The code of the forward of every subclass of torch.autograd.Function."""
     below: list[type] = type.__subclasses__(function)
     codes = {code for other in below for code in _forwards(other)}
     forward = plain_function(getattr(function, "forward", None))
     return codes if forward is None else {*codes, forward.__code__}
 
 
-#: Where activation checkpointing calls what it was given.
+#: The file in which activation checkpointing calls the checkpointed function.
 _CHECKPOINT = inspect.getsourcefile(torch.utils.checkpoint)
 
 #: The code of the functions below that enter the mode.
@@ -99,7 +99,7 @@ def _perturbed(
     return attend(site, query, key, value, site.drop, options, site.backend, site.monitor).output
 
 
-#: What is exchanged for what.
+#: Function -> its perturbed replacement.
 _EXCHANGED: dict[Any, Callable[..., Any]] = {
     F.scaled_dot_product_attention: _perturbed,
     F.multi_head_attention_forward: perturbed_multi_head,
@@ -107,7 +107,7 @@ _EXCHANGED: dict[Any, Callable[..., Any]] = {
 
 
 def members(base: type[nn.Module]) -> dict[str, Any]:
-    """Enter the mode around the module's own forward only, and only in training."""
+    """A forward, and the methods it calls, that enter the mode in training mode only."""
 
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if not self.training:
@@ -130,7 +130,7 @@ def members(base: type[nn.Module]) -> dict[str, Any]:
 
 
 def _entering(method: FunctionType, base: type[nn.Module]) -> Any:
-    """The method, which enters the mode where it is called from outside of the forward: when it is recomputed."""
+    """The method, but it enters the mode if it is called outside the forward, which happens when it is recomputed."""
 
     def entering(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling() or not self.training:
@@ -152,7 +152,7 @@ def members_with_switch(base: type[nn.Module]) -> dict[str, Any]:
 
 
 def _switch(self: nn.Module) -> bool:
-    """In training always SDPA, otherwise what the model says."""
+    """True (SDPA) in training, otherwise the value that the model has set."""
     site: Site = getattr(self, ATTRIBUTE)
     return self.training or site.extra[SWITCH]
 

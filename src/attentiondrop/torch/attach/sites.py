@@ -1,8 +1,8 @@
 """A site: one attention module whose class was exchanged for a generated subclass.
 
-Exchanging the class, rather than patching functions or wrapping modules, is what survives: names, parameters and
-`state_dict` keys stay, `copy.deepcopy` (an EMA) and pickling carry the site along, activation checkpointing enters it
-again when it recomputes, and `torch.compile` guards on the class, so attaching and removing later is seen.
+The class is exchanged, instead of patching functions or wrapping modules, for these reasons: names, parameters and
+`state_dict` keys stay; `copy.deepcopy` (for an EMA) and pickling copy the site, too; activation checkpointing runs it
+again when it recomputes; and `torch.compile` guards on the class, so a compiled model sees a later attach or remove.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..rates.scheduled import controllers_of, driven_at
 from .classes import exchanged, own_class
 from .scripting import check_scriptable, passing_for
 
-#: Where a site lives in its module's `__dict__`: neither parameter nor buffer, so no `state_dict` shows it.
+#: The key of the site in its module's `__dict__`. It is neither parameter nor buffer, so it is not in the `state_dict`.
 ATTRIBUTE = "_attentiondrop_site"
 
 
@@ -33,27 +33,27 @@ class Site:
     spec: Spec
     backend: str
     kind: str
-    #: What the kind of site needs to remember, for example the configuration it stands in for.
+    #: What this kind of site needs to remember, for example the original configuration.
     extra: dict[str, Any] = field(default_factory=dict)
     #: The spec with the rates of its schedules in tensors, if it has any.
     driven: Driven | None = None
-    #: Where the schedules stand.
+    #: The progress at which the schedules were evaluated.
     progress: float = 0.0
-    #: Measures what happens to the attention, if somebody asked for it.
+    #: Measures what happens to the attention, for `watch` and for adaptive rates.
     monitor: Monitor | None = None
-    #: How many views of one batch are stacked in what the module attends over, while `attentiondrop.torch.views` runs.
+    #: How many views are stacked in the batch that the module gets, while `attentiondrop.torch.views` runs.
     views: int = 1
-    #: Who stacked them (`Stack` of `attentiondrop.torch.consistency`); the last one that was entered is at the end.
+    #: The stacks that are entered now (`Stack` of `attentiondrop.torch.consistency`), the latest at the end.
     stacks: tuple[Any, ...] = ()
-    #: The data-parallel rank that the site draws for; None is the rank of the process, each with draws of its own.
+    #: Sites with the same rank make the same draws; None: every process makes its own draws.
     rank: int | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """For pickles: nothing is under way in them, and whoever loads one is perhaps another rank."""
+        """The state for a pickle: without running passes, and without the rank, since another process may load it."""
         return {**self.__dict__, "views": 1, "stacks": (), "rank": None}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Site:
-        """Nothing is under way in a copy either, but it draws for the same rank."""
+        """A copy has no running passes either, but keeps the rank."""
         twin = object.__new__(type(self))
         memo[id(self)] = twin
         twin.__dict__.update(copy.deepcopy({**self.__getstate__(), "rank": self.rank}, memo))
@@ -61,11 +61,11 @@ class Site:
 
     @property
     def drop(self) -> Spec | Driven:
-        """What attention takes."""
+        """What to pass to `perturbed_attention`."""
         return self.spec if self.driven is None else self.driven
 
     def set_progress(self, progress: float, layer: int, layers: int, module: nn.Module) -> None:
-        """Evaluate the schedules for this layer; its tensors stay the same ones, so a compiled model stays valid."""
+        """Evaluate the schedules for this layer, in the same tensors, so that a compiled model stays valid."""
         self.progress = progress
         first = self.driven is None
         self.driven = driven_at(self.spec, progress, layer, layers, module, self.driven)
@@ -73,16 +73,16 @@ class Site:
             self.monitor = Monitor(controllers=controllers)
 
     def respec(self, spec: Spec) -> None:
-        """Do something else from now on; `set_progress` must follow."""
+        """Replace the spec; `set_progress` must be called next."""
         self.spec, self.driven, self.monitor = spec, None, None
 
     def watch(self, rows: int, samples: int) -> None:
-        """Measure, from scratch."""
+        """Start to measure, with sums of zero."""
         before = Monitor() if self.monitor is None else self.monitor
         self.monitor = Monitor(rows, samples, before.controllers, before.recent)
 
     def unwatch(self) -> None:
-        """Measure no more than what rates that adapt need."""
+        """Stop to measure, except for what adaptive rates need."""
         before = self.monitor
         adapts = before is not None and before.controllers
         self.monitor = Monitor(controllers=before.controllers, recent=before.recent) if before and adapts else None
@@ -93,15 +93,15 @@ def _nothing(module: nn.Module) -> dict[str, Any]:
 
 
 class Kind(NamedTuple):
-    """A way of reaching attention."""
+    """A way of reaching the attention inside a module."""
 
-    #: Given the class to extend, what the generated subclass has of its own.
+    #: Given the base class, the members of the generated subclass.
     members: Callable[[type[nn.Module]], dict[str, Any]]
-    #: Given the module, what its site must remember of it.
+    #: Given the module, what its site must remember (`Site.extra`).
     remember: Callable[[nn.Module], dict[str, Any]] = _nothing
 
 
-#: Name -> kind. Each module of this package adds its own; pickles find them here.
+#: Name -> kind. Each kind's module adds its entry; a pickle stores only the name.
 KINDS: dict[str, Kind] = {}
 
 
@@ -111,7 +111,7 @@ _classes: dict[tuple[type[nn.Module], str], type[nn.Module]] = {}
 def regularised_class(base: type[nn.Module], kind: str) -> type[nn.Module]:
     """The subclass of `base` that perturbs its attention in training; always the same one for the same base.
 
-    It keeps the name of the base: code that looks at class names (wrapping policies, output recorders) sees no change.
+    It has the name of the base, since some code looks at class names (wrapping policies, output recorders).
     """
     if (base, kind) not in _classes:
         _classes[base, kind] = _generate(base, kind)
@@ -121,8 +121,8 @@ def regularised_class(base: type[nn.Module], kind: str) -> type[nn.Module]:
 def _generate(base: type[nn.Module], kind: str) -> type[nn.Module]:
     def reduce(self: nn.Module, protocol: Any) -> Any:
         if type(self) is not generated:
-            return base.__reduce_ex__(self, protocol)  # torch put a class on top, and knows how, or that it cannot
-        # A generated class cannot be found by name, its base can.
+            return base.__reduce_ex__(self, protocol)  # a subclass that torch generated: pickling it is torch's task
+        # pickle cannot find a generated class by name, but it can find its base.
         return rebuild, (base, kind), self.__getstate__()
 
     own = KINDS[kind].members(base)
@@ -150,7 +150,7 @@ def rebuild(base: type[nn.Module], kind: str) -> nn.Module:
 
 
 def site_of(module: nn.Module) -> Site | None:
-    """The site on this very module, if it has one."""
+    """The site of this module (not of its submodules), or None."""
     site: Site | None = module.__dict__.get(ATTRIBUTE)
     return site
 

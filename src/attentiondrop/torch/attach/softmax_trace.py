@@ -1,8 +1,9 @@
-"""Tell attention from other softmaxes while a model runs.
+"""Tell attention from other uses of softmax while a model runs.
 
-A softmax is attention if its logits come from a product of two activations and its result weights other activations in
-a further product. The softmax of a classifier, a router of experts or a loss is not: its logits come from a product
-with a parameter, or nothing is weighted by it. Each tensor on such a way carries a mark, by weak reference.
+A softmax is attention if its logits come from a product of two activations, and if its result is multiplied with other
+activations in a further product. The softmax of a classifier, of a router of experts or of a loss is not: its logits
+come from a product with a parameter, or no product follows. Each tensor between the first product and the last gets a
+mark, stored with a weak reference to the tensor.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _PRODUCTS = {"matmul", "__matmul__", "__rmatmul__", "bmm", "mm", "einsum", "badd
 _QUOTIENTS = {"div", "div_", "divide", "true_divide", "__truediv__", "__itruediv__"}
 _DIFFERENCES = {"sub", "sub_", "subtract", "__sub__", "__isub__"}
 _FACTORS = {"mul", "mul_", "multiply", "__mul__", "__rmul__", "__imul__"}
-#: What is computed with parameters, or mixes what is weighted: logits do not come through it.
+#: Functions whose results get no mark: they use parameters or reduce, so their results are no logits or weights.
 _ENDS = {
     *("linear", "conv1d", "conv2d", "conv3d", "embedding", "bilinear"),
     *("layer_norm", "batch_norm", "group_norm", "instance_norm", "rms_norm"),
@@ -27,18 +28,18 @@ _ENDS = {
 
 
 class Mark(NamedTuple):
-    """What a tensor is on the way from logits to weights, and where the softmax on it was called."""
+    """What a tensor is on the way from logits to weights (`kind`), and where the softmax was called (`place`)."""
 
     kind: str
     place: Any = None
 
 
-#: The further on its way, the more a mark counts where several tensors come together.
+#: The kinds in the order of the computation. If inputs have several marks, the result gets the last kind of them.
 _ORDER = ("weight", "lse", "sum", "inverse", "product", "exp", "mixed", "log", "weights")
 
 
 class SoftmaxTrace:
-    """The marks of one pass. `locate` says where the present call is made, or None for calls that do not count."""
+    """The marks of one pass. `locate` returns the place of the present call, or None for calls that do not count."""
 
     def __init__(self, constants: Iterator[Tensor], locate: Callable[[], Any]) -> None:
         self._constants = {id(x): x for x in constants}
@@ -46,7 +47,7 @@ class SoftmaxTrace:
         self._marks: dict[int, tuple[weakref.ref[Tensor], Mark]] = {}
 
     def follow(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
-        """Take note of one call of a torch function; returns the place of the softmax that it shows to be attention."""
+        """Process one call of a torch function; if it shows that a softmax is attention, return the softmax's place."""
         inputs = list(_tensors((args, kwargs)))
         if name in _PRODUCTS:
             return self._product(inputs[-2:] if name in ("baddbmm", "addbmm") else inputs, result)
@@ -73,7 +74,7 @@ class SoftmaxTrace:
         return None
 
     def _step(self, name: str, first: Mark, kinds: tuple[str | None, str | None]) -> Mark | None:
-        """What a call that leads from logits to weights makes of its first input."""
+        """The mark of the result of a call that leads from logits to weights, or None for other calls."""
         kind, place = first
         if kind == "product" and name in ("softmax", "_softmax", "log_softmax", "exp", "exp_", "logsumexp"):
             steps = {"log_softmax": "log", "exp": "exp", "exp_": "exp", "logsumexp": "lse"}

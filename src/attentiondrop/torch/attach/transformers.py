@@ -1,8 +1,9 @@
-"""Attention modules of transformers, which look their attention function up by a name in their configuration.
+"""Sites in transformers models: their attention modules look up the attention function by a name in the configuration.
 
-In training a site shows its module a view of the configuration that names our function and shares everything else with
-it. The model's own configuration, and with it evaluation, mask creation and other models that share it, stays as it is.
-What somebody sets on that configuration later, its implementation included, is seen in the next call.
+In training, a site gives its module a view of the configuration. The view names our function and shares all other
+values with the configuration. The configuration itself does not change, so evaluation, mask creation and other models
+that use it stay as they are. If a user changes the configuration later, also its attention implementation, the next
+call uses the change.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from .transformers_names import NAME, REACHABLE, no_mask
 
 
 def members(base: type[nn.Module]) -> dict[str, Any]:
-    """Only the view of the configuration changes; `transformers_attention` does the rest."""
+    """A property `config` that gives the view in training; `transformers_attention` does the rest."""
     return {"config": property(_config, _set_config)}
 
 
@@ -37,8 +38,8 @@ def _remember(module: nn.Module) -> dict[str, Any]:
 def _remember_config(config: Any) -> dict[str, Any]:
     """What a site remembers: the configuration, and its view for training. Neither is a copy.
 
-    The module's `__dict__` keeps the configuration too, for the class it returns to; a property that reads it from
-    there sends the compiler of torch 2.11 in circles.
+    The module's `__dict__` keeps the configuration too, for the time after `remove`. The property does not read it
+    there, since the compiler of torch 2.11 would then recurse without end.
     """
     return {"config": config, "training_config": training_view(config)}
 
@@ -47,28 +48,28 @@ _views: dict[type, type] = {}
 
 
 def training_view(config: Any) -> Any:
-    """`config` under another attention implementation: all other values are the same ones, now and later."""
+    """A view of `config` with our attention implementation; it shares all other values, also when they change later."""
     cls = type(config)
     if cls not in _views:
         _views[cls] = _view_class(cls)
     view: Any = object.__new__(_views[cls])
-    # One dictionary for both: a value that is set on either is set on both.
+    # Both use one dictionary: a value that is set on one is set on the other.
     object.__setattr__(view, "__dict__", config.__dict__)
     object.__setattr__(view, "_attentiondrop_config", config)
     return view
 
 
 def _view_class(cls: type) -> type:
-    # Only now: it loads transformers, and registers our function there.
+    # Imported here and not above, since it loads transformers. It registers our function there.
     from . import transformers_attention as _registered  # noqa: F401
 
     def reduce(self: Any, protocol: Any) -> tuple[Any, ...]:
-        # Copies and pickles must share values with the copy of the configuration again.
+        # In copies and pickles, the view must share values with the copied configuration.
         return training_view, (self._attentiondrop_config,)
 
     own: Any = cls
     members = {
-        "__slots__": ("_attentiondrop_config",),  # in the dictionary it would show up in the configuration
+        "__slots__": ("_attentiondrop_config",),  # in the shared dictionary, the configuration would contain it
         "__reduce_ex__": reduce,
         "__module__": cls.__module__,
         "__qualname__": cls.__qualname__,

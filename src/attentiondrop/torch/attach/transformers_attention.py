@@ -32,12 +32,12 @@ def attention_forward(
     s_aux: Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """The signature that transformers calls: [B, H, N, D] in, [B, N, H, D] and weights (or None) out."""
+    """Attention as transformers calls it: [B, H, N, D] in, [B, N, H, D] and weights (or None) out."""
     site = site_of(module)
-    # Read anew in each call: it may have been set after `attach`, and the mask that arrives is that of the one set now.
+    # Read in each call: a user may set it after `attach`, and transformers builds the mask for the present one.
     origin = None if site is None else implementation_now(module, site)
     if origin == "eager":
-        # Eager attention knows causality from its mask alone.
+        # Eager attention of transformers ignores is_causal: its mask holds causality.
         causal = False
     else:
         causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
@@ -57,12 +57,12 @@ def attention_forward(
             scale=scaling,
             enable_gqa=query.shape[1] != key.shape[1],
             bias=position_bias,
-            # Training must match the model's own evaluation: transformers' sdpa knows neither of these (releases up
-            # to 5.17 ignore them there, later ones refuse).
+            # Training must match evaluation: sdpa in transformers does not use these two (up to 5.17 it ignores them,
+            # later releases refuse them).
             softcap=None if origin == "sdpa" else softcap,
             sinks=None if origin == "sdpa" else s_aux,
         ),
-        # Eager attention hands out its weights, so its stand-in does.
+        # Eager attention returns its weights, so its replacement must do so, too.
         "auto" if site is None else "eager" if origin == "eager" and site.backend == "auto" else site.backend,
         monitor=site.monitor if site is not None and module.training else None,
     )
@@ -71,10 +71,10 @@ def attention_forward(
 
 
 def implementation_now(module: nn.Module, site: Site) -> str:
-    """The attention implementation that the site stands in for in this call.
+    """The attention implementation that the site replaces in this call.
 
     Raises:
-        AttachError: if it is one that leaves the mask, or parts of it, to its own kernel.
+        AttachError: if it is one that does not get a full mask.
     """
     implementation: str = site.extra["config"]._attn_implementation
     if implementation not in REACHABLE:
@@ -86,5 +86,5 @@ def implementation_now(module: nn.Module, site: Site) -> str:
 
 
 AttentionInterface.register(NAME, attention_forward)
-# Without a mask function of the same name transformers passes no mask at all, silently.
+# Without a mask function of the same name, transformers silently passes no mask.
 AttentionMaskInterface.register(NAME, sdpa_mask)

@@ -1,14 +1,14 @@
-"""What transformers calls attention implementations: ours, and those that a site can stand in for."""
+"""Names of attention implementations in transformers: ours, and those that a site can replace."""
 
 from __future__ import annotations
 
-#: Without "/" or "flash" in it: transformers would look for a kernel to load.
+#: It must not contain "/" or "flash", or transformers would try to load a kernel.
 NAME = "attentiondrop"
 
-#: Implementations whose masks say everything that the attention function must know.
+#: Implementations for which transformers passes a full mask.
 REACHABLE = ("sdpa", "eager", NAME)
 
 
 def no_mask(implementation: str | None) -> str:
-    """Why the others are out of reach."""
+    """The reason why another implementation cannot be replaced."""
     return f"attn_implementation={implementation!r} passes no full mask"

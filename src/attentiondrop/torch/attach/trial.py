@@ -15,8 +15,8 @@ from .sites import site_of
 
 
 def training_forward(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """One forward in training mode, without gradients, of which nothing stays."""
-    # Not compiled: a function mode would have everything compiled anew. (Loading the compiler takes seconds.)
+    """One forward in training mode, without gradients. Restores all state afterwards."""
+    # Run without compiling: a function mode would cause recompilation. Not loaded for this, since that takes seconds.
     loaded = "torch._dynamo" in sys.modules
     eager = torch.compiler.set_stance("force_eager") if loaded else contextlib.nullcontext()
     with _random_numbers(model), _training(model), _kept(model), torch.no_grad(), eager:
@@ -39,7 +39,7 @@ def _random_numbers(model: nn.Module) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _training(model: nn.Module) -> Iterator[None]:
-    """In training mode as a whole, unless it is already: parts that were set to evaluation then stay so."""
+    """Put the model into training mode, unless it is: then parts that were set to evaluation stay so."""
     flags = [(module, module.training) for module in model.modules()]
     try:
         if not model.training:
@@ -52,7 +52,7 @@ def _training(model: nn.Module) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _kept(model: nn.Module) -> Iterator[None]:
-    """Buffers and other tensors of the modules, counters, and what sites measure."""
+    """Restore buffers and other tensors, counters, and the measurements of sites afterwards."""
     tensors: list[tuple[dict[str, Any], str, Tensor, Tensor]] = []
     numbers: list[tuple[dict[str, Any], str, Any]] = []
     monitors = [(site, site.monitor) for module in model.modules() if (site := site_of(module)) is not None]
@@ -72,7 +72,7 @@ def _kept(model: nn.Module) -> Iterator[None]:
             held[name] = number
         for held, name, tensor, copy in tensors:
             held[name] = tensor
-            # Not where nothing changed: a graph that was built before may need the tensor as it is.
+            # Only if it changed: an autograd graph built before may need the unmodified tensor.
             if not tensor.is_meta and not torch.equal(tensor, copy):
                 with torch.no_grad():
                     tensor.copy_(copy)

@@ -1,1 +1,1 @@
-"""Several stochastic passes over one input, and the loss between their outputs."""
+"""Several random passes ("views") over one input, and the loss between their outputs."""

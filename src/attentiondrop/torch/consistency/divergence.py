@@ -1,4 +1,4 @@
-"""How far the views are apart: KL between their predictive distributions, as `docs/semantics.md` says."""
+"""How much the predictions of the views differ: the KL divergence that `docs/semantics.md` defines."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def divergence(
         logits: [..., classes] of each view, of equal shapes.
         direction: `"forward"`: KL(first || second) for each pair; `"reverse"`; `"symmetric"`: the mean of both.
         mask: [...], True (or not 0) at the positions that count; all of them by default.
-        items: divide the sum over positions by this instead of by their number, for losses that are accumulated over
-            several batches.
+        items: divide the sum over positions by this number instead of by their count, for losses that are accumulated
+            over several batches.
 
     Example:
         >>> first, second = torch.tensor([[0.0, 0.0]]), torch.tensor([[2.0, 0.0]])
@@ -60,13 +60,13 @@ def divergence(
 
 
 def _kl(log_p: Tensor, log_q: Tensor) -> Tensor:
-    """KL(p || q), summed over classes. A class that p gives no probability adds nothing, whatever q says."""
+    """KL(p || q), summed over classes. A class with probability 0 in p adds 0, also if q is 0 there."""
     difference = (log_p - log_q).masked_fill(log_p == -torch.inf, 0.0)
     return (log_p.exp() * difference).sum(dim=-1)
 
 
 def check_logits(value: Any) -> Tensor:
-    """`value` if it can be logits: a floating point tensor [..., classes] with at least two classes."""
+    """Return `value`, or raise if it cannot be logits: a floating point tensor [..., classes], at least two classes."""
     if not isinstance(value, Tensor) or not value.is_floating_point():
         what = f"{value.dtype} tensor" if isinstance(value, Tensor) else type(value).__name__
         raise bad_argument("logits", "a floating point tensor of logits", what)

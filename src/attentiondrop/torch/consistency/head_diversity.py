@@ -9,10 +9,10 @@ from ...errors import ShapeError
 
 
 def head_diversity_loss(weights: Tensor, visible: Tensor | None = None) -> Tensor:
-    """How alike the heads of one attention are: the mean cosine similarity of their rows, over all pairs of heads.
+    """How similar the heads of one attention are: the mean cosine similarity of their rows, over all pairs of heads.
 
-    0 where no two heads look at a common key, 1 where all look at the same keys with the same weights. Add it to the
-    loss, times a small weight; it has gradients for the attention weights.
+    0 if no two heads look at a common key, 1 if all heads have the same weights. Multiply it by a small weight and add
+    it to the loss; it has gradients for the attention weights.
 
     Args:
         weights: attention weights [..., H, N, M], H at least 2.
@@ -32,10 +32,10 @@ def head_diversity_loss(weights: Tensor, visible: Tensor | None = None) -> Tenso
         )
     work = weights if weights.dtype == torch.float64 else weights.float()
     norms = torch.linalg.vector_norm(work, dim=-1, keepdim=True)
-    # A row without weights, which sees nothing, is like no other.
+    # A row that sees no key has only zeros: its similarity to other rows is 0.
     rows = work / norms.clamp_min(torch.finfo(work.dtype).tiny)
     heads = work.shape[-3]
-    # Of all pairs at once: |sum of unit vectors|^2 = H + 2 * (sum over pairs of their products).
+    # All pairs at once: |sum of unit vectors|^2 = H + 2 * (sum over pairs of their products).
     lengths = rows.square().sum((-3, -1))
     similarity: Tensor = (rows.sum(-3).square().sum(-1) - lengths) / (heads * (heads - 1))
     if visible is None:

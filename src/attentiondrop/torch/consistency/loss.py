@@ -37,7 +37,7 @@ def consistency_loss(
     mask: Tensor | None = None,
     items: Tensor | float | None = None,
 ) -> ConsistencyResult:
-    """The loss of several stochastic passes over the same input: `task + weight * KL` between their predictions.
+    """The loss of several random passes over the same input: `task + weight * KL` between their predictions.
 
     Gradients flow through every view. Call `result.loss.backward()` as usual.
 
@@ -45,13 +45,13 @@ def consistency_loss(
         model: in training mode, with attached sites or dropout.
         inputs: a tensor, a tuple of positional arguments or a dict of keyword arguments, without labels.
         task_loss: maps the output of one view to its loss.
-        consistency: weight, number of views, direction and task; by default what the attached specs name.
+        consistency: weight, number of views, direction and task; by default the `Consistency` in the attached specs.
         mode: `"batch"`, `"sequential"` or `"shared"`, as for `views`.
         logits: maps the output of one view to logits [batch, ..., classes]; by default the output itself if it is a
             tensor, or its `logits`.
         mask: [batch, ...], True at the positions whose divergence counts (not padding); all of them by default.
-        items: divide the divergence's sum over positions by this instead of by their number: what the task loss is
-            divided by where several batches are accumulated.
+        items: divide the divergence's sum over positions by this number instead of by their count. Where several
+            batches are accumulated, give what the task loss is divided by.
 
     Returns:
         `loss`, `task`, `divergence` and `outputs`.
@@ -79,7 +79,7 @@ def consistency_loss(
 
 
 def settings_for(model: nn.Module, consistency: Consistency | str | None) -> Consistency:
-    """What was given, or what the specs attached to `model` name."""
+    """The given `Consistency`, or that in the specs attached to `model`, with its schedules evaluated."""
     given: Any = parse(consistency) if isinstance(consistency, str) else consistency
     sites = [site for module in model.modules() if (site := site_of(module)) is not None]
     if given is None:
@@ -88,14 +88,14 @@ def settings_for(model: nn.Module, consistency: Consistency | str | None) -> Con
         raise bad_argument(
             "consistency", "a spec such as attentiondrop.Consistency(weight=0.5), here or in attach", consistency
         )
-    # A weight that is scheduled goes by the progress that the attachment was told.
+    # A scheduled weight is evaluated at the progress of the attachment (`set_progress`).
     evaluated: Any = given.at(sites[0].progress if sites else 0.0)
     result: Consistency = evaluated
     return result
 
 
 def pick_logits(output: Any) -> Any:
-    """The logits of a model output in the usual forms."""
+    """The logits in a model output: the output itself if it is a tensor, else its `logits`."""
     if isinstance(output, Tensor):
         return output
     found = output.get("logits") if isinstance(output, dict) else getattr(output, "logits", None)
@@ -109,10 +109,10 @@ def pick_logits(output: Any) -> Any:
 
 
 def check_varies(model: nn.Module, scores: Sequence[Tensor]) -> None:
-    """Refuse a model whose views are identical because nothing in it draws.
+    """Refuse a model whose views are identical because nothing in it is random.
 
-    The logits are compared (which synchronises) only where nothing known to draw was found: if they differ, the model
-    has a way of its own.
+    The logits are compared (which waits for the device) only if no known source of randomness was found. If they
+    differ, the model has another one.
     """
     if may_vary(model) or not all(torch.equal(scores[0], other) for other in scores[1:]):
         return
@@ -124,7 +124,7 @@ def check_varies(model: nn.Module, scores: Sequence[Tensor]) -> None:
 
 
 def may_vary(model: nn.Module) -> bool:
-    """Whether something in the model is known to draw: an attached site, or dropout of a rate above 0."""
+    """Whether the model has a known source of randomness: an attached site, or dropout with a rate above 0."""
     training = [module for module in model.modules() if module.training]
     return any(site_of(module) is not None for module in training) or any(map(_has_dropout, training))
 

@@ -1,8 +1,9 @@
-"""Run what comes before the first attached site once, and what follows on all views.
+"""Run the model once up to the first attached site, and from there on for all views.
 
-The batch is repeated at the entrance of the first *block* that contains a site: an element of a list of layers
-(`blocks`, `encoder.layer`, `h`, ...). What reaches later modules with the batch of one view (masks, position ids, the
-inputs of a decoder) is repeated at their entrance. Which block comes first is seen while the model runs.
+The batch is repeated at the input of the first *block* that contains a site. A block is an element of a list of layers
+(`blocks`, `encoder.layer`, `h`, ...). Other tensors that later modules get with the batch of one view (masks, position
+ids, the inputs of a decoder) are repeated at the inputs of those modules. Which block is the first is found out while
+the model runs.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from ..attach.sites import site_of
 from ..trees import change_cache, is_cache, map_tensors
 from .stacked_batch import Stack, StackError, is_batched, is_folded
 
-#: The key of our hooks in a module's tables. Always the same: a compiled graph finds them again in the next step.
+#: The key of our hooks in a module's tables. It never changes, so that a compiled graph stays valid in the next step.
 KEY = -0xA77D
 
 
 class SharedPrefix:
-    """Where the views of one model part. Built once for a model and its sites, entered in each pass.
+    """The hooks that repeat the batch for all views. Built once for a model and its sites, entered in each pass.
 
-    It is kept from step to step, so it must not keep the model: it knows the modules by weak references alone.
+    It lives from step to step. It must not keep the model alive, so it holds weak references to the modules.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -36,31 +37,31 @@ class SharedPrefix:
         blocks = {_block(model, name) for module, name in names.items() if site_of(module) is not None}
         if not blocks:
             raise StackError(
-                'mode: "shared" expected attached sites, found none, so there is nothing to tell where the views part: '
-                'attach first, or use mode="batch"'
+                'mode: "shared" expected attached sites, found none, so it is unknown where the views part: attach '
+                'first, or use mode="batch"'
             )
         above = {parent for block in blocks for parent in _above(model, names[block])}
         watched = [module for module in _watched(model, above) if module is not model]
-        # Positional arguments by name; read here, because a compiler cannot.
+        # The names of positional arguments are read here, because a compiler cannot read them.
         self._hooks = [
             (weakref.ref(module), self._hook(names[module], _parameters(module), module in blocks))
             for module in watched
         ]
         self.stacks: tuple[Stack, ...] = ()
-        #: Of the stack that is repeated for.
+        #: Views and batch size of the stack that uses the hooks now.
         self.views = 1
         self.batch = 0
-        #: Whether the views have parted in the forward pass that runs.
+        #: Whether the running forward pass has reached the first block, where the views part.
         self.parted = False
         self._repeated: dict[Any, tuple[Tensor, Tensor]] = {}
 
     @property
     def is_whole(self) -> bool:
-        """Whether all modules that it watches still exist."""
+        """Whether all modules with hooks still exist."""
         return all(module() is not None for module, _ in self._hooks)
 
     def enter(self, stack: Stack) -> None:
-        """Watch the model for the time of a pass."""
+        """Install the hooks for the time of a pass."""
         self.stacks = (*self.stacks, stack)
         self.views, self.batch = stack.views, stack.batch
         if not stack.replaying:
@@ -70,7 +71,7 @@ class SharedPrefix:
             module._forward_pre_hooks_with_kwargs[KEY] = True
 
     def leave(self, stack: Stack) -> None:
-        """Leave no trace in the model, unless another stack still needs it."""
+        """Remove the hooks, unless another stack still needs them."""
         self.stacks = tuple(other for other in self.stacks if other is not stack)
         if not self.stacks:
             self.views = 1
@@ -98,7 +99,7 @@ class SharedPrefix:
         return hook
 
     def _is_single(self, name: str, is_block: bool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Whether the module is called before the views part, or not for a stack at all."""
+        """Whether the module is called before the views part, or for no stack."""
         if torch.compiler.is_compiling():
             self.parted = self.parted or is_block
             return not self.parted
@@ -125,13 +126,13 @@ class SharedPrefix:
         if is_folded(name, x, self.batch):
             raise StackError(
                 f'mode: "shared" cannot tell whether {name} of shape {list(x.shape)} has been repeated already: use '
-                'mode="batch", or a mask with a dimension of its own for the batch'
+                'mode="batch", or a mask with a separate batch dimension'
             )
         if not is_batched(name, x, self.batch):
             return x
         if torch.compiler.is_compiling() or not self.stacks or self.stacks[-1].replaying:
             return torch.cat([x] * self.views)
-        # A mask goes to every layer: repeat it once. Without gradients (a checkpointed region) and with are two things.
+        # A mask goes to every layer: repeat it once. Repeats with and without gradients (checkpointing) differ.
         key = (id(x), torch.is_grad_enabled())
         if key not in self._repeated:
             self._repeated[key] = (x, torch.cat([x] * self.views))
@@ -142,7 +143,7 @@ _prefixes: weakref.WeakKeyDictionary[nn.Module, tuple[Any, SharedPrefix]] = weak
 
 
 def shared_prefix(model: nn.Module) -> SharedPrefix:
-    """The prefix of `model`, the same one as long as it has the same modules and the same of them are attached."""
+    """The prefix of `model`; it stays the same one while the modules, and which of them are attached, stay the same."""
     modules = [(id(module), site_of(module) is not None) for module in model.modules()]
     known = _prefixes.get(model)
     if known is None or known[0] != modules or not known[1].is_whole:
@@ -153,7 +154,7 @@ def shared_prefix(model: nn.Module) -> SharedPrefix:
 def _block(model: nn.Module, name: str) -> nn.Module:
     """The block around the site `name`: the outermost element of a list of at least two modules of one class.
 
-    The outermost, because inside a block the batch of one view may still be needed, for a residual connection.
+    It must be the outermost, because inside a block a residual connection may need the batch of one view.
     """
     *parents, _ = chain = [*_above(model, name), model.get_submodule(name)]
     lists = [(parent, child) for parent, child in zip(parents, chain[1:], strict=True) if _is_list(parent)]
@@ -182,7 +183,7 @@ def _above(model: nn.Module, name: str) -> list[nn.Module]:
 
 
 def _watched(module: nn.Module, above: set[nn.Module]) -> list[nn.Module]:
-    """The modules at whose entrance tensors may still have the batch of one view: all that are inside no block."""
+    """The modules whose inputs may still have the batch of one view: all modules that are not inside a block."""
     found = [] if isinstance(module, nn.ModuleList | nn.ModuleDict) else [module]
     if module in above or not found:
         for child in module.children():

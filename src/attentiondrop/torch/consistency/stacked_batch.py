@@ -1,12 +1,12 @@
-"""A batch that holds several views: how it is made, how its sites know of it, and how it is taken apart again.
+"""A stack, which is a batch that holds several views: how it is built, how sites know of it, how it is split again.
 
 Views lie one after the other along the first dimension: view 0 of all samples, then view 1 of all samples, ...
 
 Activation checkpointing runs parts of the model a second time, in the backward pass, when the call that stacked the
-views is long over. So the outputs carry a node that brings the stack back once their gradient arrives. That backward
-pass owns the stack from then on: it goes when the pass goes, whether it ends or raises (`_Replay`). What else is
-recomputed meanwhile (a plain pass of the same model, other views) is told apart by the state of the generator, which
-checkpointing restores: a call that the stack has not seen in that state is none of its own.
+views has returned. So the outputs get an autograd node (`_Return`) that enters the stack again when a gradient arrives.
+The stack then stays entered until this backward pass ends or raises (`_Replay`). The same backward pass may recompute
+other calls of the model, too (a plain pass, other views). Checkpointing restores the state of the random generator, so
+that state tells whose call it is: a call belongs to the stack only if its forward pass made that call in that state.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from ...errors import AttentionDropError
 from ..attach.sites import Site
 from ..trees import Change, map_tensors
 
-#: What `nn.Transformer` and others call masks of [rows, keys], or of [batch * heads, rows, keys].
+#: Argument names of `nn.Transformer` and others for masks [rows, keys] or [batch * heads, rows, keys].
 _MASKS = {"mask", "src_mask", "tgt_mask", "memory_mask", "attn_mask"}
-#: Arguments that never have a batch as their first dimension.
+#: Arguments whose first dimension is never the batch.
 _NEVER = {"cache_position", "rope"}
 
 
 def is_batched(name: str, x: Tensor, batch: int) -> bool:
-    """Whether the first dimension of the argument `name` is a batch of that size."""
+    """Whether the first dimension of the argument `name` is the batch."""
     if x.dim() == 0 or x.shape[0] != batch or name in _NEVER:
         return False
     return not (name in _MASKS and x.dim() == 2 and x.shape[0] == x.shape[1])
@@ -41,13 +41,13 @@ def is_folded(name: str, x: Tensor, batch: int) -> bool:
 
 
 class Entry(Protocol):
-    """Where the stack is made while the model runs (`attentiondrop.torch.consistency.shared_prefix`)."""
+    """Repeats the batch inside the model while it runs (`SharedPrefix`)."""
 
     def enter(self, stack: Stack) -> None:
-        """Start to watch the model for this stack."""
+        """Install hooks in the model for this stack."""
 
     def leave(self, stack: Stack) -> None:
-        """Stop to watch the model for this stack; nothing happens if it does not."""
+        """Remove the hooks for this stack, if it has any."""
 
 
 class StackError(AttentionDropError):
@@ -55,7 +55,7 @@ class StackError(AttentionDropError):
 
 
 class Stack:
-    """`views` copies of a batch of size `batch` in one, while it is entered and in the backward pass of its outputs."""
+    """`views` copies of a batch of size `batch`, stacked. Entered for the forward pass, and again for its backward."""
 
     def __init__(self, views: int, batch: int, sites: Sequence[Site], entry: Entry | None = None) -> None:
         self.views = views
@@ -87,19 +87,19 @@ class Stack:
         self._leave()
 
     def _leave(self) -> None:
-        """Leave no trace in the model. Doing it twice does no harm."""
+        """Remove the stack from the sites and from `entry`. A second call does nothing."""
         for site in self.sites:
             _set_stacks(site, tuple(stack for stack in site.stacks if stack is not self))
         if self.entry is not None:
             self.entry.leave(self)
 
     def repeat(self, name: str, x: Tensor) -> Tensor:
-        """`x` for all views, if it has a batch as its first dimension."""
+        """`x` repeated for all views, if its first dimension is the batch; otherwise `x`."""
         batched = is_batched(name, x, self.batch) or is_folded(name, x, self.batch)
         return torch.cat([x] * self.views) if batched else x
 
     def split(self, output: Any) -> tuple[Any, ...]:
-        """The output of each view. A tensor that has not the size of the stack is part of each."""
+        """The output of each view. A tensor whose first dimension is not the stacked batch goes to all views."""
         parts: dict[int, tuple[Tensor, ...]] = {}
 
         def note(name: str, x: Tensor) -> Tensor:
@@ -126,32 +126,32 @@ class Stack:
         return tuple(map_tensors(output, part(view)) for view in range(self.views))
 
     def watch(self, output: Any) -> Any:
-        """The output, which brings the stack back when its gradient arrives."""
+        """The output, with a node that enters the stack again when a gradient arrives."""
         return map_tensors(output, lambda name, x: _Return.apply(x, self) if x.requires_grad else x)
 
     def replay(self) -> None:
-        """Be entered as long as the running backward pass lives."""
+        """Enter the stack until the running backward pass is over."""
         if not self.replaying:
             self.replaying = True
             torch.autograd.Variable._execution_engine.queue_callback(_Replay(self))
             self.__enter__()
 
     def finish(self) -> None:
-        """Be entered no longer; the opposite of `replay`."""
+        """Leave the stack; the opposite of `replay`."""
         self.replaying = False
         self._leave()
 
     def belongs(self, place: Any, device: torch.device) -> bool:
-        """Whether this call is the stack's: any in its forward pass, in a backward pass only what it has seen."""
+        """Whether a call belongs to the stack: in its forward pass all do, in a backward pass those it has seen."""
         if self.replaying and torch._C._current_graph_task_id() < 0:
-            return False  # another thread runs the backward pass, this one does not recompute anything
+            return False  # another thread runs the backward pass; this thread makes an ordinary call
         key = (place, _state(device))
         if not self.replaying:
             self._seen.add(key)
         return key in self._seen
 
     def check(self, site: Site, query: Tensor) -> None:
-        """Refuse queries of one of its own calls that do not hold all views."""
+        """Refuse queries of a call of this stack that do not hold all views."""
         if query.shape[0] % self.size:
             raise StackError(
                 f"{site.name or 'the model'}: expected a batch of {self.size} ({self.views} views of {self.batch} "
@@ -161,15 +161,15 @@ class Stack:
 
 
 def _set_stacks(site: Site, stacks: tuple[Stack, ...]) -> None:
-    # The number is all that a compiled graph sees, and guards on.
+    # A compiled graph reads only `views`, and guards on it.
     site.stacks, site.views = stacks, stacks[-1].views if stacks else 1
 
 
 class _Replay:
-    """Says to a stack that a backward pass is over.
+    """Tells a stack that a backward pass is over.
 
-    The pass calls its callbacks only if it ends well. But it owns them in any case, and here it is the only owner: so
-    the end of this object is the end of the pass, also of one that raises.
+    The pass calls its callbacks only if it succeeds. But it owns them in any case, and nothing else owns this object.
+    So `__del__` runs when the pass is over, also if it raised.
     """
 
     def __init__(self, stack: Stack) -> None:
@@ -183,7 +183,7 @@ class _Replay:
 
 
 class _Return(torch.autograd.Function):
-    """The identity. Its backward says that the recomputations that follow may be those of the stack."""
+    """The identity. Its backward enters the stack again, for the recomputations that follow."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, stack: Stack) -> Tensor:
@@ -198,9 +198,9 @@ class _Return(torch.autograd.Function):
 
 
 def check_parted(logits: Tensor) -> None:
-    """Refuse logits of one view that were made from nothing but tensors that all views share.
+    """Refuse logits of one view that were computed only from tensors that all views share.
 
-    A model may pick rows by the size of its inputs, and so return those of the first view alone.
+    A model may pick rows by the size of its inputs, and so return the rows of the first view only.
     """
     waiting: list[Any] = [logits.grad_fn]
     known: set[Any] = set()
@@ -215,17 +215,17 @@ def check_parted(logits: Tensor) -> None:
             return
         if parted is None:
             waiting += [parent for parent, _ in node.next_functions]
-        else:  # the node of `watch`, where the model ends: no need to look further
+        else:  # the node of `watch`: the output of the model, so its inputs need no look
             shared = True
     if shared:
         raise StackError(
-            "logits: expected those of one view among several, received the same for all views: the model's output "
-            'does not grow with the batch inside of it; use mode="batch", or "sequential"'
+            "logits: expected different logits for each view, received the same for all views: the model's output does "
+            'not hold all views; use mode="batch", or "sequential"'
         )
 
 
 def _state(device: torch.device) -> Any:
-    """The state of the generator that seeds are drawn from, in a form that can be compared without synchronising."""
+    """The state of the generator that seeds are drawn from, in a form that is compared without waiting for a GPU."""
     if device.type == "cuda":
         if torch.cuda.is_current_stream_capturing():
             return None

@@ -1,4 +1,4 @@
-"""`views`: the outputs of several stochastic passes over the same input."""
+"""`views`: the outputs of several random passes over the same input."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ MODES = ("batch", "sequential", "shared")
 
 
 def views(model: nn.Module, inputs: Any, count: int = 2, mode: Mode = "batch") -> tuple[Any, ...]:
-    """Pass the same input through the model `count` times, each with draws of its own.
+    """Pass the same input through the model `count` times, each time with different draws.
 
     Args:
-        model: in training mode, with something random in it: attached sites, dropout. It may be wrapped in
+        model: in training mode, with attached sites or dropout, so that passes differ. It may be wrapped in
             DistributedDataParallel or compiled.
         inputs: a tensor, a tuple of positional arguments or a dict of keyword arguments. With `"batch"` and `"shared"`
             the batch comes first in all of them.
         count: how many views.
-        mode: `"batch"`: one pass over the repeated batch. `"sequential"`: separate passes, which suits any model.
-            `"shared"`: one pass that repeats the batch at the first block with an attached site; what comes before runs
-            once, so its dropout is the same for all views.
+        mode: `"batch"`: one pass over the repeated batch. `"sequential"`: separate passes, which works for any model.
+            `"shared"`: one pass that repeats the batch at the first block with an attached site. The part before it
+            runs once, so its dropout is the same for all views.
 
     Returns:
         The output of each view, in the form in which the model returns it.
@@ -92,7 +92,7 @@ def _batch_size(inputs: Any) -> int:
 def _check_wrapper(model: nn.Module, mode: str) -> None:
     if any(isinstance(module, nn.DataParallel) for module in model.modules()):
         raise StackError(
-            f'mode: expected "sequential" for a model in nn.DataParallel, which would deal the views out to its '
+            f'mode: expected "sequential" for a model in nn.DataParallel, which would split the views over its '
             f"devices, received {mode!r} (or use DistributedDataParallel)"
         )
 

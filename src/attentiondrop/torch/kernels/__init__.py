@@ -1,1 +1,1 @@
-"""Triton kernels. Nothing here is imported before a path needs it: the library works where Triton is not installed."""
+"""Triton kernels. They are imported only when a fused path needs them, so the library also works without Triton."""

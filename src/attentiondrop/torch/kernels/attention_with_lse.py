@@ -1,6 +1,6 @@
 """Causal fused attention that also returns the log-sum-exp of each row, and its backward for a given log-sum-exp.
 
-`F.scaled_dot_product_attention` hides the log-sum-exp, so these call the operators behind it.
+`F.scaled_dot_product_attention` does not return the log-sum-exp, so this module calls the operators behind it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Part(NamedTuple):
 
 
 def why_no_lse(inputs: Inputs) -> str | None:
-    """The reason why no operator with a log-sum-exp serves these tensors, or None if one does."""
+    """The reason why no operator with a log-sum-exp takes these tensors, or None if one does."""
     kind = inputs.q.device.type
     if kind == "cpu" or (kind == "cuda" and inputs.q.dtype in _EFFICIENT_DTYPES):
         return None
@@ -34,7 +34,7 @@ def why_no_lse(inputs: Inputs) -> str | None:
 
 
 def attend_with_lse(q: Tensor, k: Tensor, v: Tensor, visible_keys: Tensor | None, scale: float) -> Part:
-    """Causal attention; keys may be grouped. Rows in which `visible_keys` hides everything hold nothing meaningful."""
+    """Causal attention; keys may be grouped. If `visible_keys` hides all keys of a row, its result means nothing."""
     rows, size = q.shape[-2], v.shape[-1]
     kind = _library_kernel(q, k, v, visible_keys)
     if kind is not None:
@@ -52,9 +52,10 @@ def attend_with_lse(q: Tensor, k: Tensor, v: Tensor, visible_keys: Tensor | None
 def attend_with_lse_backward(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, whole: Part, visible_keys: Tensor | None, scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of the part's q, k, v when its keys compete with others: `whole` holds the merged output and lse.
+    """Gradients of q, k and v of a part whose keys share the softmax with other keys.
 
-    Where keys are grouped, those of k and v are for each key head or for each query head.
+    `whole` holds output and log-sum-exp over all keys. If keys are grouped, the gradients of k and v have either the
+    key heads or the query heads.
     """
     size, value_size = q.shape[-1], v.shape[-1]
     kind = _library_kernel(q, k, v, visible_keys)
@@ -70,9 +71,9 @@ def attend_with_lse_backward(
             grad, q, k, v, output, lse, 0.0, True, attn_mask=bias, scale=scale
         )
     else:
-        # The kernel takes for granted that outputs lie in memory as its forward writes them, [B, N, H, E].
+        # The kernel assumes the memory order in which its forward writes outputs, [B, N, H, E].
         output = output.transpose(1, 2).contiguous().transpose(1, 2)
-        # And it reads the log-sum-exp in blocks of 32 rows.
+        # It reads the log-sum-exp in blocks of 32 rows.
         lse = F.pad(lse, (0, -lse.shape[-1] % 32)).contiguous()
         no_dropout = torch.zeros((), dtype=torch.int64, device=q.device)
         d_q, d_k, d_v, _ = _aten._scaled_dot_product_efficient_attention_backward(
@@ -82,12 +83,12 @@ def attend_with_lse_backward(
 
 
 def _library_kernel(q: Tensor, k: Tensor, v: Tensor, visible_keys: Tensor | None) -> str | None:
-    """The faster kernel, where nothing is hidden and rows and keys are as many (they align causality differently)."""
+    """A faster kernel, if no key is hidden and there are as many rows as keys (otherwise its causal mask differs)."""
     return library_attention.choose(q, k, v) if visible_keys is None and q.shape[2] == k.shape[2] else None
 
 
 def _same_size(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Pad head sizes with zeros to a common one that the kernels like; zeros change neither logits nor outputs."""
+    """Pad head sizes with zeros to a common size that the kernels accept; zeros change neither logits nor outputs."""
     size = max(q.shape[-1], v.shape[-1])
     if q.device.type != "cpu":
         size += -size % 8
@@ -105,7 +106,7 @@ def _key_bias(q: Tensor, k: Tensor, visible_keys: Tensor | None) -> Tensor | Non
     bias = torch.zeros(visible_keys.shape, dtype=q.dtype, device=q.device).masked_fill(~visible_keys, -torch.inf)
     if q.device.type == "cpu":
         return bias
-    # Aligned rows, and every dimension spelled out: the memory-efficient kernel asks for both.
+    # The memory-efficient kernel needs aligned rows and a mask with all dimensions.
     columns = k.shape[-2]
     bias = F.pad(bias, (0, -columns % 16))[..., :columns]
     return bias.expand(*q.shape[:-1], columns)

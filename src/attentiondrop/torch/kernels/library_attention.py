@@ -1,8 +1,8 @@
-"""The attention kernels that torch ships, called with what they hide: the log-sum-exp, and a backward for a given one.
+"""The attention kernels of torch, called directly: with the log-sum-exp, and with a backward for a given log-sum-exp.
 
-Why not `F.scaled_dot_product_attention`: it saves the keys it was given, so blurred keys would stay in memory until the
-backward; here a caller keeps the original ones and blurs them again. And it hides the log-sum-exp, which causal blur
-needs.
+`F.scaled_dot_product_attention` is not enough for two reasons. It saves the keys that it gets, so blurred keys would
+stay in memory until the backward; here the caller keeps the original keys and blurs them again. And it does not return
+the log-sum-exp, which causal blur needs.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _aten = torch.ops.aten
 def choose(q: Tensor, k: Tensor, v: Tensor) -> str | None:
     """Which kernel serves plain or causal attention on these tensors: "cudnn", "flash" or None.
 
-    cuDNN first: on an H200 it took 0.59 to 0.64 of the time of flash attention (`benchmarks/results`). The switches of
-    `torch.backends.cuda` are respected. Decided by what a compiler knows as well: device, dtype and shapes.
+    cuDNN comes first, since it is faster on an H200 (`docs/speed.md`). The switches of `torch.backends.cuda` are
+    respected. The choice depends on device, dtype and shapes only, which a compiler knows, too.
     """
     if q.device.type != "cuda" or q.dtype not in (torch.float16, torch.bfloat16) or torch.version.hip is not None:
         return None
@@ -37,7 +37,7 @@ def _kernel_for(index: int, size: int) -> str | None:
     return "flash" if capability >= 80 and size <= 256 and torch.backends.cuda.flash_sdp_enabled() else None
 
 
-# A compiler takes the result as a constant, as it does with SDPA's own choice.
+# A compiler treats the result as a constant, as it does with SDPA's own choice.
 _kernel_for._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
@@ -68,7 +68,7 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of q, k and v."""
     rows, columns = q.shape[2], k.shape[2]
-    # The seed and offset of dropout, which there is none of: nothing reads them, so nothing fills them.
+    # Seed and offset of dropout. There is no dropout, so the kernels do not read them.
     unused = torch.empty((), dtype=torch.int64, device=q.device)
     if kind == "cudnn":
         d_q, d_k, d_v = _aten._scaled_dot_product_cudnn_attention_backward(

@@ -1,4 +1,4 @@
-"""Whether our Triton kernels can run on a tensor, found out without importing Triton."""
+"""Whether our Triton kernels can run on a tensor. Answers without importing Triton."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _HAS_TRITON = find_spec("triton") is not None
 
 
 def compute_capability(index: int) -> int:
-    """Of a CUDA device, as 90 for 9.0. A compiler takes the result as a constant."""
+    """The compute capability of a CUDA device, as 90 for 9.0. A compiler treats the result as a constant."""
     major, minor = torch.cuda.get_device_capability(index)
     return 10 * major + minor
 
 
-# What torch.compiler.assume_constant_result does, without loading the compiler.
+# This is what torch.compiler.assume_constant_result does, but it does not load the compiler.
 compute_capability._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 

@@ -1,1 +1,1 @@
-"""Rates that change in training: scheduled, learned, or steered by the entropy of attention; and what is measured."""
+"""Rates that change in training (scheduled, learned, or set by the entropy of attention), and what is measured."""

@@ -9,14 +9,14 @@ from torch import Tensor
 
 from ...adaptive import EntropyTarget
 
-#: How much a new measurement counts: a few rows are a noisy estimate.
+#: The weight of a new measurement in the running mean: a few rows give a noisy estimate.
 _WEIGHT = 0.1
 
 
 class Controller:
     """Moves one rate of one site: `field` of the regulariser `number`.
 
-    `values` is the site's own mapping, whose entry `field` it keeps up to date.
+    `values` is the mapping of the site. The controller keeps its entry `field` up to date.
     """
 
     def __init__(self, rule: EntropyTarget, values: dict[str, Any], number: int, field: str) -> None:
@@ -24,16 +24,16 @@ class Controller:
         self.estimate: Tensor | None = None
 
     def rate(self, heads: int) -> Tensor:
-        """What it is now, in a call with so many heads (which only a call tells)."""
+        """The present rate. With `per="head"`, the first call tells the number of heads, and so the shape."""
         rate: Tensor = self.values[self.field]
         if self.rule.per == "head" and rate.ndim == 0:
             rate = self.values[self.field] = rate.expand(heads).clone()
         return rate
 
     def update(self, evenness: Tensor, new: Tensor | None = None) -> None:
-        """Take the evenness [H] of one call into account; NaN where nothing could be measured.
+        """Move the rate by the evenness [H] of one call, which is NaN where nothing could be measured.
 
-        Where `new` is False nothing moves.
+        If `new` is False (a tensor, for compiled code), nothing changes.
         """
         rule, rate = self.rule, self.rate(len(evenness))
         found = evenness.to(rate.dtype)
@@ -54,7 +54,7 @@ class Controller:
         return {"rate": self.values[self.field].tolist(), "estimate": estimate}
 
     def load(self, state: dict[str, list[float] | float]) -> None:
-        """Go on from there."""
+        """Restore what `state` returned."""
         rate = self.values[self.field]
         self.values[self.field] = torch.tensor(state["rate"], dtype=rate.dtype, device=rate.device)
         estimate = state["estimate"]

@@ -1,4 +1,4 @@
-"""Rates that are learned: a parameter without limits, and the value within limits that it stands for."""
+"""Learned rates: the parameter has no limits, the rate computed from it stays within limits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...adaptive import Learnable
 
 
 class LearnedRate(nn.Module):
-    """`low + (high - low) * sigmoid(raw)`."""
+    """The rate is `low + (high - low) * sigmoid(raw)`; `raw` is the parameter."""
 
     def __init__(self, rule: Learnable, like: Tensor) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
-"""What perturbation does to attention, measured while a model trains: entropies, rates of dropping, sigmas.
+"""Measure what perturbation does to attention while a model trains: entropies, rates of dropping, sigmas.
 
-Sums stay on the device and nothing synchronises until somebody asks.
+The sums stay on the device. Only `Monitor.stats` waits for the device.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from .sampled_rows import SampledRows, needs_all_rows, sample_rows
 
 @dataclass(frozen=True)
 class SiteStats:
-    """Means over what was measured at one site; lists have an entry for each head.
+    """Means over the measured rows of one site; lists have an entry for each head.
 
-    Entropies are in nats; `evenness` is the entropy divided by that of the uniform distribution over the visible keys,
-    so 1 is flat and 0 a single key. `drop_rates` and `sigmas` are by the name of the regulariser ("hard"; a second one
-    is "hard 2").
+    Entropies are in nats. `evenness` is the entropy divided by that of the uniform distribution over the visible keys:
+    1 means equal weights, 0 a single key. The keys of `drop_rates` and `sigmas` are names of regularisers ("hard"; a
+    second one is "hard 2").
     """
 
     calls: int
@@ -41,7 +41,7 @@ class SiteStats:
 
 
 class Monitor:
-    """The running sums of one site, over `rows` queries of `samples` samples in each call."""
+    """The running sums of one site. It measures `rows` queries of `samples` samples in each call."""
 
     def __init__(
         self,
@@ -51,20 +51,20 @@ class Monitor:
         recent: Recent | None = None,
     ) -> None:
         self.rows, self.samples = rows, samples
-        #: What is told the evenness of every call.
+        #: They get the evenness of every call.
         self.controllers = controllers
-        #: What recomputation needs of the last calls.
+        #: The rates of the last calls, which recomputation needs.
         self.recent = Recent() if recent is None else recent
-        #: (kind, regulariser) -> [2, H]: sums, and how much was summed. (The calls, too: a number that changes in every
-        #: call would be compiled anew in every call.)
+        #: (kind, regulariser) -> [2, H]: sums, and how many values were summed. The number of calls is a tensor here,
+        #: too: torch.compile would recompile for a Python number that changes in every call.
         self.sums: dict[tuple[str, str], Tensor] = {}
 
     @torch.no_grad()
     def turn(self, drop: Spec | Driven | None, seed: Tensor | None, heads: int) -> Turn:
         """What a call with this seed does. Activation checkpointing makes each call twice; only the first one counts.
 
-        In a backward everything is computed again. Compiled code cannot ask whether it runs in one, so there a seed
-        that was drawn before tells.
+        A call inside a backward is a recomputation. Compiled code cannot ask whether it runs in a backward: there, a
+        seed that was seen before shows a recomputation.
         """
         if seed is None:
             return Turn(drop)
@@ -84,7 +84,7 @@ class Monitor:
         return Turn(self._with(drop, used), new=new)
 
     def _with(self, drop: Spec | Driven | None, rates: list[Tensor]) -> Spec | Driven | None:
-        """`drop` with other values for the rates that adapt."""
+        """`drop` with `rates` as the values of the adaptive rates."""
         if not isinstance(drop, Driven):
             return drop
         values = dict(drop.values)
@@ -101,7 +101,7 @@ class Monitor:
         softcap: float | None,
         new: Tensor | None = None,
     ) -> None:
-        """Take one call into account, unless `new` is False."""
+        """Measure one call and add it to the sums, unless `new` is False."""
         sample = sample_rows(inputs, is_causal, softcap, self.samples, None if needs_all_rows(leaves) else self.rows)
         tally = _Tally()
         tally.sum(("calls", ""), *[torch.ones(1, 1, device=inputs.q.device)] * 2)
@@ -118,7 +118,7 @@ class Monitor:
             controller.update(evenness, new)
 
     def stats(self) -> SiteStats:
-        """The means; one synchronisation."""
+        """The means. Waits for the device once."""
         means = {key: (sums[0] / sums[1].clamp_min(1e-30)).tolist() for key, sums in self.sums.items()}
         single = {
             f"{kind}_{when}": means[kind, when] for kind in ("entropy", "evenness") for when in ("before", "after")
@@ -138,7 +138,7 @@ class _Tally:
         self.sums: dict[tuple[str, str], Tensor] = {}
 
     def perturbed(self, sample: SampledRows, leaves: list[Active], labels: dict[int, str]) -> Tensor:
-        """The weights after every regulariser, whose decisions are counted on the way."""
+        """The weights after every regulariser; also counts the decisions of each."""
         logits, visible = sample.logits, sample.visible
         for leaf in leaves:
             if leaf.spec.level == "logits":
@@ -155,13 +155,13 @@ class _Tally:
     def _observe(self, leaf: Active, label: str, logits: Tensor, visible: Tensor | None) -> None:
         """Count what the regulariser is about to drop, or note its sigma."""
         found = entry_of(leaf.spec).observe(leaf, logits, visible)
-        # What `OneOf` did not choose was not there.
+        # A regulariser that `OneOf` did not choose counts with weight 0.
         weight = 1.0 if leaf.gate is None else leaf.gate
         counts = torch.ones_like(found.values) if found.counts is None else found.counts
         self.sum((found.kind, label), found.values, counts, weight)
 
     def entropy(self, when: str, weights: Tensor, sample: SampledRows) -> Tensor:
-        """Sum the entropies of weights; returns their mean evenness by head."""
+        """Sum the entropies of weights; return their mean evenness by head."""
         total = weights.sum(-1, keepdim=True)
         share = weights / total.clamp_min(1e-30)
         entropy = torch.special.entr(share).sum(-1)
@@ -169,14 +169,14 @@ class _Tally:
             seen = torch.full_like(entropy, weights.shape[-1])
         else:
             seen = sample.visible.expand_as(weights).sum(-1).to(entropy.dtype)
-        # A row that sees one key, or none, has nothing to spread.
+        # A row that sees one key or none always has entropy 0, so it is not counted.
         counted = (seen > 1) & (total.squeeze(-1) > 0)
         self.sum(("entropy", when), torch.where(counted, entropy, 0.0), counted)
         new = self.sum(("evenness", when), torch.where(counted, entropy / seen.clamp_min(2).log(), 0.0), counted)
         return new[0] / new[1]
 
     def sum(self, key: tuple[str, str], values: Tensor, counts: Tensor, weight: float | Tensor = 1.0) -> Tensor:
-        """Note the sums of [b, H, ...] values and counts, by head."""
+        """Store the sums of [b, H, ...] values and counts, by head."""
         dims = [d for d in range(values.ndim) if d != 1]
         new = torch.stack([values.double().sum(dims), counts.double().sum(dims)]) * weight
         self.sums[key] = new

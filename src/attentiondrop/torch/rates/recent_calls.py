@@ -1,7 +1,8 @@
-"""The last calls of a site, by their seeds: activation checkpointing computes a call again, and must find its rates.
+"""The rates of the last calls of a site, by the seeds of the calls.
 
-Rates that adapt move after every call. A recomputation in the backward has the seed of the call, since checkpointing
-restores the generator; so the seed tells with which rates the call was made. All of it stays on the device.
+Adaptive rates move after every call. Activation checkpointing computes a call again in the backward and needs the rates
+that the call had. Checkpointing restores the generator, so the recomputation draws the same seed, and the rates are
+found by the seed. Everything stays on the device.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from ...errors import AttachError
 
-#: How many calls of one site are remembered: many more than any training makes before their backward.
+#: How many calls of one site are remembered: many more than training makes before a backward.
 LENGTH = 1024
 
 _UNKNOWN = (
@@ -26,12 +27,12 @@ class Recent:
 
     def __init__(self) -> None:
         self.seeds: Tensor | None = None
-        #: How many calls there were. (A tensor: a number that changes would be compiled anew in every call.)
+        #: How many calls there were. A tensor, since torch.compile would recompile for a Python number that changes.
         self.calls: Tensor | None = None
         self.rates: list[Tensor] = []
 
     def add(self, seed: Tensor, rates: list[Tensor], new: Tensor | None = None) -> None:
-        """Note a call. Where `new` is False its slot stays the one for the next call."""
+        """Store a call. If `new` is False, the next call overwrites its slot."""
         seeds, calls = self._tensors(seed, rates)
         slot = (calls % LENGTH).view(1)
         seeds.index_copy_(0, slot, seed.view(1))
@@ -40,19 +41,19 @@ class Recent:
         calls += 1 if new is None else new
 
     def has(self, seed: Tensor, rates: list[Tensor]) -> Tensor:
-        """Whether a call with this seed was noted, as a tensor; `rates` say what would be noted with it."""
+        """Whether a call with this seed was stored, as a tensor. `rates` give shape and device of the storage."""
         return (self._tensors(seed, rates)[0] == seed).any()
 
     def rates_of(self, seed: Tensor) -> list[Tensor]:
-        """The rates of the call with this seed; anything where there is none."""
+        """The rates of the call with this seed; without such a call the values mean nothing."""
         return [found for found, _ in self._bounds(seed)]
 
     def surely_rates_of(self, seed: Tensor) -> list[Tensor]:
-        """The same, or an error: at once on a CPU, on other devices without waiting for them."""
+        """The rates of the call with this seed, or an error. Does not wait for a GPU: the error then comes later."""
         bounds = self._bounds(seed)
         if not bounds:
             raise AttachError(_UNKNOWN)
-        # Nothing found: -inf against inf. Not a number: noted before the rate changed its shape.
+        # No such call: -inf and inf, which differ. A call from before the rate changed its shape: NaN, never equal.
         known = torch.stack([(largest == least).all() for largest, least in bounds]).all()
         if known.device.type != "cpu":
             torch._assert_async(known, _UNKNOWN)
@@ -61,7 +62,7 @@ class Recent:
         return [largest for largest, _ in bounds]
 
     def _bounds(self, seed: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """For each rate the largest and the least one that was noted with this seed."""
+        """For each rate, the largest and the smallest value that was stored with this seed."""
         if self.seeds is None or self.seeds.device != seed.device:
             return []
         same = self.seeds == seed
@@ -72,7 +73,7 @@ class Recent:
         return found
 
     def _tensors(self, seed: Tensor, rates: list[Tensor]) -> tuple[Tensor, Tensor]:
-        """The memory, made anew where the device or the rates are others."""
+        """Seeds and number of calls; new tensors if the device, or shape and dtype of the rates, changed."""
         if self.seeds is None or self.calls is None or self.seeds.device != seed.device:
             self.seeds = torch.full((LENGTH,), -1, dtype=torch.int64, device=seed.device)
             self.calls = torch.zeros((), dtype=torch.int64, device=seed.device)

@@ -1,6 +1,6 @@
-"""A few rows of a call, with the draws that the call itself makes there: enough to measure what happens to attention.
+"""Compute a few rows of an attention call once more, with the draws of the call, to measure what happens to attention.
 
-Whatever path computes the output, these rows are computed apart, without gradients: O(rows x M), whatever N is.
+These rows are computed separately from the output, without gradients. The cost is O(rows x M) and does not grow with N.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..call.visibility import split
 class SampledRows(NamedTuple):
     """Logits [b, H, n, M] of the first b samples and n rows spread over the queries.
 
-    `visible` broadcasts to them, or is None; `excerpt` gives regularisers their draws there.
+    `visible` broadcasts to them, or is None (all visible). `excerpt` tells regularisers which draws belong to them.
     """
 
     logits: Tensor
@@ -52,11 +52,11 @@ def sample_rows(inputs: Inputs, is_causal: bool, softcap: float | None, samples:
 
 
 def _at(mask: Tensor, batch: int, rows: Tensor) -> Tensor:
-    """Some samples and rows of what broadcasts to [B, H, N, M]."""
+    """The first `batch` samples and the given rows of a mask that broadcasts to [B, H, N, M]."""
     mask = mask[:batch]
     return mask if mask.shape[-2] == 1 else mask[:, :, rows]
 
 
 def needs_all_rows(leaves: list[Active]) -> bool:
-    """Whether some row depends on other rows, so that none can be computed alone."""
+    """Whether rows depend on other rows, so that a few rows cannot be computed alone."""
     return any(leaf.spec.mixes_rows for leaf in leaves)

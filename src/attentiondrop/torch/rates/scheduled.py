@@ -1,4 +1,4 @@
-"""Schedules at a progress, as tensors: rates that change in place need no new graph, compiled or captured."""
+"""The rates of schedules, as tensors. They change in place, so compiled and captured graphs stay valid."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from .learned import LearnedRate
 def driven_at(
     spec: Spec, progress: float, layer: int, layers: int, module: nn.Module, before: Driven | None
 ) -> Driven | None:
-    """`spec` with its schedules evaluated, for one of several layers; None if it has none.
+    """`spec` with its schedules evaluated, for one of several layers; None if it has no schedules.
 
-    The tensors of `before` are written to, unless the module has moved to another device or dtype since.
+    If `before` is given, its tensors get the new values in place, unless the module has moved to another device or
+    dtype.
     """
     if not any(place.spec.scheduled() for place in places(spec)):
         return None
     like = next(module.parameters(), torch.empty(0))
     if like.is_meta:
-        like = torch.empty(0, dtype=like.dtype)  # a rate has a value before the weights have theirs
+        like = torch.empty(0, dtype=like.dtype)  # the model has no values yet, but a rate needs one
     now = spec.at(progress, layer, layers)
     values: dict[int, dict[str, Tensor | LearnedRate]] = {}
     for place, evaluated in zip(places(spec), places(now), strict=True):
@@ -38,11 +39,11 @@ def driven_at(
             for number, leaf, _ in places(spec)
         }
         return Driven(now, values, bounds)
-    # The numbers in its spec stay those of the first evaluation: nothing reads them where there is a tensor.
+    # `before.spec` keeps the numbers of the first evaluation: where there is a tensor, nothing reads them.
     for number, leaf, _ in places(spec):
         for field, schedule in leaf.scheduled().items():
             old, new = before.values[number][field], values[number][field]
-            # What adapts or is learned is not set by the progress, but moves along with its module.
+            # Progress does not set adaptive or learned rates. They only follow their module to its device.
             if isinstance(old, LearnedRate) or isinstance(new, LearnedRate):
                 old.to(like.device)
                 continue
@@ -55,7 +56,7 @@ def driven_at(
 
 
 def controllers_of(spec: Spec, driven: Driven | None) -> tuple[Controller, ...]:
-    """A controller for each rate that adapts."""
+    """A controller for each adaptive rate (`EntropyTarget`)."""
     if driven is None:
         return ()
     return tuple(

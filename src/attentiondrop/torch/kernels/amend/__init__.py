@@ -1,1 +1,1 @@
-"""Hard masking that corrects the results of torch's own attention where a row lost keys."""
+"""Hard masking that runs torch's own attention and then corrects the rows that lost keys."""

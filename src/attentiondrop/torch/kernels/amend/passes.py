@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""Launch hard masking on top of torch's own attention: `amend` tells what is computed."""
+"""Launch hard masking on top of torch's own attention. `results` explains what is computed."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from .results import amend_keys_kernel, amend_output_kernel, amend_queries_kerne
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor, call: Call, kind: str) -> tuple[Tensor, ...]:
-    """Output, log-sum-exp as torch's kernel has it, that of listed rows, lost keys, and their notes.
+    """Output, log-sum-exp in the form of torch's kernel, log-sum-exp of listed rows, lost keys, and their notes.
 
-    Listed rows have +inf in the first log-sum-exp, and count in the second one, see `empty_lse`. Lost keys
-    [B, H, N, k]: of amended rows, -1 for none.
+    Listed rows have +inf in the first log-sum-exp; their values are in the second one (see `empty_lse`). The lost keys
+    [B, H, N, k] are those of amended rows, followed by -1.
     """
     q, k, v = (unit_stride(x) for x in (q, k, v))
     output, lse = library_attention.forward(kind, q, k, v, call.is_causal, call.scale)
@@ -103,7 +103,7 @@ def backward(
 
 
 def list_rows(lost: Tensor, lse: Tensor, q: Tensor) -> tuple[Listed, Listed]:
-    """The rows that lost keys, and those that are left to the kernels that decide at every logit."""
+    """The rows that lost keys, and the rows that the kernels of `decide` compute."""
     touched, left = empty_lists(q, 2)
     heads, rows = q.shape[0] * q.shape[1], q.shape[2]
     block = min(1024, triton.next_power_of_2(rows))
@@ -114,9 +114,9 @@ def list_rows(lost: Tensor, lse: Tensor, q: Tensor) -> tuple[Listed, Listed]:
 
 
 def _amend_gradients(grad, q, k, v, output, lse, lost, gradients, call: Call) -> Listed:
-    """Take back what the plain backward did for lost keys, and list the rows where it was not asked to do anything.
+    """Correct the plain backward's gradients for lost keys, and return the rows that it left out (listed rows).
 
-    Sums in the order in which atomics come, as the plain backward does.
+    Atomics fix the order of the sums, so it varies from run to run, as in the plain backward.
     """
     d_q, d_k, d_v = gradients
     batch, heads, rows, _ = q.shape

@@ -1,10 +1,10 @@
 # mypy: ignore-errors
-"""The sweep of hard masking that names keys: those of each row's k largest logits that a draw drops.
+"""The sweep of hard masking that finds keys: those of each row's k largest logits that a draw drops.
 
-For every row and column slot of a tile the DEPTH largest logits seen there are kept (`candidates`); the lowest bits of
-each make room for the number of its tile, which together with the slot is its key. Rows in doubt are listed for
-`recount`: where a slot that holds DEPTH of the k largest may hide one more, and where those bits could have put two
-logits into the wrong order, one on either side of the k-th place, and it matters, because one of them is dropped.
+Each slot (row and column in a tile) keeps the DEPTH largest logits that it saw (`candidates`). The lowest bits of each
+logit are replaced by the number of its tile; tile and slot together give the key. Doubtful rows are listed for
+`recount`. A row is doubtful if a slot holds DEPTH of the k largest, because it may have lost a further one. It is also
+doubtful if the replaced bits may have exchanged the k-th and the next logit, and one of the two is dropped.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import triton.language as tl
 from ..decide.candidates import insert, without
 from ..shared.logits import SIZES, append_rows, bounds, dropped_key, load_tile, load_words
 
-#: Hidden logits, which get a code like the others: -inf with other bits set would be no number.
+#: The value of hidden logits. They get a tile number like the others, and -inf with other low bits would be NaN.
 HIDDEN = tl.constexpr(-3.0e38)
 SEEN = tl.constexpr(-2.9e38)
 
@@ -25,7 +25,7 @@ def products(
     q, K, k_m, start, rows, d, M, D: tl.constexpr, BLOCK_D: tl.constexpr, BN: tl.constexpr, CAUSAL: tl.constexpr,
     EDGE: tl.constexpr, hidden: tl.constexpr,
 ):  # fmt: skip
-    """Of `rows` with the keys from `start` on; `hidden` where EDGE or CAUSAL say so."""
+    """The products of `rows` with the keys from `start` on; `hidden` past the end (EDGE) and in the future (CAUSAL)."""
     columns = start + tl.arange(0, BN)
     k = load_tile(K, columns[None, :], k_m, d[:, None], M, D, BLOCK_D, EDGE)
     s = tl.dot(q, k, input_precision="ieee")
@@ -41,7 +41,7 @@ def products(
 def _coded(s, code, CODE_BITS: tl.constexpr, ASM: tl.constexpr):
     """The logit with a code in place of its lowest bits.
 
-    One instruction where the compiler would take two, for products that come from the matrix unit.
+    The assembler needs one instruction where the compiler would use two.
     """
     bits = s.to(tl.int32, bitcast=True)
     kept = tl.full(s.shape, -(1 << CODE_BITS), tl.int32)
@@ -57,15 +57,15 @@ def _coded(s, code, CODE_BITS: tl.constexpr, ASM: tl.constexpr):
 
 @triton.jit
 def _margin(s, CODE_BITS: tl.constexpr):
-    """Twice what a code can have changed in this logit and in another one that is about as large."""
+    """Twice the largest change by a code in this logit and in another one of about the same size."""
     return tl.abs(s) * ((1 << CODE_BITS) / 2097152.0) + 1.0e-37
 
 
 @triton.jit
 def _pop_key(a0, a1, a2, a3, slots, BN: tl.constexpr, CODE_BITS: tl.constexpr, DEPTH: tl.constexpr):
-    """Each row's largest candidate and its key, -1 if that is hidden, and the candidates without it."""
+    """Each row's largest candidate and its key (-1 if the key is hidden), and the candidates without it."""
     place = tl.max(a0, 1)
-    # In different tiles equal logits differ by their code; within a tile the first slot goes first.
+    # Equal logits of different tiles differ by their code. Within a tile the first slot comes first.
     slot = tl.min(tl.where(a0 == place[:, None], slots[None, :], BN), 1)
     key = (place.to(tl.int32, bitcast=True) & ((1 << CODE_BITS) - 1)) * BN + slot
     a0, a1, a2, a3 = without(slots[None, :] == slot[:, None], a0, a1, a2, a3, DEPTH)
@@ -74,7 +74,7 @@ def _pop_key(a0, a1, a2, a3, slots, BN: tl.constexpr, CODE_BITS: tl.constexpr, D
 
 @triton.jit
 def store_lost(lost, inside, keys, dropped, TOP: tl.constexpr, WIDTH: tl.constexpr):
-    """Of each row's `keys` [rows, WIDTH] the dropped ones, then -1."""
+    """Store the dropped ones of each row's `keys` [rows, WIDTH], followed by -1."""
     ranks = tl.arange(0, WIDTH)[None, :]
     dropped = (dropped & inside[:, None]).to(tl.int32)
     tl.store(lost[:, None] + tl.cumsum(dropped, 1) - 1, keys, mask=dropped > 0)
@@ -118,16 +118,16 @@ def pick_kernel(
     ASM: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Program: one tile of rows of one head. Writes `LOST` [rows, TOP], dropped keys and then -1, and the bounds.
+    """Program: one tile of rows of one head. Writes `LOST` [rows, TOP] (dropped keys, then -1) and the bounds.
 
-    `LOW`, `HIGH`, `CUT`: see `is_dropped`. Rows in doubt are added to the head's part of `ROWS`, and to `COUNTS`; their
-    `LOW` gets a floor that the k + 1 largest products reach. WIDTH: a power of two, more than TOP.
+    `LOW`, `HIGH`, `CUT`: see `is_dropped`. Doubtful rows are added to the head's list in `ROWS` and `COUNTS`; their
+    `LOW` gets a floor: the k + 1 largest products are at least as large. WIDTH: a power of two, more than TOP.
     """
     tiles = tl.cdiv(N, BM)
     head = (tl.program_id(0) // tiles).to(tl.int64)
     tile = tl.program_id(0) % tiles
     if CAUSAL:
-        # The last rows have the most to do, so they start first.
+        # The last rows have the most keys, so they start first.
         tile = tiles - 1 - tile
     b = head // H
     h = head % H
@@ -174,7 +174,7 @@ def pick_kernel(
     store_lost(LOST + lines * TOP, inside, keys, dropped & (ranks < TOP), TOP, WIDTH)
     margin = _margin(place, CODE_BITS)
     matters = tl.max((dropped & (ranks >= TOP - 1) & (ranks <= TOP)).to(tl.int32), 1) > 0
-    # More than two that are too near are in doubt in any case.
+    # If more than two logits are too close to each other, the row is doubtful in any case.
     doubtful = (place - below <= margin) & (matters | (before - place <= margin) | (below - after <= margin))
     if tl.cdiv(end, BN) > DEPTH:
         doubtful = doubtful | (deepest >= place - margin)

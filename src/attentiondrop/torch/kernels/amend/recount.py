@@ -1,8 +1,9 @@
 # mypy: ignore-errors
-"""Hard masking's exact selection, for the few rows that `pick` is in doubt about.
+"""Hard masking's exact selection, for the few rows that are doubtful in `pick`.
 
-What reaches a floor, below which none of the k + 1 largest can lie, is taken out of one tile after another, the largest
-first and of equal ones the first, and put on a short list for each row.
+`pick` stores a floor for each row: the k + 1 largest products are not below it. This kernel goes through the tiles and
+puts the products that are not below the floor on a short list for each row: the largest first, and of equal ones the
+first key.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import triton.language as tl
 from ..shared.logits import SIZES, bounds, dropped_key, load_tile, load_words, tile_rows
 from .pick import products, store_lost
 
-#: Length of a row's list: a power of two, more than any k that is picked.
+#: Length of a row's list: a power of two, more than any k that `pick` takes.
 LIST = tl.constexpr(16)
 
 
@@ -51,7 +52,7 @@ def recount_kernel(
 ):
     """Program: one of PARTS shares of the listed rows of one head. Writes what `pick_kernel` writes.
 
-    That left the floor in `LOW`.
+    `pick_kernel` has stored the floor in `LOW`.
     """
     head = (tl.program_id(0) // PARTS).to(tl.int64)
     count = tl.load(COUNTS + head)
@@ -72,7 +73,7 @@ def recount_kernel(
         if CAUSAL:
             end = tl.minimum(M, tl.max(tl.where(inside, rows, 0), 0) + 1)
 
-        # (Rows past the end of the list take nothing.)
+        # Places past the end of the list get a floor of inf, so their lists stay empty.
         floor = tl.load(LOW + lines, mask=inside, other=float("inf"))
         places = tl.arange(0, LIST)[None, :]
         values = tl.full([BM, LIST], float("-inf"), tl.float32)
@@ -85,7 +86,7 @@ def recount_kernel(
             wanted = (largest >= floor) & (largest > least)
             while tl.max(wanted.to(tl.int32), 0) > 0:
                 key = tl.min(tl.where(s == largest[:, None], columns, 2147483647), 1)
-                # In place of the least, of equal ones the last.
+                # It replaces the smallest entry of the list; among equal ones, the last.
                 leaving = tl.max(tl.where(values == least[:, None], keys, -1), 1)
                 here = wanted[:, None] & (values == least[:, None]) & (keys == leaving[:, None])
                 values = tl.where(here, largest[:, None], values)
@@ -110,12 +111,12 @@ def recount_kernel(
         lost = dropped_key(tl.where(chosen, keys, -1), words[:, None], WORDS + LINES, limit)
         store_lost(LOST + lines * TOP, inside, keys, lost >= 0, TOP, LIST)
 
-        # Ties across the k-th place: those after the last key with a place would have to reach what lies above them.
+        # Ties across the k-th place: `cut` is the last key among the k largest, `high` lies above the ties.
         tied = (tl.max(rest, 1) == place) & (key >= 0)
         below = tl.max(tl.where(rest < place[:, None], rest, float("-inf")), 1)
         unknown = tied & (below == float("-inf"))
         if tl.max(unknown.to(tl.int32), 0) > 0:
-            # Nothing but ties on the rest of the list: see what lies below them.
+            # The rest of the list has only ties: find the largest product below them.
             for start in tl.range(0, end, BN, num_stages=1):
                 s = products(q, K, k_m, start, rows, d, M, D, BLOCK_D, BN, CAUSAL, True, float("-inf"))
                 next_one = tl.max(tl.where(s < place[:, None], s, float("-inf")), 1)

@@ -1,15 +1,15 @@
 # mypy: ignore-errors
-"""Hard masking on top of attention that ran without it: the few logits that a row loses are amended afterwards.
+"""Hard masking on top of plain attention: attention runs without it, then the rows that lose keys are corrected.
 
-Attention with a log-sum-exp tells all it takes. Where a row loses keys with weights w, each filled with weight f (that
-of a logit 0, or 0), its output and normaliser are
+Output O and log-sum-exp (the log of the normaliser Z) are enough to correct a row. If it loses keys with values v and
+weights w, and each gets a weight f instead (that of a logit 0, or 0), then the new output and normaliser are
 
-    O' = (O + sum (f - w) v) / (1 + sum (f - w)),    Z' = Z (1 + sum (f - w)),
+    O' = (O + sum (f - w) v) / (1 + sum (f - w)),    Z' = Z (1 + sum (f - w)).
 
-and the plain backward, given O' and Z', is right for every kept logit; of a lost one it needs the wrong weight and
-gradient taken back. About k p keys of a row are touched, whatever the length. Taking back cancels: a row that lost more
-than LIMIT of its weight is left to the kernels that decide at every logit (`listed rows`), and takes no part here: its
-log-sum-exp is +inf, which makes all its weights vanish in the plain backward.
+With O' and Z', the plain backward is right for every kept logit. For a lost one, its wrong weight and gradient are
+subtracted afterwards. About k p keys of a row are corrected, at any length. The subtraction loses digits if a row has
+lost much of its weight. So a row that lost more than LIMIT of its weight is put on a list ("listed rows"), and the
+kernels of `decide` compute it. Its log-sum-exp here is +inf, which makes all its weights 0 in the plain backward.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ import triton.language as tl
 
 from ..shared.logits import SIZES, append_rows, tile_rows
 
-#: Of a row's weight; rounding errors grow by 1 / (1 - LIMIT).
+#: The largest share of a row's weight that is corrected here; rounding errors grow by 1 / (1 - LIMIT).
 LIMIT = tl.constexpr(0.25)
-#: A fill that outweighs everything else by more is left to the other kernels, before it overflows.
+#: If the weight f of a filled key is larger, the row is listed, since f would overflow.
 HEAVIEST = tl.constexpr(1.0e6)
 
 
 @triton.jit
 def _gather(base, positions, stride, features, wanted, SIZE: tl.constexpr):
-    """Rows of a tensor [length, SIZE], in float32; zeros, and no memory traffic, where they are not wanted."""
+    """Rows of a tensor [length, SIZE], in float32; zeros where they are not `wanted`, which are not read."""
     place = base + positions[:, None].to(tl.int64) * stride + features[None, :]
     return tl.load(place, mask=wanted[:, None] & (features[None, :] < SIZE), other=0.0).to(tl.float32)
 
 
 @triton.jit(do_not_specialize=["N"])
 def list_rows_kernel(LOST, LSE, ROWS, COUNTS, LEFT, LEFT_COUNTS, N, TOP: tl.constexpr, BLOCK: tl.constexpr):
-    """Program: some rows of one head. Lists those that lost keys, and those that are left to other kernels."""
+    """Program: some rows of one head. Lists those that lost keys, and those that other kernels compute."""
     tiles = tl.cdiv(N, BLOCK)
     head = (tl.program_id(0) // tiles).to(tl.int64)
     rows = (tl.program_id(0) % tiles) * BLOCK + tl.arange(0, BLOCK)
@@ -81,9 +81,9 @@ def amend_output_kernel(
     TOP: tl.constexpr,
     ZERO: tl.constexpr,
 ):
-    """Program: some listed rows of one head. Amends `OUT` and `LSE`; `LOST` [rows, TOP] has the keys, then -1.
+    """Program: some rows of one head that lost keys. Corrects `OUT` and `LSE`; `LOST` [rows, TOP] has keys, then -1.
 
-    Rows that are left to other kernels are listed in turn, and lose nothing here: their part of `LOST` becomes -1.
+    Rows that other kernels must compute are added to `LEFT`, and their part of `LOST` becomes -1.
     """
     tiles = tl.cdiv(N, BM)
     head = (tl.program_id(0) // tiles).to(tl.int64)
@@ -107,7 +107,7 @@ def amend_output_kernel(
     change = tl.zeros([BM], tl.float32)
     out_base = OUT + b * out_b + h * out_h
     out = _gather(out_base, rows, out_n, e, touched, E)
-    # As often as any row has keys left: twice, rather than k times, where few are lost.
+    # Stops when no row of the tile has a further lost key, usually long before k.
     rank = tl.zeros([BM], tl.int32)
     while tl.max(key) >= 0:
         lost = key >= 0
@@ -180,10 +180,11 @@ def amend_queries_kernel(
     TOP: tl.constexpr,
     ZERO: tl.constexpr,
 ):
-    """Program: some listed rows of one head. Amends `DQ`; writes what keys and values owe, counted by tiles of keys.
+    """Program: some rows of one head that lost keys. Corrects `DQ`, and prepares the correction of `DK` and `DV`.
 
-    `KEY_SHARES` and `VALUE_SHARES` [rows, TOP]: what the lost key's gradient gets of the row's query, and its value's
-    of the row's output gradient.
+    `KEY_SHARES` [rows, TOP]: the factor on the row's query that is added to the gradient of the lost key.
+    `VALUE_SHARES` [rows, TOP]: the factor on the row's output gradient that is added to the gradient of its value.
+    `TALLY`: the number of lost keys in each tile of keys.
     """
     tiles = tl.cdiv(N, BM)
     head = (tl.program_id(0) // tiles).to(tl.int64)
@@ -230,7 +231,7 @@ def amend_queries_kernel(
 def sort_lost_kernel(
     LOST, CURSORS, ENTRIES, N, KEY_TILES, total, BN: tl.constexpr, TOP: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """Program: some of all lost keys. Writes each one's place in `LOST` into its tile's part of `ENTRIES`."""
+    """Program: some of all lost keys. Sorts them by tiles of keys: `ENTRIES` gets their places in `LOST`."""
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     key = tl.load(LOST + place, mask=place < total, other=-1)
     lost = key >= 0
@@ -275,7 +276,7 @@ def amend_keys_kernel(
     BLOCK: tl.constexpr,
     TOP: tl.constexpr,
 ):
-    """Program: one tile of keys of one key head; adds what its rows owe to the gradients of keys and values."""
+    """Program: one tile of keys of one key head. Adds the corrections to the gradients of keys and values."""
     key_head = (tl.program_id(0) // KEY_TILES).to(tl.int64)
     tile = tl.program_id(0) % KEY_TILES
     owed = 0

@@ -1,1 +1,1 @@
-"""Blur of rows, and of the diagonals on which causality cuts a blur off."""
+"""Blur of rows, and of the diagonals where a causal mask truncates the blur."""

@@ -1,9 +1,9 @@
 # mypy: ignore-errors
-"""The diagonals on which a causal mask cuts the blur off, merged with attention over blurred keys: Triton.
+"""The diagonals where a causal mask truncates the blur, merged with attention over blurred keys (the *part*): Triton.
 
-Row i sees key j = i - t, t = 0..r-1, through a truncated kernel: its blurred logit is `sum_u G[t - u] * raw_u`, where
-raw_u is the raw logit of key i - u, u = 0..2r-1. These r logits of each row, the *band*, join the softmax of the rest.
-A tile of rows holds them as [rows, SLOTS], SLOTS being r rounded up to a power of two.
+For row i and key j = i - t, t = 0..r-1, the blur kernel is truncated: the blurred logit is `sum_u G[t - u] * raw_u`,
+where raw_u is the raw logit of key i - u, u = 0..2r-1. These r logits of each row, the *band*, and the logits of the
+part share one softmax. A tile of rows holds the band as [rows, SLOTS]; SLOTS is r rounded up to a power of two.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from .rows import (
     visible_argument,
 )
 
-# Enough for the usual width of 5 to have all its loads in flight, and wider ones do not spill registers.
+# With the usual width of 5, all loads are in flight at once. With larger widths, registers do not spill.
 UNROLL = tl.constexpr(4)
 
 
 @triton.jit
 def _gains(slots, u, rate, norm, RADIUS: tl.constexpr):
-    """With which weight the raw diagonal `u` enters each slot."""
+    """The weight of the raw diagonal `u` in each slot."""
     offsets = (slots - u).to(tl.float32)
     used = (tl.abs(offsets) <= RADIUS) & (slots < RADIUS)
     return tl.where(used, tl.exp(rate * offsets * offsets) * norm, 0.0)
@@ -40,7 +40,7 @@ def _gains(slots, u, rate, norm, RADIUS: tl.constexpr):
 
 @triton.jit
 def _kept(weights, index, queries, rows, slots, RADIUS: tl.constexpr):
-    """Where the weights of a band are kept, and which of them there are."""
+    """The addresses at which the weights of a band are stored, and a mask of those that exist."""
     lines = weights + (index * RADIUS + slots) * queries
     return lines[None, :] + rows[:, None], (rows < queries)[:, None] & (slots < RADIUS)[None, :]
 
@@ -55,7 +55,7 @@ def _column(band, slots, t):
 def _share(
     rows, slots, rate, norm, visible, visible_place, keys, RADIUS: tl.constexpr, HAS_VISIBLE: tl.constexpr
 ):  # fmt: skip
-    """How much of the kernel falls on keys that a row sees, around each key of its band: [rows, slots], never 0."""
+    """For each key of the band, the sum of the kernel's weights on keys that the row sees: [rows, slots], never 0."""
     share = tl.zeros_like(rows.to(tl.float32))[:, None] + tl.zeros_like(slots.to(tl.float32))[None, :]
     for u in tl.range(0, 2 * RADIUS, loop_unroll_factor=UNROLL):
         inside = seen(visible, visible_place, rows - u, keys, HAS_VISIBLE)
@@ -95,7 +95,7 @@ def merge_kernel(
 ):  # fmt: skip
     """Output and log-sum-exp of one tile of rows of one head, from the band and the part over blurred keys.
 
-    The weights of the band, [B, H, r, N] with that of key i - t at [t, i], are kept for the backward.
+    The weights of the band are kept for the backward: [B, H, r, N], with the weight of key i - t at [t, i].
     """
     RADIUS: tl.constexpr = WIDTH // 2
     index = tl.program_id(0).to(tl.int64)
@@ -127,7 +127,7 @@ def merge_kernel(
         part_lse += batch * part_lse_batch + head * part_lse_head
         other = tl.load(part_lse + places * part_lse_row, mask=inside, other=float("-inf"))
         top = tl.maximum(top, other)
-    # A blind row has only logits of -inf: a finite maximum gives it weights of 0 without a NaN.
+    # A row that sees no key has only logits of -inf: a finite maximum gives it weights of 0 without a NaN.
     blind = top == float("-inf")
     top = tl.where(blind, 0.0, top)
     band = tl.exp(band - top[:, None])
@@ -137,7 +137,7 @@ def merge_kernel(
         total += other_weight
     total = tl.where(blind, 1.0, total)
     if HAS_PART:
-        # Rows that see nothing there may hold anything, even NaN: they are not read.
+        # Rows that see no key of the part may hold any value there, even NaN: they are not read.
         part += (batch * part_batch + head * part_head) * UNIT
         tile = load_rows(part, part_row, places, inside & (other_weight > 0.0), value_columns, VALUE_SIZE, UNIT)
         output += tile * (other_weight / total)[:, None]
@@ -168,7 +168,7 @@ def rows_backward_kernel(
     VALUE_SIZE: tl.constexpr, UNIT: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_E: tl.constexpr, LONG: tl.constexpr,
 ):  # fmt: skip
-    """Gradient of the queries, part and band; and for `keys_backward_kernel` that of the band's raw logits.
+    """Gradient of the queries, of part and band; also the gradient of the band's raw logits for `keys_backward_kernel`.
 
     d_raw [B, H, 2r, N] holds the gradient of q_i.k_{i-u} at [u, i].
     """
@@ -229,10 +229,10 @@ def keys_backward_kernel(
     RENORMALIZE: tl.constexpr, WIDTH: tl.constexpr, SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr,
     UNIT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr, LONG: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of the raw keys and the values of one tile of one key head: the part's, and the band's.
+    """Gradients of the raw keys and the values of one tile of one key head, of part and band.
 
-    The part's gradient is that of blurred keys: it is blurred back here, so that dk is written once and rounded once.
-    Every key looks up the rows that used it, so no atomic addition is needed and results repeat bit for bit.
+    The part gives the gradient of blurred keys. The transposed blur is applied here, so that dk is written and rounded
+    once. Every key collects from the rows that used it, so no atomic additions are needed and results are reproducible.
     """
     RADIUS: tl.constexpr = WIDTH // 2
     index = tl.program_id(0).to(tl.int64)
@@ -248,8 +248,8 @@ def keys_backward_kernel(
     v_total = tl.zeros([BLOCK_M, BLOCK_E], tl.float32)
     if HAS_PART:
         for member in range(PART_GROUP):
-            # The part may have one gradient for each query head, or one for all heads that share a key head (then
-            # neither the kernel nor visibility differs between them).
+            # The part may have one gradient for each query head, or one for all query heads that share a key head. In
+            # the second case, these heads have the same blur kernel and visibility.
             part_head = head * PART_GROUP + member
             rate, norm = gaussian(
                 seed, gate, stream, batch, part_head, sigma_min, sigma_span, SAMPLING, HAS_GATE, WIDTH
@@ -300,9 +300,9 @@ def merge(
 ) -> None:
     """Write output [B, H, N, E], log-sum-exp [B, H, N] and the band's weights [B, H, r, N] of causal blurred attention.
 
-    `part` holds output and log-sum-exp of the rows r.. over the blurred keys j <= i - r, -inf for a row that sees none
-    of them, or is None if there are no such keys. k and v are the raw ones, with H or fewer heads. All have unit stride
-    along their last dimension.
+    `part` holds output and log-sum-exp of the rows from r on over the blurred keys j <= i - r (-inf for a row that sees
+    none of them). It is None if there are no such keys. k and v are not blurred, and have H or fewer heads. All tensors
+    have unit stride along their last dimension.
     """
     if out.numel() == 0:
         lse.zero_()
@@ -339,13 +339,13 @@ def merge_backward(
 ) -> None:
     """Write the gradients of q, k and v into `grads`.
 
-    `part` holds the part's gradients of the rows r.. of q, and of the blurred keys and values j <= N - r, for each
-    query head or for each key head; or is None.
+    `part` holds the part's gradients of the rows of q from r on, and of the blurred keys and values j <= N - r, for
+    each query head or for each key head. It is None if there is no part.
     """
     (batch, heads, queries, _), (_, key_heads, keys, _) = q.shape, k.shape
     d_q, d_k, d_v = grads
     radius = blur.width // 2
-    # 2r numbers for each row, alive in this call only: the rows that use a key need not be computed again for it.
+    # 2r numbers for each row, for this call only. With them, the kernel for keys need not compute rows again.
     d_raw = torch.empty(batch, heads, 2 * radius, queries, dtype=torch.float32, device=q.device)
     part_q, part_k, part_v = (None, None, None) if part is None else part
     shown, *places = visible_argument(visible)
@@ -382,7 +382,7 @@ def _tiles(
 ) -> tuple[int, dict[str, object]]:
     """How many rows of `x` make a tile, and the constants that all kernels here take."""
     block_d, block_e = triton.next_power_of_2(x.shape[-1]), triton.next_power_of_2(v.shape[-1])
-    # 1 K elements: on an H200 no kernel here was faster with 2 to 8 K, at 2 to 8 warps.
+    # 1 K elements: larger tiles, or more warps, were not faster on an H200.
     tiles = tile_rows(x.shape[-2], 1024 // max(block_d, block_e))
     return tiles, {
         "SAMPLING": blur.sampling,

@@ -1,10 +1,10 @@
 # mypy: ignore-errors
 """Blur of rows [B, H, M, D] along M, and its transpose, in one read and one write: Triton.
 
-Each program takes a tile of rows of one head; the weights are scalars that it makes itself from the seed, so nothing is
-launched before it and nothing synchronises. Narrow kernels go through runs of neighbouring rows, each of which is
-loaded once and serves the whole run from registers: loading a tile once for every offset costs three times the
-instructions, and those bound it, not the memory.
+Each program takes a tile of rows of one head. It computes the weights, which are scalars, from the seed, so no other
+kernel runs before it and nothing waits for the device. Narrow blurs work on runs of neighbouring rows: each row is
+loaded once and used for the whole run from registers. Loading a tile once for every offset needs many more
+instructions, and instructions, not memory, limit the speed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..shared.hashing import line_word, stream_key, to_uniform
 
-#: Beyond it, the rows of a run no longer fit into registers.
+#: With larger widths, the rows of a run do not fit into registers.
 WIDEST_RUN = 7
 
 
@@ -37,7 +37,7 @@ def gaussian(
     sigma = sigma_min + sigma_span * to_uniform(line_word(stream_key(seed, stream), line))
     if HAS_GATE:
         sigma *= tl.load(gate).to(tl.float32)
-    # The floor is that of `regularisers.gaussian_kernel`: it makes sigma = 0 the identity without 0 / 0.
+    # The same floor as in `regularisers.gaussian_kernel`: with it, sigma = 0 is the identity without 0 / 0.
     rate = -0.5 / tl.maximum(sigma * sigma, 1.1754943508222875e-38 * 2 * WIDTH * WIDTH)
     total = rate * 0.0 + 1.0
     if WIDTH <= 15:
@@ -60,7 +60,7 @@ def seen(visible, visible_stride, places, length, HAS_VISIBLE: tl.constexpr):
 
 @triton.jit
 def first_row(BLOCK: tl.constexpr, LONG: tl.constexpr):
-    """Of the tile of a program. LONG: offsets within a head do not fit 32 bits."""
+    """The first row of this program's tile. LONG: offsets within a head do not fit into 32 bits."""
     start = tl.program_id(1)
     return start.to(tl.int64) * BLOCK if LONG else start * BLOCK
 
@@ -69,13 +69,14 @@ def first_row(BLOCK: tl.constexpr, LONG: tl.constexpr):
 def load_raw(x, stride, rows, inside, columns, SIZE: tl.constexpr, UNIT: tl.constexpr):
     """Rows [rows, columns] of a head, zeros where not `inside`. `stride` counts units of UNIT elements."""
     mask = inside[:, None] & (columns < SIZE)[None, :]
-    # Known multiples of UNIT: Triton takes only multiples of 16 from an argument, and loads others one by one.
+    # Multiplying by UNIT shows Triton that addresses are multiples of it. From an argument, Triton only learns about
+    # multiples of 16, and would load one element at a time otherwise.
     return tl.load(x + (rows * stride * UNIT)[:, None] + columns[None, :], mask=mask, other=0.0)
 
 
 @triton.jit
 def load_rows(x, stride, rows, inside, columns, SIZE: tl.constexpr, UNIT: tl.constexpr):
-    """The same, as float32."""
+    """`load_raw` in float32."""
     return load_raw(x, stride, rows, inside, columns, SIZE, UNIT).to(tl.float32)
 
 
@@ -84,7 +85,7 @@ def share_of(
     places, near_edge, rate, norm, visible, visible_stride, length,
     WIDTH: tl.constexpr, HAS_VISIBLE: tl.constexpr,
 ):  # fmt: skip
-    """How much of the kernel falls on visible places, around each of `places`; 1 where one is invisible itself."""
+    """For each of `places`, the sum of the kernel's weights on visible places; 1 if the place itself is hidden."""
     share = tl.zeros_like(places.to(tl.float32)) + 1.0
     if HAS_VISIBLE or near_edge:
         total = tl.zeros_like(share)
@@ -108,7 +109,7 @@ def _term(
     SIZE: tl.constexpr, UNIT: tl.constexpr, WIDTH: tl.constexpr, HAS_VISIBLE: tl.constexpr,
     RENORMALIZE: tl.constexpr, TRANSPOSED: tl.constexpr,
 ):  # fmt: skip
-    """`total` plus the rows at distance `d`. The kernel is even, so the transpose differs in its factors only."""
+    """`total` plus the rows at distance `d`. The kernel is symmetric, so the transpose differs in its factors only."""
     places = rows + d
     weight = tl.exp(rate * (d * d)) * norm
     if TRANSPOSED:
@@ -117,7 +118,7 @@ def _term(
             share = share_of(places, near_edge, rate, norm, visible, visible_stride, length, WIDTH, HAS_VISIBLE)
             return total + tile * (weight / share)[:, None]
         return total + tile * weight
-    # Hidden rows are not read at all: whatever lies there, even NaN, counts as 0.
+    # Hidden rows are not read: any value there, even NaN, counts as 0.
     inside = seen(visible, visible_stride, places, rows_in, HAS_VISIBLE)
     return total + load_rows(x, stride, places, inside, columns, SIZE, UNIT) * weight
 
@@ -135,9 +136,9 @@ def blurred_tile(
     """
     total = tl.zeros_like(rows.to(tl.float32))[:, None] + tl.zeros_like(columns.to(tl.float32))[None, :]
     if RENORMALIZE and not TRANSPOSED:
-        # Before the loads: after them, its branch makes ptxas spill every one of them.
+        # This comes before the loads: after them, its branch makes ptxas spill all loaded values.
         share = share_of(rows, near_edge, rate, norm, visible, visible_stride, length, WIDTH, HAS_VISIBLE)
-    # The transpose needs a share at every offset: unrolled, a wide one would spill registers.
+    # The transpose needs a share at every offset. With a wide kernel, unrolling it would spill registers.
     if WIDTH <= 7 or (WIDTH <= 15 and not (TRANSPOSED and RENORMALIZE)):
         for place in tl.static_range(WIDTH):
             total = _term(
@@ -173,10 +174,10 @@ def _blur_runs(
         if TRANSPOSED:
             inside = (rows >= 0) & (rows < rows_in)
         else:
-            # Hidden rows are not read at all: whatever lies there, even NaN, counts as 0.
+            # Hidden rows are not read: any value there, even NaN, counts as 0.
             inside = seen(visible, visible_stride, rows, rows_in, HAS_VISIBLE)
         tiles = tiles + (load_raw(x, stride, rows, inside, columns, SIZE, UNIT),)
-    # After the loads: the seed comes from memory too, and nothing needs to wait for both.
+    # This comes after the loads: the seed is loaded, too, and both loads can run at the same time.
     rate, norm = gaussian(seed, gate, stream, batch, head, sigma_min, sigma_span, SAMPLING, HAS_GATE, WIDTH)
     terms = ()
     for place in tl.static_range(RUN + WIDTH - 1):
@@ -202,7 +203,7 @@ def _blur_runs(
         tl.store(place_out, total.to(out.dtype.element_ty), mask=mask)
 
 
-# Lengths and counts are not specialised: a new sequence length must not compile anew.
+# Lengths and counts are not specialised: a new sequence length must not cause a new compilation.
 @triton.jit(do_not_specialize=["stream", "heads", "group", "rows_in", "rows_out", "length"])
 def blur_kernel(
     x, out, seed, gate, visible, stream, sigma_min, sigma_span, heads, group, rows_in, rows_out, length,
@@ -211,7 +212,7 @@ def blur_kernel(
     TRANSPOSED: tl.constexpr, WIDTH: tl.constexpr, SIZE: tl.constexpr, UNIT: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, RUN: tl.constexpr, LONG: tl.constexpr,
 ):  # fmt: skip
-    """One tile of rows of one head. Heads run along the first axis: neighbours in a packed tensor run together."""
+    """One tile of rows of one head. Heads are the grid's first axis: heads that are close in memory run together."""
     index = tl.program_id(0)
     batch = (index // heads).to(tl.int64)
     head = (index % heads).to(tl.int64)
@@ -241,7 +242,7 @@ def blur_kernel(
 
 
 class Blur(NamedTuple):
-    """What makes the kernel's weights, and what its edges do: the arguments of the ops, in their order."""
+    """What determines the weights of the blur and what happens at edges: the arguments of the operators, in order."""
 
     seed: Tensor
     gate: Tensor | None
@@ -260,16 +261,16 @@ class Blur(NamedTuple):
 def blur_rows(x: Tensor, out: Tensor, length: int, visible: Tensor | None, blur: Blur, transposed: bool) -> None:
     """Write the first rows of a blurred sequence of `length` into `out` [B, H, any, D].
 
-    `x` [B, H or a divisor of it, any, D] holds the first rows of the sequence, and the rest counts as 0. Both have
-    unit stride along D. `visible` is None or a boolean [B or 1, H or 1, 1, `length`].
+    `x` [B, H or a divisor of it, any, D] holds the first rows of the sequence; the others count as 0. `x` and `out`
+    have unit stride along D. `visible` is None or a boolean [B or 1, H or 1, 1, `length`].
     """
     batch, heads, rows, size = out.shape
     if out.numel() == 0:
         return
     unit, strides = in_units(x, out)
     block_d = triton.next_power_of_2(size)
-    # Runs of 8 rows, 16 bytes of each in a thread, and 2 warps: 8 KB. Otherwise 4 warps and the same size, so that the
-    # shifted loads of several offsets fit into registers.
+    # With runs: 8 rows, 16 bytes of each in a thread, and 2 warps, which is 8 KB. Without runs: 4 warps for the same
+    # size, so that the shifted loads of several offsets fit into registers.
     run = 8 if blur.width <= WIDEST_RUN else 0
     block_m = max(run, tile_rows(rows, 8192 // x.element_size() // block_d))
     reach = max(x.shape[-2], rows) + block_m + blur.width
@@ -306,25 +307,25 @@ def blur_rows(x: Tensor, out: Tensor, length: int, visible: Tensor | None, blur:
 
 
 def on_device(x: Tensor) -> AbstractContextManager[None]:
-    """Triton launches on the current device, which need not be that of `x`."""
+    """Make the device of `x` the current one, since Triton launches there."""
     return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
 
 
 def tile_rows(rows: int, most: int) -> int:
-    """Rows of a tile: a power of two, at most `most` (and 1024), and not far beyond what there is."""
+    """Rows of a tile: a power of two, at most `most` and 1024, and less than twice `rows`."""
     return max(1, min(most, 1024, triton.next_power_of_2(rows)))
 
 
 def in_units(*tensors: Tensor | None) -> tuple[int, list[int]]:
     """The largest unit of up to 8 elements that divides all strides but the last, and those strides in units."""
-    # Nothing is multiplied by the stride of a single entry, so whatever it is must not spoil the unit.
+    # The stride of a dimension of size 1 is never used, so it must not make the unit smaller.
     strides = [0 if x is None or x.shape[d] == 1 else x.stride(d) for x in tensors for d in range(3)]
     unit = next(unit for unit in (8, 4, 2, 1) if all(stride % unit == 0 for stride in strides))
     return unit, [stride // unit for stride in strides]
 
 
 def visible_argument(visible: Tensor | None) -> tuple[Tensor | None, int, int, int]:
-    """Visibility as bytes, with its strides over batch, heads and places; 0 along what is shared."""
+    """Visibility as bytes, with its strides over batch, heads and places; 0 for a dimension of size 1."""
     if visible is None:
         return None, 0, 0, 0
     if visible.shape[3] * visible.stride(3) >= 2**31:

@@ -1,1 +1,1 @@
-"""Attention that decides on every logit inside the kernel: forward, backward, and the k largest of a row."""
+"""Attention kernels that make the decisions about every logit themselves: forward, backward, k largest of a row."""

@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""The gradients of keys and values: one program walks along the rows of a tile of keys, without atomics."""
+"""The gradients of keys and values: one program goes through all rows for a tile of keys, so no atomics are needed."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def key_kernel(
 ):
     """Program: the gradients of one tile of keys and values of one key head, over the query heads that share it.
 
-    LISTED: what the listed rows (see the forward) contribute is added to the gradients that are there.
+    LISTED: use only the listed rows (see the forward), and add to the gradients that are in memory.
     """
     tiles = tl.cdiv(M, BN)
     key_head = (tl.program_id(0) // tiles).to(tl.int64)
@@ -217,10 +217,10 @@ def _along_rows(
     LISTED: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """Add what the rows from `begin` to `end` contribute.
+    """Add the contribution of the rows from `begin` to `end`.
 
-    Tiles are [rows, keys] here, too: whatever belongs to a row is then one value in a thread, not a vector.
-    Rows past the end have no gradient and a log-sum-exp of 0, so they add nothing; keys past the end are not stored.
+    Tiles are [rows, keys] here, too: values that belong to a row are then one value in a thread, not a vector.
+    Rows past the end have gradient 0 and log-sum-exp 0, so they add nothing. Keys past the end are not stored.
     """
     key_words = load_all_words(WORDS + LINES, columns, columns < M, LINES + M, NOISE, DROP, DROPOUT_A, DROPOUT_B)
     for start in tl.range(begin, end, BM, num_stages=STAGES):

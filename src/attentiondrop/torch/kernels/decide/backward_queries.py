@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""The gradient of the queries: one program walks along the keys of a tile of rows, and finds delta = dO.O first."""
+"""The gradient of the queries: one program goes through all keys for a tile of rows. It computes delta = dO.O first."""
 
 from __future__ import annotations
 
@@ -130,8 +130,8 @@ def query_kernel(
         end, full = causal_range(tile * BM, rows, N, M, BM, BN, LISTED)
     rates = load_rates(LIMITS, FACTORS)
     if end <= BN:
-        # The output was rounded. Where a row sees few keys, little but that rounding may be left of `dO.v - delta`; all
-        # of them are in one tile then, and the sum over its weights is exact.
+        # The output was rounded. If a row sees few keys, `dO.v - delta` may be as small as that rounding error. All its
+        # keys are in one tile then, so delta is computed exactly from the weights of that tile.
         delta = _exact_delta(
             q, grad, K, V, k_m, v_m, rows, lines, d, e, lse, share, low, high, cut, keep, VISIBLE, visible_n,
             visible_m, BIAS, bias_n, bias_m, WORDS, rates, scale, N, M, LINES, D, E, BLOCK_D, BLOCK_E, BN, CAUSAL,
@@ -161,10 +161,11 @@ def _exact_delta(
     HAS_VISIBLE: tl.constexpr, HAS_BIAS: tl.constexpr, NOISE: tl.constexpr, DROP: tl.constexpr, RANKED: tl.constexpr,
     TIES: tl.constexpr, DROPOUT_A: tl.constexpr, DROPOUT_B: tl.constexpr,
 ):  # fmt: skip
-    """`dO.O` as the sum of `weight * dO.v` over the first BN keys, and what that lacks of a sum of 0 of all gradients.
+    """delta = `dO.O` as the sum of `weight * dO.v` over the first BN keys, plus a correction.
 
-    The second sum takes back the rounding of the first and of the weights. Where one weight is nearly all, its
-    `dO.v - delta` is hardly larger than that.
+    The gradients of a row's logits must add up to 0. The correction is what they lack, which removes the rounding
+    errors of the first sum and of the weights. It matters where one weight is nearly 1: there `dO.v - delta` is hardly
+    larger than these errors.
     """
     columns = tl.arange(0, BN)
     row_words = load_all_words(WORDS, lines, rows < N, LINES + M, NOISE, DROP, DROPOUT_A, DROPOUT_B)
@@ -234,7 +235,7 @@ def _along_keys(
     DROPOUT_B: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """Add what the keys from `begin` to `end` contribute."""
+    """Add the contribution of the keys from `begin` to `end`."""
     row_words = load_all_words(WORDS, lines, rows < N, LINES + M, NOISE, DROP, DROPOUT_A, DROPOUT_B)
     for start in tl.range(begin, end, BN, num_stages=STAGES):
         columns = start + tl.arange(0, BN)

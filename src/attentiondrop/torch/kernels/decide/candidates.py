@@ -1,7 +1,7 @@
 # mypy: ignore-errors
-"""Candidates for the largest logits of a row: for every slot of a tile the DEPTH largest seen there, in order.
+"""Candidates for the largest logits of a row. A slot is a position in a tile; each slot keeps its DEPTH largest logits.
 
-They are kept by an insertion network without reductions, and popped, the largest of a row first.
+An insertion network without reductions adds logits. `pop` removes the candidates of a row, the largest first.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import triton.language as tl
 
 @triton.jit
 def insert(s, t0, t1, t2, t3, DEPTH: tl.constexpr):
-    """Each slot's DEPTH largest after one more logit, in order."""
+    """Add one logit to each slot; return the DEPTH largest of each slot, in order."""
     if DEPTH > 1:
         rest = tl.minimum(t0, s)
     t0 = tl.maximum(t0, s)
@@ -31,7 +31,7 @@ def insert(s, t0, t1, t2, t3, DEPTH: tl.constexpr):
 
 @triton.jit
 def without(popped, a0, a1, a2, a3, DEPTH: tl.constexpr):
-    """The candidates without the largest of some slots."""
+    """Remove the largest candidate of the slots in `popped`."""
     a0 = tl.where(popped, a1, a0)
     if DEPTH > 1:
         a1 = tl.where(popped, a2, a1)
@@ -44,6 +44,6 @@ def without(popped, a0, a1, a2, a3, DEPTH: tl.constexpr):
 
 @triton.jit
 def pop(a0, a1, a2, a3, place, DEPTH: tl.constexpr):
-    """Take each row's largest candidate away, and find the next."""
+    """Remove each row's largest candidate `place`, and find the next one."""
     a0, a1, a2, a3 = without(a0 == place[:, None], a0, a1, a2, a3, DEPTH)
     return a0, a1, a2, a3, tl.max(a0, 1)

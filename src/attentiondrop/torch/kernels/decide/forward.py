@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""The forward: flash attention whose logits and weights are perturbed tile by tile."""
+"""The forward: flash attention that perturbs logits and weights tile by tile."""
 
 from __future__ import annotations
 
@@ -88,15 +88,15 @@ def forward_kernel(
     LISTED: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """Program: one tile of rows of one head. DROP is "", "zero" (a dropped logit is 0) or "hide" (it is gone).
+    """Program: one tile of rows of one head. DROP is "", "zero" (a dropped logit becomes 0) or "hide" (-inf).
 
-    LISTED: only the first `COUNTS[head]` rows that `ROWS[head]` names.
+    LISTED: compute only the first `COUNTS[head]` rows in the list `ROWS[head]`.
     """
     tiles = tl.cdiv(N, BM)
     head = (tl.program_id(0) // tiles).to(tl.int64)
     tile = tl.program_id(0) % tiles
     if CAUSAL and not LISTED:
-        # The last rows have the most to do, so they start first.
+        # The last rows have the most keys, so they start first.
         tile = tiles - 1 - tile
     if is_others(TIED + head, COUNTS + head, tile * BM, RANKED, TIES, LISTED):
         return
@@ -177,7 +177,7 @@ def forward_kernel(
             largest = tl.where(saved, best, largest)
         tl.store(KEEP + lines, keep, mask=inside)
 
-    # A row that sees nothing: zeros, and a finite log-sum-exp.
+    # A row that sees no key gets zeros and a finite log-sum-exp.
     blind = total == 0.0
     total = tl.where(blind, 1.0, total)
     if Q.dtype.element_ty == tl.float32:  # see `call.decisions.empty_lse`
@@ -259,7 +259,7 @@ def _sweep(
             )  # fmt: skip
             s = tl.where(dropped, 0.0 if DROP == "zero" else float("-inf"), s)
         higher = tl.maximum(largest, tl.max(s, 1))
-        # -inf - -inf is not a number: a row that has seen nothing yet compares with 0.
+        # A row that has seen no key yet subtracts 0, since -inf - -inf is NaN.
         base = tl.where(higher == float("-inf"), 0.0, higher)
         p = power_of_two(s - base[:, None], K.dtype.element_ty == tl.float32)
         shrink = power_of_two(largest - base, K.dtype.element_ty == tl.float32)

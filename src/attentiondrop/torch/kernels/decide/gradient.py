@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""The gradient of a tile: that of every kept logit is `P * (dO.v - delta)`, a logit filled with 0 has none."""
+"""The gradient of the logits of a tile: `P * (dO.v - delta)` for a kept logit, 0 for a logit that was filled with 0."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def weights_and_gradient(
     DROPOUT_B: tl.constexpr,
     WIDE: tl.constexpr,
 ):
-    """Of one tile: the softmax, what dropout multiplies it by, and the gradient of the logits."""
+    """For one tile: the softmax, the factor of dropout on it, and the gradient of the logits."""
     s = visible_logits(
         products, rows, columns, line_words[0], column_words[0], VISIBLE, visible_n, visible_m, BIAS, bias_n, bias_m,
         scale, rates[0], N, M, HAS_VISIBLE, HAS_BIAS, NOISE, DIAGONAL, EDGE,

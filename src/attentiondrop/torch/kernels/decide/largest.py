@@ -1,9 +1,10 @@
 # mypy: ignore-errors
-"""The first sweep of hard masking on rows of any length: between which two logits of each row the k-th place ends.
+"""The first sweep of hard masking, for rows of any length: find the k-th largest logit of each row and the next one.
 
-For every row and column slot of a tile the DEPTH largest logits seen there are kept, by an insertion network without
-reductions; the k largest of a row are popped from those candidates at the end. A slot that holds DEPTH of the k largest
-may hide one more, and equal logits are popped together: such rows are counted through again, exactly, at the end.
+Each slot (row and column in a tile) keeps the DEPTH largest logits that it saw (`candidates`). At the end, the k
+largest of a row are popped from these candidates. The result is doubtful if a slot holds DEPTH of the k largest,
+because it may have lost a further one, and if logits are equal, because they are popped together. Doubtful rows are
+counted again, exactly.
 """
 
 from __future__ import annotations
@@ -93,14 +94,14 @@ def select_kernel(
     line_words = load_words(WORDS, head * N + rows, inside) if NOISE else tl.zeros([BM], tl.uint32)
     COLUMN_WORDS = WORDS + LINES
     sigma = tl.load(FACTORS)
-    # RAW: nothing but the scale stands between products and logits, so products are ranked, and the places scaled.
+    # RAW: logits are products times the scale, so products are ranked, and only the results are scaled.
     factor = 1.0 if RAW else scale
     end = M
     if CAUSAL:
         end = tl.minimum(M, (tl.program_id(0) % tiles) * BM + BM)
 
     if BISECT:
-        # Many candidates: find the k-th largest bit by bit, one sweep for each.
+        # Many candidates: find the k-th largest bit by bit, with one sweep for each bit.
         answer = tl.zeros([BM], tl.uint32)
         bit = tl.full([BM], 0x80000000, tl.uint32)
         for _ in range(32):
@@ -149,8 +150,8 @@ def select_kernel(
             for _ in range(top - 1):
                 a0, a1, a2, a3, place = pop(a0, a1, a2, a3, place, DEPTH)
         below = tl.max(tl.where(a0 == place[:, None], a1, a0), 1)
-        # One reduction for both: how many candidates reach the place, and in how many slots the deepest one does.
-        # (A place of -inf, past the last visible logit, is reached by visible ones alone.)
+        # One reduction for two counts: the candidates that are at least `place`, and the slots whose deepest candidate
+        # is. (If `place` is -inf, past the last visible logit, only visible candidates count.)
         floor = tl.maximum(place, -3.0e38)[:, None]
         deepest = t3 if DEPTH == 4 else (t2 if DEPTH == 3 else (t1 if DEPTH == 2 else t0))
         tally = (t0 >= floor).to(tl.int32) + (deepest >= floor).to(tl.int32) * 65536
@@ -163,15 +164,16 @@ def select_kernel(
         tally = tl.sum(tally, 1)
         doubtful = tally % 65536 > top
         if tl.cdiv(end, BN) > DEPTH:
-            # Where the deepest logit of a slot is a candidate, what the slot hides may be one, too.
+            # If the deepest logit of a slot is among the k largest, a logit that the slot lost may be, too.
             doubtful = doubtful | (tally >= 65536)
-        # Rows past the end are all ties, and nobody reads them.
+        # Rows past the end have only ties, and are not read.
         doubtful = doubtful & inside
 
     high = place
     cut = tl.full([BM], 2147483647, tl.int32)
     if tl.max(doubtful.to(tl.int32)) > 0:
-        # Move up through the distinct values until fewer than k lie strictly above; then see how many equal ones fit.
+        # Move `place` up through the distinct values until fewer than k logits lie above it. Then count how many of the
+        # logits equal to `place` belong to the k largest.
         moving = doubtful
         above = tl.zeros([BM], tl.int32)
         next_below = below
@@ -216,7 +218,7 @@ def select_kernel(
         high = tl.where(tied, between, place)
         cut = tl.where(tied, last, cut)
         if tl.max(tied.to(tl.int32)) > 0:
-            # Every program of the head that gets here writes the same value.
+            # Several programs may write here: all write the same value.
             tl.store(TIED + head, 1)
 
     low, high = bounds(place, below, high, scale if RAW else 1.0)

@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""Launch the attention kernels: what they share, which tile sizes they get, what they leave for the backward."""
+"""Launch the attention kernels: their common arguments, tile sizes, and what the forward keeps for the backward."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from .forward import forward_kernel
 from .largest import select_kernel
 
 LOG2E = math.log2(math.e)
-#: Said to the compiler in full, so that no environment variable changes results.
+#: Passed to the compiler explicitly, so that no environment variable changes results.
 OPTIONS = {"enable_fp_fusion": True}
-#: Enough to keep a large device busy.
+#: Enough programs to keep a large device busy.
 PROGRAMS = 2048
-#: From here on the k-th largest is found bit by bit.
+#: From this k on, the k-th largest is found bit by bit.
 BISECT_FROM = 65
 
 
 class Notes(NamedTuple):
-    """What the forward leaves for the backward beside the log-sum-exp, each [B, H, N] or empty where it is not needed.
+    """What the forward keeps for the backward beside the log-sum-exp; each [B, H, N], or empty if not needed.
 
     low, high, cut: see `logits.is_dropped`; keep: the key that an emptied row keeps, or -1;
-    tied [B, H]: whether a head has a row with ties across its k-th place.
+    tied [B, H]: whether the head has a row whose k-th and next logit are equal.
     """
 
     low: Tensor
@@ -46,20 +46,20 @@ class Notes(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """Some rows of each head: `rows` [B, H, N], of which the first `counts` [B, H] count."""
+    """A list of rows for each head: `rows` [B, H, N], of which the first `counts` [B, H] are valid."""
 
     rows: Tensor
     counts: Tensor
 
 
 def empty_lists(q: Tensor, number: int) -> list[Listed]:
-    """To be filled by kernels."""
+    """Lists with no rows, for kernels to fill."""
     counts = q.new_zeros(number, *q.shape[:2], dtype=torch.int32)
     return [Listed(q.new_empty(q.shape[:-1], dtype=torch.int32), count) for count in counts]
 
 
 class Tables(NamedTuple):
-    """For each slot: the odd words of all rows and keys, what they are compared with, what survivors are scaled by."""
+    """For each slot: odd words of all rows and keys, the limit they are compared with, the factor on kept entries."""
 
     words: Tensor
     limits: Tensor
@@ -117,7 +117,7 @@ def backward(
         return d_q.zero_(), d_k.zero_(), d_v.zero_()
     delta = q.new_empty(q.shape[:-1], dtype=torch.float32)
     with on_device(q):
-        # The words again: cheaper to make than to keep.
+        # Compute the words again: that is cheaper than keeping them.
         tables = make_tables(q, k.shape[2], call)
         common = common_arguments(q, k, call)
         for_queries, for_keys = backward_tiles(q, k, v)
@@ -148,7 +148,7 @@ def run_select(q, k, call: Call, tables: Tables, notes: Notes, common: Common, t
         BLOCK_D=block(q),
         BM=tiles.rows,
         BN=tiles.columns,
-        # One more than k, where there is room: a slot that holds all of the k largest then shows what comes after them.
+        # k + 1, if depth allows: a slot that holds all of the k largest then also shows the next one.
         DEPTH=min(tiles.depth, call.top + 1),
         TOP=call.top if call.top <= 8 else 0,
         RAW=call.bias is None and call.streams[0] < 0 and call.scale > 0,
@@ -164,9 +164,9 @@ def run_select(q, k, call: Call, tables: Tables, notes: Notes, common: Common, t
 
 
 def run_pick(q, k, call: Call, tables: Tables, notes: Notes, lost: Tensor, tiles: Tiles, again: Tiles) -> None:
-    """Fill `notes.low`, `high` and `cut`, and `lost` [B, H, N, k] with the keys that are dropped, then -1.
+    """Fill `notes.low`, `high` and `cut`, and `lost` [B, H, N, k] with the dropped keys, followed by -1.
 
-    For hard masking alone, without masks. `again`: tiles for the rows in doubt.
+    For hard masking without other stages and without masks. `again`: tiles for doubtful rows.
     """
     (listed,) = empty_lists(q, 1)
     arguments = (
@@ -189,7 +189,7 @@ def run_pick(q, k, call: Call, tables: Tables, notes: Notes, lost: Tensor, tiles
         BM=tiles.rows,
         BN=tiles.columns,
         DEPTH=min(tiles.depth, call.top + 1),
-        # In steps, so that few kernels serve all lengths.
+        # Only a few values, so that few kernels serve all lengths.
         CODE_BITS=next(bits for bits in (8, 10, 12, 16) if triton.cdiv(k.shape[2], tiles.columns) <= 1 << bits),
         STAGES=tiles.stages,
         # The interpreter cannot run assembler.
@@ -199,7 +199,7 @@ def run_pick(q, k, call: Call, tables: Tables, notes: Notes, lost: Tensor, tiles
         **constants,
     )
     heads = q.shape[0] * q.shape[1]
-    # Few rows are in doubt, as a rule: enough programs to fill a device, rather than one for every tile there could be.
+    # Usually few rows are doubtful: launch enough programs to fill a device, not one for every possible tile.
     parts = min(triton.cdiv(q.shape[2], again.rows), triton.cdiv(PROGRAMS, heads))
     recount_kernel[(parts * heads,)](
         *arguments, parts, BM=again.rows, BN=again.columns, num_warps=again.warps, **constants
@@ -209,7 +209,7 @@ def run_pick(q, k, call: Call, tables: Tables, notes: Notes, lost: Tensor, tiles
 def run_forward(
     q, k, v, output, lse, call: Call, tables: Tables, notes: Notes, common: Common, tiles: Tiles, listed=None
 ) -> None:
-    """The sweep that writes `output`, `lse` and `notes.keep`, of all rows or of the `Listed` ones."""
+    """The sweep that writes `output`, `lse` and `notes.keep`, of all rows or of the listed ones."""
     arguments = (
         q,
         k,
@@ -232,7 +232,7 @@ def run_query(
     grad, q, k, v, output, lse, delta, d_q, call: Call, tables: Tables, notes: Notes, common: Common, tiles: Tiles,
     listed=None,
 ) -> None:  # fmt: skip
-    """The sweep that writes `delta` and the gradient of the queries, of all rows or of the `Listed` ones."""
+    """The sweep that writes `delta` and the gradient of the queries, of all rows or of the listed ones."""
     arguments = (
         q,
         k,
@@ -259,7 +259,7 @@ def run_key(
     grad, q, k, v, lse, delta, d_k, d_v, call: Call, tables: Tables, notes: Notes, common: Common, tiles: Tiles,
     listed=None,
 ) -> None:  # fmt: skip
-    """The sweep that writes the gradients of keys and values, or adds to them what `Listed` rows contribute."""
+    """The sweep that writes the gradients of keys and values, or adds the contribution of listed rows to them."""
     arguments = (
         q,
         k,
@@ -283,9 +283,10 @@ def run_key(
 
 
 def _run_variants(kernel, grid: tuple[int], arguments: tuple, constants: dict) -> None:
-    """Heads with ties need another comparison at each logit, and are rare: a second launch takes them, and only them.
+    """Launch a kernel; if logits are ranked, once for heads without ties and once for heads with ties.
 
-    The choice is made on the device, where it is known. Listed rows are few: one launch, with that comparison.
+    Ties need a further comparison at each logit, and are rare. Only the device knows which heads have ties, so each
+    launch skips the other's heads there. Listed rows are few: they get one launch, with that comparison.
     """
     variants = (constants["RANKED"],) if constants["LISTED"] else (False, True) if constants["RANKED"] else (False,)
     for ties in variants:
@@ -298,17 +299,17 @@ def _grid(x: Tensor, tile: int) -> tuple[int]:
 
 
 def strides(*tensors: Tensor) -> list[int]:
-    """Of batch, head and position; the head size is dense."""
+    """The strides of batch, head and position; the last dimension has stride 1."""
     return [stride for tensor in tensors for stride in tensor.stride()[:3]]
 
 
 def _sizes(q: Tensor, k: Tensor, heads: int) -> tuple[int, ...]:
-    """The heads that programs count over, query heads for each key head, rows, keys, and rows of all heads."""
+    """Heads (as the kernel counts them), query heads per key head, rows, keys, and rows of all heads together."""
     return heads, q.shape[1] // k.shape[1], q.shape[2], k.shape[2], q.shape[0] * q.shape[1] * q.shape[2]
 
 
 def _constants(q: Tensor, v: Tensor, common: Common, tiles: Tiles, listed: Listed | None) -> dict:
-    """What a kernel is compiled for."""
+    """The compile-time constants of a kernel."""
     return {
         "D": q.shape[-1],
         "E": v.shape[-1],
@@ -325,7 +326,7 @@ def _constants(q: Tensor, v: Tensor, common: Common, tiles: Tiles, listed: Liste
 
 
 class Common(NamedTuple):
-    """What every attention kernel takes: the masks (any tensor where there is none), their strides, and the variant."""
+    """Arguments of every attention kernel: masks (any tensor if there is none), their strides, flags of the variant."""
 
     masks: tuple[Tensor, Tensor]
     mask_strides: tuple[int, ...]
@@ -358,5 +359,5 @@ def common_arguments(q: Tensor, k: Tensor, call: Call) -> Common:
 
 
 def block(x: Tensor) -> int:
-    """The head size as the kernels hold it: matrix units want a power of two of at least 16."""
+    """The head size inside the kernels: matrix units need a power of two of at least 16."""
     return max(16, triton.next_power_of_2(x.shape[-1]))

@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""The hash of `attentiondrop.torch.draws`, word for word, as Triton functions."""
+"""The hash of `attentiondrop.torch.draws` as Triton functions, with exactly the same results."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def to_uniform(word):
 
 @triton.jit
 def to_normal(word):
-    """A standard normal from the word of a logit and a second word made from it (Box and Muller)."""
+    """A standard normal from the word of a logit and a second word computed from it (Box and Muller)."""
     second = (word ^ 0x85EBCA77) * 0x9E3779B1
     second ^= second >> 15
     second *= 0x85EBCA77

@@ -1,8 +1,8 @@
 # mypy: ignore-errors
-"""What every kernel does to a tile of logits. Logits are in units of log2; a hidden one is -inf.
+"""What the kernels do to a tile of logits. Logits are in units of log2; a hidden one is -inf.
 
-Indices, words and thresholds come shaped to broadcast against the tile, so that the same code serves tiles [rows, keys]
-and [keys, rows].
+Indices, words and thresholds broadcast against the tile, so the same code works for tiles [rows, keys] and
+[keys, rows].
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import triton.language as tl
 
 from .hashing import joined, to_normal
 
-#: Arguments whose values never change the code: one compiled kernel serves sequences of every length.
+#: Arguments that are not specialised: one compiled kernel serves sequences of every length.
 SIZES = ("H", "HK", "GROUP", "N", "M", "LINES")
 
 
@@ -24,7 +24,7 @@ def load_words(pointer, place, mask):
 
 @triton.jit
 def load_rates(LIMITS, FACTORS):
-    """Of all slots, once for a program: the noise's width, three limits of words, and what two dropouts scale by."""
+    """Load the rates of all slots, once per program: sigma of the noise, three limits of words, two dropout factors."""
     drop = tl.load(LIMITS + 1).to(tl.uint32, bitcast=True)
     dropout_a = tl.load(LIMITS + 2).to(tl.uint32, bitcast=True)
     dropout_b = tl.load(LIMITS + 3).to(tl.uint32, bitcast=True)
@@ -35,7 +35,7 @@ def load_rates(LIMITS, FACTORS):
 def load_all_words(
     WORDS, place, mask, span, NOISE: tl.constexpr, DROP: tl.constexpr, DROPOUT_A: tl.constexpr, DROPOUT_B: tl.constexpr
 ):
-    """The words of some rows or keys in every slot that is used. Vectors: they then lie as the tile of logits needs."""
+    """The words of some rows or keys in every slot that is used, as vectors in the layout that the tile needs."""
     none = tl.full(place.shape, 1, tl.uint32)
     noise = load_words(WORDS, place, mask) if NOISE else none
     drop = load_words(WORDS + span, place, mask) if DROP != "" else none
@@ -46,13 +46,13 @@ def load_all_words(
 
 @triton.jit
 def along_rows(words):
-    """Words of rows, shaped for tiles [rows, keys]; words of keys, for tiles [keys, rows]."""
+    """Shape words for the first dimension of a tile: of rows for [rows, keys], of keys for [keys, rows]."""
     return words[0][:, None], words[1][:, None], words[2][:, None], words[3][:, None]
 
 
 @triton.jit
 def along_columns(words):
-    """The other way round."""
+    """Shape words for the second dimension of a tile."""
     return words[0][None, :], words[1][None, :], words[2][None, :], words[3][None, :]
 
 
@@ -75,7 +75,7 @@ def load_tile(base, positions, stride, features, length, SIZE: tl.constexpr, BLO
 
 @triton.jit
 def load_shares(SHARES, lines, mask, WIDE: tl.constexpr):
-    """What turns `exp2(logit - lse)` into a weight, for tiles [rows, keys]: see `call.decisions.empty_lse`."""
+    """Factors that turn `exp2(logit - lse)` into a weight, for tiles [rows, keys]: see `call.decisions.empty_lse`."""
     shares = 1.0
     if WIDE:
         shares = tl.load(SHARES + lines, mask=mask, other=0.0)[:, None]
@@ -87,8 +87,8 @@ def accumulate(a, b, total):
     """`total + a @ b`.
 
     16-bit operands accumulate in the matrix unit. In float32 that would be one chain of additions along the whole
-    sequence, whose rounding grows with its length; a sum of tiles is two shorter chains. (The compiler would make it
-    one chain again, if the product started from a zero that it can see.)
+    sequence, and its rounding error grows with the length. Adding up the sums of tiles has a smaller error. The product
+    starts from `total * 0.0`: with a plain zero, the compiler would turn it into one chain again.
     """
     if a.dtype == tl.float32:
         total = total + tl.dot(a, b, total * 0.0, input_precision="ieee")
@@ -143,7 +143,7 @@ def visible_logits(
 
 @triton.jit
 def is_others(tied, count, start, RANKED: tl.constexpr, TIES: tl.constexpr, LISTED: tl.constexpr):
-    """Whether a tile is left to the other variant of the kernel, or starts past the end of the list of rows."""
+    """Whether this launch must skip a tile: the other variant computes it, or it lies past the end of the list."""
     others = False
     if LISTED:
         others = start >= tl.load(count)
@@ -157,7 +157,7 @@ def is_others(tied, count, start, RANKED: tl.constexpr, TIES: tl.constexpr, LIST
 
 @triton.jit
 def tile_rows(start, listed, count, N, BM: tl.constexpr, LISTED: tl.constexpr):
-    """The rows of a tile, or those that a list names from `start` on; N or more where there is none."""
+    """The rows of a tile, or, if LISTED, the listed rows from `start` on. Places without a row get N or more."""
     rows = start + tl.arange(0, BM)
     if LISTED:
         known = rows < tl.load(count)
@@ -167,7 +167,7 @@ def tile_rows(start, listed, count, N, BM: tl.constexpr, LISTED: tl.constexpr):
 
 @triton.jit
 def causal_range(start, rows, N, M, BM: tl.constexpr, BN: tl.constexpr, LISTED: tl.constexpr):
-    """Under a causal mask: where the keys end that these rows see, and up to where all of them see whole tiles."""
+    """Under a causal mask: the end of the keys that some row sees, and the end of the tiles that all rows see fully."""
     first = start
     last = start + BM
     if LISTED:
@@ -178,14 +178,14 @@ def causal_range(start, rows, N, M, BM: tl.constexpr, BN: tl.constexpr, LISTED: 
 
 @triton.jit
 def dropped_key(key, words, KEY_WORDS, limit):
-    """One key of each row, or -1 where there is none or its draw does not drop it."""
+    """`key` where there is one (not -1) and its draw drops it, else -1."""
     there = key >= 0
     return tl.where(there & (joined(words, load_words(KEY_WORDS, key, there)) <= limit), key, -1)
 
 
 @triton.jit
 def append_rows(chosen, rows, listed, count):
-    """Add the chosen rows to a list, in whatever order programs come."""
+    """Append the chosen rows to a list. The order depends on the order in which programs run."""
     chosen = chosen.to(tl.int32)
     number = tl.sum(chosen, 0)
     if number > 0:
@@ -198,7 +198,7 @@ def bounds(place, below, high, scale):
     """`low` and `high` of `is_dropped`, from the k-th and the next logit of each row, before the scale."""
     between = 0.5 * place + 0.5 * below
     between = tl.where(between > below, between, place)
-    # With no more visible keys than k all of them are candidates: anything above -inf.
+    # With k visible keys or fewer, all of them are candidates: the bound is below every visible logit.
     return tl.where(below > float("-inf"), between * scale, -3.0e38), high * scale
 
 
@@ -217,9 +217,10 @@ def is_dropped(
 ):
     """Whether each logit is a candidate and its draw drops it; never for a hidden one.
 
-    RANKED: candidates reach `low`, which lies between the k-th and the next logit of the row, so that rounding in
-    another kernel changes nothing. TIES: in a row with ties across its k-th place, those after key `cut` would have to
-    reach `high`, which lies above them; in other rows `cut` is past the end.
+    RANKED: candidates are at least `low`, which lies between the k-th and the next logit of the row, so that rounding
+    in another kernel changes nothing. TIES: if the k-th and the next logit of a row are equal, only ties up to key
+    `cut` are candidates. Keys after `cut` are compared with `high`, which lies above the ties. In other rows `cut` is
+    past the end.
     """
     dropped = joined(line_words, column_words) <= limit
     if RANKED:
@@ -234,7 +235,7 @@ def is_dropped(
 
 @triton.jit
 def weight_factor(line_words, column_words, rates, A: tl.constexpr, B: tl.constexpr):
-    """What attention dropout multiplies each weight by, for one dropout or two; 1.0 for none."""
+    """The factor of attention dropout on each weight, for one dropout or two; 1.0 for none."""
     factor = 1.0
     if A:
         factor = tl.where(joined(line_words[2], column_words[2]) <= rates[2], 0.0, rates[4])

@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""Powers of two, as exact as the dtype of the inputs deserves."""
+"""Powers of two, as exact as the dtype of the inputs needs."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import triton.language as tl
 def power_of_two(x, WIDE: tl.constexpr):
     """`2**x`, 0 for -inf.
 
-    The device's instruction is an approximation, whose error every weight would have. WIDE, for float32 inputs: within
-    one eps. The polynomial is the best of its degree from -0.5 to 0.5 (largest relative error 2e-9); for whole numbers
-    the instruction is exact.
+    The instruction of the device is an approximation, and all weights would have its error. WIDE, for float32 inputs:
+    the error is within one eps. The polynomial is the best of its degree from -0.5 to 0.5 (its relative error is at
+    most 2e-9). For whole numbers the instruction is exact.
     """
     if WIDE:
-        x = tl.where(x < -200.0, -200.0, x)  # far below the smallest float; -inf - -inf is not a number
+        x = tl.where(x < -200.0, -200.0, x)  # 2**-200 is 0 in float32; -inf would give NaN below
         whole = tl.floor(x + 0.5)
         rest = x - whole
         power = 1.53533596e-4 * rest + 1.33988746e-3

@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-#: Up to here the padding of a row to whole tiles counts, so tiles are narrow.
+#: In rows of up to this length, padding to whole tiles costs much, so tiles are narrow.
 _SHORT = 256
 
 
 class Tiles(NamedTuple):
-    """Rows and keys of a tile, and how the compiler schedules it; `depth` is of the selection alone."""
+    """Rows and keys of a tile, and how the compiler schedules it. Only the selection uses `depth`."""
 
     rows: int
     columns: int
@@ -21,7 +21,7 @@ class Tiles(NamedTuple):
 
 
 def forward_tiles(q: Tensor, k: Tensor, v: Tensor) -> Tiles:
-    """Of the forward."""
+    """Tiles of the forward."""
     size = max(q.shape[-1], v.shape[-1])
     if q.element_size() == 4:
         return Tiles(32, 32, 4, 2) if size <= 64 else Tiles(32, 32, 4, 1)
@@ -31,7 +31,7 @@ def forward_tiles(q: Tensor, k: Tensor, v: Tensor) -> Tiles:
 
 
 def select_tiles(q: Tensor, k: Tensor, top: int) -> Tiles:
-    """Of the selection."""
+    """Tiles of the selection of the k largest."""
     if q.element_size() == 4:
         return Tiles(32, 32, 4, 1, 4)
     if k.shape[2] <= _SHORT:
@@ -42,7 +42,7 @@ def select_tiles(q: Tensor, k: Tensor, top: int) -> Tiles:
 
 
 def backward_tiles(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tiles, Tiles]:
-    """Of the gradients of queries and of keys."""
+    """Tiles of the gradient of queries, and of the gradient of keys."""
     size = max(q.shape[-1], v.shape[-1])
     if q.element_size() == 4:
         small = Tiles(32, 32, 4, 1) if size <= 64 else Tiles(32, 16, 4, 1)
@@ -55,7 +55,7 @@ def backward_tiles(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tiles, Tiles]:
 
 
 def pick_tiles(q: Tensor, k: Tensor) -> tuple[Tiles, Tiles]:
-    """Of the sweep that names keys, and of the rows that are gone through again."""
+    """Tiles of `pick`, and of `recount`."""
     if q.element_size() == 4:
         return Tiles(32, 32, 4, 1, 3), Tiles(32, 32, 4, 1)
     columns = 64 if q.shape[-1] > 64 and k.shape[2] > _SHORT else 32
@@ -63,12 +63,12 @@ def pick_tiles(q: Tensor, k: Tensor) -> tuple[Tiles, Tiles]:
 
 
 def amend_tiles() -> Tiles:
-    """Of the kernels that amend rows, and tiles of `columns` keys."""
+    """Tiles of the kernels that amend rows (`rows`) and keys (`columns`)."""
     return Tiles(8, 32, 2, 1)
 
 
 def listed_tiles(q: Tensor) -> tuple[Tiles, Tiles]:
-    """Over listed rows: of the forward and the gradient of queries, and of the gradients of keys."""
+    """Tiles for listed rows: of the forward and the gradient of queries, and of the gradient of keys."""
     if q.element_size() == 4:
         return Tiles(32, 32, 4, 1), Tiles(32, 32, 4, 1)
     if q.shape[-1] <= 64:

@@ -1,8 +1,8 @@
 # mypy: ignore-errors
-"""The words of every row and key of a call, and what they are compared with, computed once and read by every tile.
+"""The words of all rows and keys of a call, and the limits they are compared with. Computed once, read by every tile.
 
-A tile of logits needs one word for each of its rows and columns. Threads share rows and columns, so mixing the words
-where they are used would repeat the work many times over; a table of (rows + columns) words costs nothing.
+A tile of logits needs one word for each of its rows and columns. Many threads use the same row or column, so computing
+the words in the tiles would repeat the work many times. A table of (rows + columns) words is cheap.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ def words_kernel(
         word = tl.where(place < lines, line_word(key, place), column_word(key, place - lines)) | 1
         tl.store(words_pointer + slot.to(tl.int64) * total + place, word.to(tl.int32, bitcast=True), mask=place < total)
     if tl.program_id(0) == 0:
-        # `uniform < p` on words: the uniform is the top 24 bits, a word is odd and so never 0, and at p = 1 the limit
-        # wraps around to the largest word.
+        # `uniform < p`, written for words: the uniform is the top 24 bits of the word. A word is odd, so it is never 0,
+        # and limit 0 drops nothing. At p = 1 the limit wraps around to the largest word.
         steps = tl.ceil(rate * 16777216.0).to(tl.int32)
         limit = tl.where(steps > 0, (steps.to(tl.uint32) << 8) - 1, 0)
         tl.store(limits_pointer + slot, limit.to(tl.int32, bitcast=True))
-        # Slot 0 is noise, in units of log2; the others are rates of dropping, whose survivors may be scaled up.
+        # Slot 0 is noise, in units of log2. The other slots drop with a rate; their factor scales up what is kept.
         factor = tl.where(slot == 0, rate * 1.4426950408889634, 1.0 / tl.maximum(1.0 - rate, 5.9604644775390625e-08))
         tl.store(factors_pointer + slot, factor)
