@@ -10,10 +10,10 @@ from ..parsing import parse
 from ..specs import Spec
 from .call.inputs import mask_in_four_dimensions
 from .call.leaves import LogitShape
-from .call.visibility import split
+from .call.visibility import Visibility, compact_form, split
 from .draws import draw_seed
 from .eager.attention import perturbed_weights
-from .functional import layout_for, leaves_of
+from .functional import leaves_of
 
 
 class AttentionDrop(nn.Module):
@@ -58,8 +58,8 @@ class AttentionDrop(nn.Module):
         shape = LogitShape(*work.shape)
         seed = draw_seed(logits, self.generator) if self.training else None
         leaves = leaves_of(self.spec, seed, work.dtype)
-        layout = layout_for(leaves, visible, is_causal, shape.rows, look=False)
-        weights = perturbed_weights(work, layout.dense(shape.rows, shape.columns, logits.device), leaves, seed)
+        seen = compact_form(Visibility(is_causal, pairs=visible), leaves, shape.rows, look=False)
+        weights = perturbed_weights(work, seen.dense(shape.rows, shape.columns, logits.device), leaves, seed)
         return weights.to(logits.dtype).reshape(logits.shape)
 
     def extra_repr(self) -> str:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 
-class Call(NamedTuple):
+class Decisions(NamedTuple):
     """The arguments beside queries, keys and values.
 
     `visible` and `bias` broadcast to [B, H, N, M]. There are four slots, each with a rate, the stream of its draws (-1:

@@ -18,28 +18,21 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ...specs import BlurSmoothing
-from ..call.inputs import Inputs, repeat_heads
+from ..call.inputs import repeat_heads
 from ..call.leaves import Active
+from ..call.one_call import Call
 from ..eager.regularisers import convolve_keys, gaussian_kernel
 from ..eager.table import blur_sigma
-from ..kernels.attention_with_lse import Part, attend_with_lse, attend_with_lse_backward, why_no_lse
+from ..kernels.attention_with_lse import Part, attend_with_lse, attend_with_lse_backward
 from ..kernels.support import has_kernels
 from . import blur_operators as _registered  # noqa: F401
 from .blur_arguments import blur_arguments, suits_operators
 from .operators import Operator, register
 
 
-def why_not_causal(inputs: Inputs, blurs: list[Active], bias: Tensor | None) -> str | None:
-    """The reason why causal blur cannot take this path, or None if it can."""
-    if len(blurs) > 1:
-        return "several blurs under a causal mask do not reduce to blurred keys"
-    if bias is not None:
-        return "causal blur with an additive bias has no fused path yet"
-    return why_no_lse(inputs)
-
-
-def causal_blurred_attention(inputs: Inputs, blur: Active, visible_keys: Tensor | None) -> Tensor:
+def causal_blurred_attention(call: Call, blur: Active) -> Tensor:
     """Output [B, H, N, E] of causal attention over blurred logits, for a kernel wider than 1."""
+    inputs, visible_keys = call.inputs, call.visibility.keys
     spec: BlurSmoothing = blur.spec
     output: Tensor
     if has_kernels(inputs.q) and suits_operators(blur):

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..call.decisions import Call, output_like
+from ..call.decisions import Decisions, output_like
 from ..call.inputs import laid_out
 from ..call.leaves import LogitShape
 from ..draws import Stream, Words
@@ -104,7 +104,7 @@ class Perturbed(NamedTuple):
 class Problem:
     """The arguments of one call, with everything that is made once for all blocks."""
 
-    def __init__(self, q: Tensor, k: Tensor, v: Tensor, call: Call) -> None:
+    def __init__(self, q: Tensor, k: Tensor, v: Tensor, call: Decisions) -> None:
         self.dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
         self.shape = LogitShape(q.shape[0], q.shape[1], q.shape[2], k.shape[2])
         self.group = q.shape[1] // max(k.shape[1], 1)
@@ -283,7 +283,7 @@ def _compact(x: Tensor | None) -> Tensor | None:
 
 
 @torch.no_grad()
-def blockwise_forward(q: Tensor, k: Tensor, v: Tensor, call: Call) -> tuple[Tensor, Tensor]:
+def blockwise_forward(q: Tensor, k: Tensor, v: Tensor, call: Decisions) -> tuple[Tensor, Tensor]:
     """Output [B, H, N, E] in the dtype of `q`, and the log-sum-exp [B, H, N] of the perturbed logits.
 
     The output lies in memory as [B, N, H, E], which is how the next projection reads it.
@@ -309,7 +309,7 @@ def blockwise_forward(q: Tensor, k: Tensor, v: Tensor, call: Call) -> tuple[Tens
 
 
 @torch.no_grad()
-def blockwise_backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, call: Call) -> tuple[Tensor, Tensor, Tensor]:
+def blockwise_backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, call: Decisions) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of `q`, `k` and `v`, each in the dtype and the memory layout that `torch.empty_like` takes over."""
     problem = Problem(q, k, v, call)
     dq = torch.zeros_like(q)
