@@ -113,9 +113,9 @@ def perturbed_attention(
     seed: Tensor | None = None,
     monitor: Watcher | None = None,
 ) -> Attended:
-    """The computation behind `attention`, which also hands out the weights of the eager path.
+    """The computation behind `attention`. It also returns the weights, if the eager path made them.
 
-    A `seed` that is given takes the place of the one that the call would draw.
+    `seed` replaces the seed that the call would draw. `monitor` measures the call.
     """
     number("dropout_p", options.dropout_p, 0.0, 1.0)
     if options.attn_mask is not None and options.is_causal:
@@ -123,7 +123,7 @@ def perturbed_attention(
     check_tensors(query, key, value)
     query, key, value = _autocast(query, key, value)
     kind = query.device.type
-    # Meta tensors, which only carry shapes, know no autocast.
+    # torch has no autocast for meta tensors.
     with torch.autocast("cpu" if kind == "meta" else kind, enabled=False):
         inputs = normalise(query, key, value, options)
         if seed is None and (drop is not None or options.dropout_p != 0):
@@ -139,7 +139,7 @@ def perturbed_attention(
 
 
 def leaves_of(drop: Spec | Driven | None, seed: Tensor | None, dtype: torch.dtype) -> list[Active]:
-    """The regularisers of a call; a spec without any is an error, not a silent no-op."""
+    """The regularisers of a call. A spec that has none, such as a `Consistency` alone, is an error."""
     if drop is None or seed is None:
         return []
     leaves = active_leaves(drop, seed, dtype)
@@ -177,7 +177,7 @@ def fused_attention(route: Route) -> Tensor:
 
 
 def _autocast(*tensors: Tensor) -> list[Tensor]:
-    """Cast as SDPA is cast under autocast; everything after that runs with autocast off."""
+    """The tensors in the dtype that autocast gives to the arguments of SDPA. What follows runs with autocast off."""
     kind = tensors[0].device.type
     if kind == "meta" or not torch.is_autocast_enabled(kind):
         return list(tensors)

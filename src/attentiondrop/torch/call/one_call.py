@@ -8,7 +8,7 @@ from torch import Tensor
 
 from .inputs import Inputs, Options
 from .leaves import Active
-from .visibility import Visibility, compact_form, split
+from .visibility import Visibility, compact_form, mix_rows, split
 
 
 class Call(NamedTuple):
@@ -28,8 +28,15 @@ class Call(NamedTuple):
     sinks: Tensor | None
 
     def with_compact_mask(self, look: bool) -> Call:
-        """The same call with its mask in the form that `compact_form` finds."""
-        return self._replace(visibility=compact_form(self.visibility, self.leaves, self.inputs.shape.rows, look))
+        """The same call with its mask in the most compact form, if a regulariser depends on the form.
+
+        A blur on a fused path does: then `look` is True. So does a blur along the queries, which is an error where rows
+        see different keys.
+        """
+        mixed = mix_rows(self.leaves)
+        if not mixed and not (look and self.visibility.pairs is not None):
+            return self
+        return self._replace(visibility=compact_form(self.visibility, self.inputs.shape.rows, mixed))
 
 
 def make_call(inputs: Inputs, leaves: list[Active], options: Options, seed: Tensor | None) -> Call:

@@ -41,17 +41,15 @@ def split(mask: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
     return ~hidden, mask.masked_fill(hidden, 0.0)
 
 
-def compact_form(raw: Visibility, leaves: Iterable[Active], rows: int, look: bool) -> Visibility:
-    """`raw` as it is, or in its most compact form where the form matters to one of the regularisers.
+def mix_rows(leaves: Iterable[Active]) -> bool:
+    """Whether one of the regularisers mixes the logits of different rows, as a blur along the queries does."""
+    return any(leaf.spec.mixes_rows for leaf in leaves)
 
-    It matters to a blur on a fused path: then `look` is True. And it matters to a blur along the queries, which is an
-    error where rows see different keys.
-    """
-    mixes_rows = any(leaf.spec.mixes_rows for leaf in leaves)
-    if not look and not mixes_rows:
-        return raw
+
+def compact_form(raw: Visibility, rows: int, rows_are_mixed: bool) -> Visibility:
+    """`raw` in the most compact form that can be found; an error if rows are mixed that see different keys."""
     found = _find_form(raw.pairs, raw.causal, rows)
-    if mixes_rows and (found.causal or found.pairs is not None):
+    if rows_are_mixed and (found.causal or found.pairs is not None):
         kind = "a causal mask" if found.causal else "a mask that hides different keys from different rows"
         raise ArgumentError(
             f'axes: expected "keys" under {kind}, received "both", which would show a row what only later rows see'
