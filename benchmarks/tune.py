@@ -20,7 +20,8 @@ from torch import Tensor
 
 import attentiondrop as ad
 from attentiondrop.torch.call.leaves import active_leaves
-from attentiondrop.torch.call.stages import Plan, plan_of
+from attentiondrop.torch.call.stages import Plan
+from attentiondrop.torch.dispatch import plan_of
 from attentiondrop.torch.kernels.decide import launch
 from attentiondrop.torch.kernels.shared.tiles import Tiles, pick_tiles
 
@@ -73,7 +74,9 @@ class Problem:
         kind = "" if drop is None else getattr(drop, "fill", "key")
         streams = [0 if leaf else -1 for leaf in (plan.noise, plan.drop, plan.dropout)] + [-1]
         scale = 1 / math.sqrt(shape[-1])
-        self.call = launch.Call(None, None, seed, None, [0.1] * 4, streams, kind, getattr(drop, "k", 0), causal, scale)
+        self.call = launch.Decisions(
+            None, None, seed, None, [0.1] * 4, streams, kind, getattr(drop, "k", 0), causal, scale
+        )
         self.output, self.lse, self.notes = launch.forward(self.q, self.k, self.v, self.call)
         self.tables = launch.make_tables(self.q, self.k.shape[2], self.call)
         self.common = launch.common_arguments(self.q, self.k, self.call)

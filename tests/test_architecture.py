@@ -23,6 +23,7 @@ TORCH = (
     "kernels",
     "eager",
     "fused",
+    "dispatch",
     "functional",
     "modules",
     "rates",

@@ -18,7 +18,7 @@ import attentiondrop as ad
 from attentiondrop import reference
 from attentiondrop.specs import Spec
 from attentiondrop.torch import attention
-from attentiondrop.torch.call.decisions import Call
+from attentiondrop.torch.call.decisions import Decisions
 from attentiondrop.torch.call.leaves import DROPOUT_STREAM, LogitShape
 from attentiondrop.torch.call.visibility import split
 from attentiondrop.torch.draws import Stream, Words, draw_seed
@@ -49,7 +49,7 @@ def budget_of(place: int, number: int) -> int:
 class Blockwise(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-        output, lse = row_blocks.blockwise_forward(q, k, v, Call(*rest))
+        output, lse = row_blocks.blockwise_forward(q, k, v, Decisions(*rest))
         ctx.save_for_backward(q, k, v)
         ctx.rest = rest
         ctx.mark_non_differentiable(lse)
@@ -57,7 +57,7 @@ class Blockwise(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Any, ...]:
-        gradients = row_blocks.blockwise_backward(grad, *ctx.saved_tensors, Call(*ctx.rest))
+        gradients = row_blocks.blockwise_backward(grad, *ctx.saved_tensors, Decisions(*ctx.rest))
         return (*gradients, *(None for _ in ctx.rest))
 
 
@@ -290,7 +290,7 @@ def test_any_layout_of_the_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
     # What a fake kernel promises a compiler.
     assert output.transpose(1, 2).is_contiguous()
     rates, streams = [0.0, 0.5, 0.0, 0.0], [-1, 0, -1, -1]
-    call = Call(None, None, torch.tensor(1), None, rates, streams, "zero", 3, False, 0.3)
+    call = Decisions(None, None, torch.tensor(1), None, rates, streams, "zero", 3, False, 0.3)
     with torch.no_grad():
         gradients = row_blocks.blockwise_backward(grad, *turned, call)
     for x, y in zip(gradients, turned, strict=True):
@@ -356,7 +356,7 @@ def test_no_tensor_is_larger_than_the_budget(is_causal: bool, monkeypatch: pytes
     visible = torch.rand(1, 1, 1, n) < 0.9
     visible[..., 0] = True
     rates, streams = [0.5, 0.1, 0.1, 0.1], [0, 1, 2, DROPOUT_STREAM]
-    call = Call(visible, None, torch.tensor(3), None, rates, streams, "zero", 5, is_causal, 0.25)
+    call = Decisions(visible, None, torch.tensor(3), None, rates, streams, "zero", 5, is_causal, 0.25)
     with Largest() as found:
         row_blocks.blockwise_forward(q, k, v, call)
         row_blocks.blockwise_backward(grad, q, k, v, call)

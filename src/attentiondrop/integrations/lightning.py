@@ -17,7 +17,7 @@ from ..torch.attach import attach
 from ..torch.attach.attachment import Attachment
 from ..torch.consistency.loss import ConsistencyResult, consistency_loss
 from ..torch.consistency.views import Mode
-from ..torch.functional import Backend
+from ..torch.dispatch import Backend
 from ..validation import number
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ The hash, on 32-bit words with wrap-around::
 
 Joining by a product is one multiplication at each logit, which is what a fused kernel can afford, and it is strong:
 over random rows, the pair (r * c1, r * c2) fills the square like a lattice of 2^31 points. (An exclusive or followed by
-a multiplication costs one operation more, and shows correlations of tens of standard deviations between some columns.)
+a multiplication costs one operation more, and leaves clear correlations between some columns.)
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from torch import Tensor
 
 from ..errors import BackendError
 
-# Signed spellings of the constants above: torch has full int32 arithmetic, and hardly any for uint32.
+# The constants above as signed numbers: torch has full int32 arithmetic, and hardly any for uint32.
 _GOLDEN = 0x9E3779B1 - 2**32
 _PRIME = 0x85EBCA77 - 2**32
 _MIX_1 = 0x7FEB352D
@@ -46,10 +46,10 @@ _library.define("draw_seed(Tensor like, int call, int rank=-1) -> Tensor", tags=
 def _draw_seed(like: Tensor, call: int, rank: int = -1) -> Tensor:
     """A fresh seed from the default generator of the device of `like`, as a 0-dim int64 tensor (no synchronisation).
 
-    `rank` is whose draws these are; -1 stands for this process. The other arguments do not change the seed, but both
-    keep a compiled graph honest: `like` orders the draws of layers that feed each other, and `call`, which no two
-    places of a graph share, keeps equal-looking draws from being merged into one (torch 2.11 was seen to do that: its
-    list of random operators does not know this one).
+    `rank` is the process that the draws are for; -1 stands for this process. The other arguments do not change the
+    seed. A compiler needs them: `like` keeps the draws of successive layers in order, and `call` differs at each place
+    of a graph, so that two draws are not merged into one. (torch 2.11 does merge them without it, because its list of
+    random operators does not contain this one.)
     """
     seed = torch.randint(0, 2**63 - 1, (), dtype=torch.int64, device=like.device)
     if rank < 0 and torch.distributed.is_available() and torch.distributed.is_initialized():
@@ -75,7 +75,7 @@ _calls = itertools.count(1)
 
 
 def _next_call() -> int:
-    """A number that is new each time, while a graph is traced; the graph then holds it as a constant."""
+    """A number that differs in every call. A compiler calls this while it traces, and keeps it as a constant."""
     return next(_calls)
 
 
@@ -84,9 +84,10 @@ _next_call._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def draw_seed(like: Tensor, generator: torch.Generator | None = None, rank: int | None = None) -> Tensor:
-    """One seed for one call, on the device of `like`. A generator that is passed in is used as it is, on every rank.
+    """One seed for one call, on the device of `like`.
 
-    Processes that were seeded alike draw apart, unless they say the same `rank` (this process's own by default).
+    Without a `generator`, processes that were seeded alike get different seeds, because the `rank` (that of this
+    process by default) changes the seed. With a `generator`, its number is used unchanged.
     """
     if generator is None:
         call = _next_call() if torch.compiler.is_compiling() else 0
@@ -107,7 +108,7 @@ def draw_seed(like: Tensor, generator: torch.Generator | None = None, rank: int 
 def view_seed(seed: Tensor, view: int) -> Tensor:
     """The seed of one of several stacked views of a call; the first keeps the seed of the call.
 
-    Another constant than that of the ranks: the second view of one rank must not be the first of the next.
+    The constant is another one than for the ranks, so that the second view of a rank is not the first view of the next.
     """
     return seed ^ ((view * 0xBF58476D1CE4E5B9) & (2**63 - 1))
 
@@ -129,7 +130,7 @@ class Stream:
         return self.words(batch, heads, rows, columns).normals()
 
     def words(self, batch: int, heads: int, rows: int, columns: int) -> Words:
-        """What these draws are made of: a word for each row and one for each key, still to be joined."""
+        """The words of these draws: one for each row and one for each key. A draw is made of a product of the two."""
         device = self.key.device
         line = self._lines(batch * heads * rows).view(batch, heads, rows, 1)
         column = _mix(_mix(self.key ^ _PRIME) + torch.arange(columns, dtype=torch.int32, device=device))
@@ -150,7 +151,7 @@ class Stream:
 class Words(NamedTuple):
     """Row words [..., rows, 1] and key words [columns] (or [..., rows, anything]), which broadcast against each other.
 
-    Slices of either draw the same numbers as the whole does at the same positions.
+    A slice of them gives the draws of the whole at the same positions.
     """
 
     line: Tensor
@@ -192,12 +193,12 @@ def _finish(x: Tensor) -> Tensor:
 
 
 def _to_uniform(x: Tensor) -> Tensor:
-    # In place on what is new here: fresh memory costs a CPU more than the arithmetic.
+    # In place where the tensor is our own: on a CPU, new memory costs more than the arithmetic.
     return (x >> 8).bitwise_and_(0xFFFFFF).to(torch.float32).mul_(2.0**-24)
 
 
 def _to_normal(first: Tensor) -> Tensor:
-    """By Box and Muller, from a word and another one made of it."""
+    """Standard normals by the method of Box and Muller. It takes two words; the second one is made from the first."""
     second = _finish(first ^ _PRIME)
     # (n + 1) / 2^24 is never 0, so the logarithm is finite.
     radius = torch.sqrt(-2.0 * torch.log(_to_uniform(first) + 2.0**-24))

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..errors import ArgumentError, BackendError, bad_argument
-from ..specs import BlurSmoothing, Spec
+from ..errors import ArgumentError, bad_argument
+from ..specs import Spec
 from ..validation import number, one_of
-from .call.inputs import Inputs, check_tensors, normalise
+from .call.inputs import Options, check_tensors, normalise
 from .call.leaves import Active, Driven, active_leaves
-from .call.stages import Plan
-from .call.visibility import Visibility, find_layout, split
+from .call.one_call import make_call
 from .call.watching import Watcher
+from .dispatch import BACKENDS, Backend, Route, choose
 from .draws import draw_seed
-from .eager.attention import eager_attention
-from .fused.choose import fused_attention, is_eager_better, why_not_fused
-from .fused.derivatives import why_not_differentiable
-from .fused.plan import plan_of
-
-Backend = Literal["auto", "eager", "fused"]
-BACKENDS = ("auto", "eager", "fused")
+from .eager.attention import eager_attention, head_factors
+from .fused.amended_hard import amended_attention
+from .fused.blurred_causal import causal_blurred_attention
+from .fused.blurred_keys import sdpa_attention
+from .fused.blurred_library import blurred_attention
+from .fused.decide_inside import decided_attention
 
 
 def attention(
@@ -96,19 +95,6 @@ def attention(
     ).output
 
 
-class Options(NamedTuple):
-    """The arguments of `attention` that say what is computed, apart from the tensors and the spec."""
-
-    attn_mask: Tensor | None = None
-    dropout_p: float = 0.0
-    is_causal: bool = False
-    scale: float | None = None
-    enable_gqa: bool = False
-    bias: Tensor | None = None
-    softcap: float | None = None
-    sinks: Tensor | None = None
-
-
 class Attended(NamedTuple):
     """`weights` [..., H, N, M] is None where a fused path ran."""
 
@@ -127,9 +113,9 @@ def perturbed_attention(
     seed: Tensor | None = None,
     monitor: Watcher | None = None,
 ) -> Attended:
-    """The computation behind `attention`, which also hands out the weights of the eager path.
+    """The computation behind `attention`. It also returns the weights, if the eager path made them.
 
-    A `seed` that is given takes the place of the one that the call would draw.
+    `seed` replaces the seed that the call would draw. `monitor` measures the call.
     """
     number("dropout_p", options.dropout_p, 0.0, 1.0)
     if options.attn_mask is not None and options.is_causal:
@@ -137,22 +123,23 @@ def perturbed_attention(
     check_tensors(query, key, value)
     query, key, value = _autocast(query, key, value)
     kind = query.device.type
-    # Meta tensors, which only carry shapes, know no autocast.
+    # torch has no autocast for meta tensors.
     with torch.autocast("cpu" if kind == "meta" else kind, enabled=False):
-        inputs = normalise(query, key, value, options.attn_mask, options.bias, options.scale, options.enable_gqa)
+        inputs = normalise(query, key, value, options)
         if seed is None and (drop is not None or options.dropout_p != 0):
             seed = draw_seed(query, generator)
         # Meta tensors have no values to measure.
         turn = None if monitor is None or query.is_meta else monitor.turn(drop, seed, inputs.shape.heads)
         leaves = leaves_of(drop if turn is None else turn.drop, seed, inputs.compute_dtype)
-        output, weights = _dispatch(inputs, leaves, options, seed, backend)
+        call = make_call(inputs, leaves, options, seed)
+        output, weights = _run(choose(call, backend))
         if monitor is not None and turn is not None and not turn.again:
-            monitor.measure(inputs, leaves, options.is_causal, options.softcap, turn.new)
+            monitor.measure(call, turn.new)
     return Attended(inputs.restore(output), None if weights is None else inputs.restore(weights))
 
 
 def leaves_of(drop: Spec | Driven | None, seed: Tensor | None, dtype: torch.dtype) -> list[Active]:
-    """The regularisers of a call; a spec without any is an error, not a silent no-op."""
+    """The regularisers of a call. A spec that has none, such as a `Consistency` alone, is an error."""
     if drop is None or seed is None:
         return []
     leaves = active_leaves(drop, seed, dtype)
@@ -162,52 +149,35 @@ def leaves_of(drop: Spec | Driven | None, seed: Tensor | None, dtype: torch.dtyp
     return leaves
 
 
-def _dispatch(
-    inputs: Inputs, leaves: list[Active], options: Options, seed: Tensor | None, backend: Backend
-) -> tuple[Tensor, Tensor | None]:
-    visible, mask_bias = split(inputs.mask)
-    bias = inputs.bias if mask_bias is None else mask_bias
-    if inputs.bias is not None and mask_bias is not None:
-        # A sum in 16 bits would be rounded, or overflow, before any logit is added to it.
-        bias = inputs.bias.to(inputs.compute_dtype) + mask_bias.to(inputs.compute_dtype)
-    plan = why_not_differentiable(inputs.q, inputs.k, inputs.v, bias) or plan_of(leaves)
-    look = backend != "eager" and isinstance(plan, Plan)
-    visibility = layout_for(leaves, visible, options.is_causal, inputs.shape.rows, look)
-    dropout_p, softcap, sinks = options.dropout_p, options.softcap, options.sinks
-    if inputs.q.is_meta:
-        # Only shapes count, which every path has in common; what fused paths can do depends on a real device.
-        output, weights = eager_attention(inputs, leaves, visibility, bias, seed, dropout_p, softcap, sinks)
-        return output, weights if backend == "eager" else None
-    if backend != "eager":
-        reason: str | None
-        if isinstance(plan, Plan):
-            reason = why_not_fused(inputs, plan, visibility, bias, dropout_p, softcap, sinks)
-            if reason is None and (backend == "fused" or not is_eager_better(inputs, plan, bias, dropout_p)):
-                return fused_attention(inputs, plan, visibility, bias, seed, dropout_p), None
-        else:
-            reason = plan
-        if backend == "fused":
-            raise BackendError(f'backend="fused" cannot run here: {reason}; use "auto" or "eager"')
-    return eager_attention(inputs, leaves, visibility, bias, seed, dropout_p, softcap, sinks)
+def _run(route: Route) -> tuple[Tensor, Tensor | None]:
+    """Output [B, H, N, E], and the weights [B, H, N, M] if the logits were built."""
+    if route.path == "eager":
+        return eager_attention(route.call)
+    if route.path == "shapes only":
+        return eager_attention(route.call)[0], None
+    return fused_attention(route), None
 
 
-def layout_for(leaves: list[Active], visible: Tensor | None, is_causal: bool, rows: int, look: bool) -> Visibility:
-    """The form of the mask: looked at only where a blur can gain from it, or must be refused because of it."""
-    both = any(leaf.spec.mixes_rows for leaf in leaves)
-    blurs = any(isinstance(leaf.spec, BlurSmoothing) for leaf in leaves)
-    if not (blurs and look) and not both:
-        return Visibility(is_causal, pairs=visible)
-    layout = find_layout(visible, is_causal, rows)
-    if both and (layout.causal or layout.pairs is not None):
-        kind = "a causal mask" if layout.causal else "a mask that hides different keys from different rows"
-        raise ArgumentError(
-            f'axes: expected "keys" under {kind}, received "both", which would show a row what only later rows see'
-        )
-    return layout
+def fused_attention(route: Route) -> Tensor:
+    """Output [B, H, N, E] of a fused path."""
+    path, call, plan, kernel = route
+    if path == "amended":
+        output = amended_attention(call, plan, kernel)
+    elif path == "decided inside":
+        output = decided_attention(call, plan)
+    elif path == "blurred":
+        output = blurred_attention(call, plan.blurs[0], kernel)
+    elif path == "blurred causal":
+        output = causal_blurred_attention(call, plan.blurs[0])
+    else:
+        output = sdpa_attention(call, plan)
+    for leaf in plan.heads:
+        output = output * head_factors(leaf, call.inputs.shape, call.inputs.compute_dtype).to(output.dtype)
+    return output
 
 
 def _autocast(*tensors: Tensor) -> list[Tensor]:
-    """Cast as SDPA is cast under autocast; everything after that runs with autocast off."""
+    """The tensors in the dtype that autocast gives to the arguments of SDPA. What follows runs with autocast off."""
     kind = tensors[0].device.type
     if kind == "meta" or not torch.is_autocast_enabled(kind):
         return list(tensors)

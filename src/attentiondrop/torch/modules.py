@@ -10,10 +10,10 @@ from ..parsing import parse
 from ..specs import Spec
 from .call.inputs import mask_in_four_dimensions
 from .call.leaves import LogitShape
-from .call.visibility import split
+from .call.visibility import Visibility, compact_form, mix_rows, split
 from .draws import draw_seed
 from .eager.attention import perturbed_weights
-from .functional import layout_for, leaves_of
+from .functional import leaves_of
 
 
 class AttentionDrop(nn.Module):
@@ -49,7 +49,7 @@ class AttentionDrop(nn.Module):
         """Attention weights in the dtype of `logits`; rows that see no key give zeros."""
         if logits.ndim < 3:
             raise ShapeError(f"logits: expected [..., heads, queries, keys], received {list(logits.shape)}")
-        # The same rules as for attention: heads are dimension -3 of four or more, what stands before is the batch.
+        # As in `attention`: with four or more dimensions, heads are dimension -3, and all before it is the batch.
         work = logits.unsqueeze(1) if logits.ndim == 3 else logits.reshape(-1, *logits.shape[-3:])
         work = work.to(torch.float64 if logits.dtype == torch.float64 else torch.float32)
         visible, bias = split(mask_in_four_dimensions(mask, tuple(logits.shape), "mask"))
@@ -58,8 +58,10 @@ class AttentionDrop(nn.Module):
         shape = LogitShape(*work.shape)
         seed = draw_seed(logits, self.generator) if self.training else None
         leaves = leaves_of(self.spec, seed, work.dtype)
-        layout = layout_for(leaves, visible, is_causal, shape.rows, look=False)
-        weights = perturbed_weights(work, layout.dense(shape.rows, shape.columns, logits.device), leaves, seed)
+        seen = Visibility(is_causal, pairs=visible)
+        if mix_rows(leaves):
+            seen = compact_form(seen, shape.rows, rows_are_mixed=True)
+        weights = perturbed_weights(work, seen.dense(shape.rows, shape.columns, logits.device), leaves, seed)
         return weights.to(logits.dtype).reshape(logits.shape)
 
     def extra_repr(self) -> str:

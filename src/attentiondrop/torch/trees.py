@@ -18,7 +18,7 @@ Change = Callable[[str, Tensor], Tensor]
 def map_tensors(value: Any, change: Change, name: str = "") -> Any:
     """A copy of `value` in which every tensor is changed. What is not a known container stays as it is.
 
-    A tensor inside a nested container is known by the name of the outermost key.
+    `change` gets the name of the outermost key, also for a tensor inside a nested container.
 
     >>> import torch
     >>> map_tensors({"x": torch.zeros(2), "n": 3}, lambda name, x: x + 1)
@@ -43,7 +43,7 @@ def map_tensors(value: Any, change: Change, name: str = "") -> Any:
 
 
 def call_arguments(name: str, inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of a call from what users give for them; `name` is for the error."""
+    """Positional and keyword arguments from a tensor, a tuple or a mapping; an error names the argument as `name`."""
     if isinstance(inputs, Tensor):
         return (inputs,), {}
     if isinstance(inputs, tuple):
@@ -61,7 +61,7 @@ def is_cache(value: Any) -> bool:
 
 
 def change_cache(cache: Any, change: Change, name: str = "") -> None:
-    """Change the keys and values of a cache in place: a model holds on to the cache that it was given."""
+    """Change the keys and values of a cache in place, because a model goes on using the cache that it was given."""
     if hasattr(cache, "self_attention_cache"):
         change_cache(cache.self_attention_cache, change, name)
         change_cache(cache.cross_attention_cache, change, name)

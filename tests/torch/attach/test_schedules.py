@@ -195,15 +195,15 @@ def test_a_schedule_never_recompiles() -> None:
 )
 def test_the_path_is_chosen_by_what_a_rate_never_exceeds(rate: Any, bound: float, monkeypatch: Any) -> None:
     """Whatever it is now: nothing waits for a tensor."""
-    from attentiondrop.torch.fused import amended_hard
+    from attentiondrop.torch import dispatch
 
     asked: list[float] = []
 
-    def kind_for(q: Any, k: Any, v: Any, drop: str, top: int, rate: float, is_causal: bool, scale: float) -> str:
-        asked.append(rate)
+    def amending_kernel(call: Any, leaf: Any, bound: float) -> str:
+        asked.append(bound)
         return ""
 
-    monkeypatch.setattr(amended_hard, "kind_for", kind_for)
+    monkeypatch.setattr(dispatch, "amending_kernel", amending_kernel)
     layer = torch.nn.MultiheadAttention(16, 2, batch_first=True)
     for spec in (ad.HardMasking(p=rate, k=3), ad.OneOf([ad.HardMasking(p=rate, k=3), ad.BlurSmoothing(width=1)])):
         with attach(layer, spec, backend="fused"):

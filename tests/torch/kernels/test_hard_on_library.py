@@ -172,7 +172,7 @@ def test_extreme_inputs_give_no_nan(fill: str, device: str) -> None:
 @pytest.mark.parametrize("rate, kind", [(1.0, ""), (0.3, ""), (0.3, "twins"), (0.3, "steep")])
 def test_picks(top: int, columns: int, rate: float, kind: str, device: str) -> None:
     """The keys that the selection names are those of the largest logits that a draw drops, and so say its bounds."""
-    from attentiondrop.torch.call.decisions import Call, empty_notes
+    from attentiondrop.torch.call.decisions import Decisions, empty_notes
     from attentiondrop.torch.draws import Stream
     from attentiondrop.torch.kernels.decide import launch
     from attentiondrop.torch.kernels.shared.tiles import pick_tiles
@@ -185,7 +185,7 @@ def test_picks(top: int, columns: int, rate: float, kind: str, device: str) -> N
         k[:, :, [0, 32, 64, 5, 9, 11, 13, 21][:top]] = torch.arange(1, top + 1, device=device)[:, None].half() / 4096
         q = torch.nn.functional.pad(0.5 + torch.rand_like(q[..., :1]), (0, 15))
     seed = torch.tensor(1, device=device)
-    call = Call(None, None, seed, None, [rate] * 4, [-1, 1, -1, -1], "zero", top, False, 0.25)
+    call = Decisions(None, None, seed, None, [rate] * 4, [-1, 1, -1, -1], "zero", top, False, 0.25)
     notes = launch.Notes(*empty_notes(q, k, "zero", top))
     lost = torch.empty(1, 2, 20, top, dtype=torch.int32, device=device)
     launch.run_pick(q, k, call, launch.make_tables(q, columns, call), notes, lost, *pick_tiles(q, k))

@@ -22,7 +22,7 @@ from ...attaching import (
 from ...errors import bad_argument
 from ...specs import Spec
 from ...validation import one_of
-from ..functional import BACKENDS, Backend
+from ..dispatch import BACKENDS, Backend
 from ..trees import call_arguments
 
 # Each import registers its kind of site.

@@ -13,7 +13,7 @@ from ...schedules import check_progress
 from ...specs import Spec
 from ...validation import integer
 from ..call.leaves import places
-from ..functional import Backend
+from ..dispatch import Backend
 from ..rates.learned import LearnedRate
 from ..rates.monitoring import SiteStats
 from .first_step import Report, forget_first_step

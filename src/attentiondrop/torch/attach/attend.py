@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from ...specs import Spec
+from ..call.inputs import Options
 from ..call.leaves import Driven
 from ..call.watching import Watcher
 from ..draws import draw_seed, view_seed
-from ..functional import Attended, Options, perturbed_attention
+from ..functional import Attended, perturbed_attention
 from .sites import Site
 
 

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..call.inputs import Options
 from ..call.visibility import split
-from ..functional import Options
 from .attend import attend
 from .sites import ATTRIBUTE, KINDS, Kind, Site
 

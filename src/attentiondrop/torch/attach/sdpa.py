@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from ...errors import AttachError
-from ..functional import Options
+from ..call.inputs import Options
 from .attend import attend
 from .multihead import perturbed_multi_head
 from .reading import methods_of, plain_function

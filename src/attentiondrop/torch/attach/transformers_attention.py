@@ -12,7 +12,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 
 from ...errors import AttachError
-from ..functional import Options
+from ..call.inputs import Options
 from .attend import attend
 from .sites import Site, site_of
 from .transformers_names import NAME, REACHABLE, no_mask

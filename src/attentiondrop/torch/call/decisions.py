@@ -1,4 +1,4 @@
-"""What the operator of `fused.decide_inside` is asked to compute, and the tensors it leaves."""
+"""The arguments of the operators that decide at single logits and weights, and the tensors that they return."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 
 
-class Call(NamedTuple):
+class Decisions(NamedTuple):
     """The arguments beside queries, keys and values.
 
-    `visible` and `bias` broadcast to [B, H, N, M]. There are four slots, each with a rate, the stream of its draws (-1:
-    absent) and, where `gates` is given, a factor for the rate: 0 noise, 1 drop of logits, 2 dropout of the weights, 3
-    `dropout_p`. `drop` is "" (none), "zero" or "-inf" (hard masking of the `top` largest) or "key" (DropKey).
+    `visible` and `bias` broadcast to [B, H, N, M]. `rates`, `streams` and `gates` have an entry for each of four slots:
+    noise, a drop of logits, dropout of the weights, and `dropout_p`. A stream of -1 says that the slot is empty. The
+    rate of a slot is multiplied by its gate, if there are gates. `drop` is "" (none), "zero" or "-inf" (hard masking of
+    the `top` largest) or "key" (DropKey).
     """
 
     visible: Tensor | None
@@ -34,10 +35,11 @@ def is_ranked(drop: str, top: int, columns: int) -> bool:
 
 
 def empty_notes(q: Tensor, k: Tensor, drop: str, top: int) -> tuple[Tensor, ...]:
-    """What the kernels leave for the backward beside the log-sum-exp, each [B, H, N] or empty where it is not needed.
+    """Tensors without values for what the forward tells the backward beside the log-sum-exp.
 
-    low, high and cut bound the candidates of a row (see `kernels.shared.logits.is_dropped`), keep is the key that an
-    emptied row keeps, or -1, and tied [B, H] says which heads have ties. Row blocks decide again and leave nothing.
+    Each is [B, H, N], or has no elements where it is not needed. low, high and cut bound the candidates of a row (see
+    `kernels.shared.logits.is_dropped`), keep is the key that an emptied row keeps, or -1, and tied [B, H] says which
+    heads have ties. Row blocks need none of them: their backward decides again.
     """
     full, none = q.shape[:-1], (0,)
     ranked = full if is_ranked(drop, top, k.shape[2]) else none
@@ -48,15 +50,15 @@ def empty_notes(q: Tensor, k: Tensor, drop: str, top: int) -> tuple[Tensor, ...]
 
 
 def empty_lse(q: Tensor) -> Tensor:
-    """What the kernels leave of each row's sum: its log2-sum-exp2 [B, H, N].
+    """A tensor without values for the log2-sum-exp2 of each row: [B, H, N].
 
-    In float32 [2, B, H, N]: the largest logit, and one over the sum relative to it. A log-sum-exp of 8 is rounded by up
-    to half a millionth, and all weights made from it are wrong by about that; 16 bits round them far more.
+    For float32 inputs it is [2, B, H, N]: the largest logit, and one over the sum relative to it. Rounding a single
+    number would shift all weights of a row by more than float32 should. In 16 bits the weights are rounded more anyway.
     """
     parts = (2,) if q.dtype == torch.float32 else ()
     return q.new_empty(*parts, *q.shape[:-1], dtype=torch.float32)
 
 
 def output_like(q: Tensor, v: Tensor) -> Tensor:
-    """[B, N, H, E] in memory, as SDPA returns it, so that joining the heads afterwards is free."""
+    """An output without values. It lies in memory as [B, N, H, E], as SDPA's does: joining the heads needs no copy."""
     return q.new_empty(q.shape[0], q.shape[2], q.shape[1], v.shape[-1]).transpose(1, 2)

@@ -12,6 +12,19 @@ from ...errors import ShapeError, bad_argument
 from .leaves import LogitShape
 
 
+class Options(NamedTuple):
+    """The arguments of `attention` that say what is computed, apart from the tensors and the spec."""
+
+    attn_mask: Tensor | None = None
+    dropout_p: float = 0.0
+    is_causal: bool = False
+    scale: float | None = None
+    enable_gqa: bool = False
+    bias: Tensor | None = None
+    softcap: float | None = None
+    sinks: Tensor | None = None
+
+
 class Inputs(NamedTuple):
     """Queries [B, H, N, D], keys [B, Hk, M, D], values [B, Hk, M, E], and what hides or shifts logits.
 
@@ -48,12 +61,12 @@ def repeat_heads(x: Tensor, heads: int) -> Tensor:
 
 
 def unit_stride(x: Tensor) -> Tensor:
-    """`x` as kernels read it: without a stride along the last dimension."""
+    """`x` as kernels read it: neighbours along the last dimension are neighbours in memory."""
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def laid_out(x: Tensor, like: Tensor) -> Tensor:
-    """`x` with the strides of `like`, which are those that a compiler was told."""
+    """`x` with the strides of `like`: the strides that the fake version of an operator promised to the compiler."""
     return x if x.stride() == like.stride() else torch.empty_like(like, device=x.device).copy_(x)
 
 
@@ -68,15 +81,7 @@ def check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
             )
 
 
-def normalise(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Tensor | None,
-    bias: Tensor | None,
-    scale: float | None,
-    enable_gqa: bool,
-) -> Inputs:
+def normalise(q: Tensor, k: Tensor, v: Tensor, options: Options) -> Inputs:
     """Check that shapes and dtypes belong together, and bring everything into four dimensions.
 
     Heads are dimension -3, as for SDPA; tensors of fewer than four dimensions have one head.
@@ -88,17 +93,16 @@ def normalise(
         raise ShapeError(f"query and key need the same head size, received {shapes}")
     if k.shape[-2] != v.shape[-2]:
         raise ShapeError(f"key and value need the same length, received {shapes}")
-    if scale is None:
-        scale = q.shape[-1] ** -0.5
+    scale = q.shape[-1] ** -0.5 if options.scale is None else options.scale
 
     common = q.ndim == k.ndim == v.ndim == 4 and q.shape[0] == k.shape[0] == v.shape[0]
     if common and (q.shape[1] == k.shape[1] == v.shape[1]):
         lead = tuple(q.shape[:2])
     else:
-        q, k, v, lead = _broadcast(q, k, v, enable_gqa, shapes)
+        q, k, v, lead = _broadcast(q, k, v, options.enable_gqa, shapes)
     target = (*lead, q.shape[-2], k.shape[-2])
-    mask = mask_in_four_dimensions(mask, target, "attn_mask")
-    bias = mask_in_four_dimensions(bias, target, "bias")
+    mask = mask_in_four_dimensions(options.attn_mask, target, "attn_mask")
+    bias = mask_in_four_dimensions(options.bias, target, "bias")
     return Inputs(q, k, v, mask, bias, scale, lead)
 
 
@@ -145,7 +149,8 @@ def mask_in_four_dimensions(mask: Tensor | None, target: tuple[int, ...], name: 
         raise ShapeError(f"{name}: expected a shape that broadcasts to {list(target)}, received {list(mask.shape)}")
     missing = len(target) - mask.ndim
     mask = mask[(None,) * missing]
-    # Keys are spelled out, at no cost, since masks are cut along them; rows stay as they came, since that tells a lot.
+    # The keys are expanded (a view, which costs nothing), because masks are sliced along them. The rows are not: a
+    # single row says that all rows see the same keys, and faster paths need to know that.
     mask = mask.expand(*mask.shape[:-1], target[-1])
     if len(target) == 4:
         return mask

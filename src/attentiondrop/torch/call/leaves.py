@@ -1,4 +1,4 @@
-"""From one seed to the draws of every regulariser in a spec, in the form that `attentiondrop.reference` takes."""
+"""The regularisers of a spec in one flat list, each with its draws in the form that `attentiondrop.reference` takes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ...schedules import PerHead
 from ...specs import Compose, Consistency, Draws, OneOf, Spec
 from ..draws import Stream
 
-#: The stream of SDPA's own `dropout_p`, out of reach of the numbers that regularisers get.
+#: The stream of SDPA's own `dropout_p`. Regularisers are numbered from 0, so none has this number.
 DROPOUT_STREAM = 2**20
 
 
@@ -28,15 +28,16 @@ class LogitShape(NamedTuple):
     columns: int
 
 
-#: Number of a regulariser -> field -> its value as a tensor, 0-dim or one entry for each head; or what gives one when
-#: it is called, as a rate that is learned does.
+#: Number of a regulariser -> field -> its value: a tensor, 0-dim or with one entry for each head, or a function without
+#: arguments that returns one (a learned rate is such a function).
 Values = Mapping[int, dict[str, Any]]
 
 
 class Driven(NamedTuple):
-    """A spec some of whose rates live in tensors. A compiled or captured graph reads what the tensors hold now.
+    """A spec with rates that are tensors. A compiled or captured graph reads their current values in each run.
 
-    `bounds` are numbers that these rates never exceed: the path is chosen by them, without waiting for a tensor.
+    `bounds` are numbers that these rates never exceed. The path of a call is chosen by them, because reading a tensor
+    would synchronise.
     """
 
     spec: Spec
@@ -45,17 +46,18 @@ class Driven(NamedTuple):
 
 
 class Excerpt(NamedTuple):
-    """Some rows of the first samples of a larger call, whose draws they share."""
+    """Says that logits are some rows of the first samples of a larger call. They get the draws of that call."""
 
     whole: LogitShape
     rows: Tensor
 
 
 class Active(NamedTuple):
-    """One regulariser of a call, with where its draws come from: nothing is drawn before a path asks for it.
+    """One regulariser of a call. Its draws are made when `draw` is called, not before.
 
-    `gate` is None, or a 0-dim tensor, 0 when `OneOf` chose another one. `branches` lead to the leaf. `values` are the
-    fields that are tensors, in the dtype of the logits; `bounds` are numbers that they never exceed.
+    `gate` is None or a 0-dim tensor: 1 if each `OneOf` around the regulariser chose it, else 0. `branches` are the
+    parts of these `OneOf`s. `values` are the fields that are tensors, in the dtype of the logits; `bounds` are numbers
+    that they never exceed.
     """
 
     spec: Any
@@ -76,17 +78,17 @@ class Active(NamedTuple):
         return _drawn(draws, stream, self.excerpt.whole._replace(batch=shape.batch), self.excerpt.rows)
 
     def vector(self, field: str) -> float | Tensor:
-        """A rate of the spec: a number, 0-dim, or one entry for each head."""
+        """A rate of the spec: a number, a 0-dim tensor, or a tensor with one entry for each head."""
         found: float | Tensor = self.values[field] if field in self.values else getattr(self.spec, field)
         return found
 
     def gated(self, field: str) -> float | Tensor:
-        """The same, switched off by the gate: at rate 0 nothing happens."""
+        """The same, times the gate: at rate 0 a regulariser does nothing."""
         value = self.vector(field)
         return value if self.gate is None else self.gate * value
 
     def rate(self, field: str) -> float | Tensor:
-        """The same, as it broadcasts against logits."""
+        """The same, in a shape that broadcasts against logits."""
         value = self.gated(field)
         return value.view(-1, 1, 1) if isinstance(value, Tensor) and value.ndim == 1 else value
 
@@ -114,7 +116,7 @@ def draw_for(spec: Spec, stream: Stream, shape: LogitShape) -> Tensor:
 
 
 def _drawn(draws: Draws, stream: Stream, shape: LogitShape, rows: Tensor | None) -> Tensor:
-    """The draws for logits of `shape`, or of some of its rows only: draws without rows are the same for all."""
+    """The draws for logits of `shape`, or for some of its rows only. Draws that have no rows are the same for all."""
     if draws.distribution == "stratified":
         return _stratified(stream, shape, min(draws.ranks, shape.columns), rows)
     if "rows" not in draws.over:
@@ -128,7 +130,7 @@ def _drawn(draws: Draws, stream: Stream, shape: LogitShape, rows: Tensor | None)
 
 
 def _stratified(stream: Stream, shape: LogitShape, ranks: int, rows: Tensor | None) -> Tensor:
-    """Uniforms [B, H, N or rows, ranks] of which, over the heads, one lies in each H-th part of [0, 1).
+    """Uniforms [B, H, N or rows, ranks]. For each row and rank, each H-th part of [0, 1) holds the uniform of one head.
 
     `(m + u) / H` with one u for all heads and m a random order of them: then the number of uniforms below p is the
     floor or the ceiling of `p * H`, and each of them is uniform by itself.
@@ -139,7 +141,7 @@ def _stratified(stream: Stream, shape: LogitShape, ranks: int, rows: Tensor | No
         words = words._replace(line=words.line[:, :, rows])
     drawn = words.uniforms()
     order = drawn[:, :heads].argsort(dim=1).argsort(dim=1)
-    # A sum that rounds up to 1 would escape p = 1.
+    # A uniform that was rounded up to 1 would not be below p = 1.
     return ((order + drawn[:, heads:]) / heads).clamp_max(1.0 - 2.0**-24)
 
 
@@ -196,7 +198,7 @@ def active_leaves(drop: Spec | Driven, seed: Tensor, dtype: torch.dtype) -> list
     """
     spec, values, bounds = drop if isinstance(drop, Driven) else Driven(drop, {})
     found = places(spec)
-    # Drawn once for all parts of a `OneOf`: a stream costs more than what is done with its one number.
+    # One draw for each `OneOf`, which its parts share: making the stream is the expensive part.
     numbers = {branch.number for place in found for branch in place.branches}
     choices = {number: Stream(seed, number).uniform_vector(1)[0] for number in sorted(numbers)}
     return [
@@ -229,7 +231,7 @@ def _values_of(place: Place, device: torch.device, dtype: torch.dtype, values: V
         field: value if isinstance(value, Tensor) else value() for field, value in values.get(place.number, {}).items()
     }
     if device.type == "meta":
-        # A gradient could not come back from there to a rate that has a value.
+        # Autograd cannot send a gradient from a meta tensor back to a rate on a real device.
         given = {field: value.detach() for field, value in given.items()}
     found = {field: value.to(device, dtype) for field, value in given.items()}
     for field, schedule in place.spec.scheduled().items():

@@ -1,7 +1,7 @@
-"""Where one pass over the keys meets each regulariser.
+"""The places of regularisers in one fused pass over the keys.
 
-In this order: blur (which is attention on blurred keys), noise, one kind of dropping logits, softmax, dropout of the
-weights, and factors on whole heads.
+A pass does, in this order: blur (attention on blurred keys), noise, one kind of dropping logits, softmax, dropout of
+the weights, and factors on whole heads.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SINGLE = {"noise": "noises", "drop": "ways of dropping logits", "dropout": "drop
 
 
 class Drop(NamedTuple):
-    """What the operator is told about a drop: "zero", "-inf" or "key", and how many of the largest are candidates."""
+    """A drop of logits: "zero", "-inf" or "key", and for the first two how many of the largest are candidates."""
 
     kind: str
     top: int = 0
@@ -36,7 +36,7 @@ class Stage(NamedTuple):
     rate: str
     #: Given the spec, the reason why the pass cannot do it, or None.
     why_not: Callable[[Any], str | None] = _always
-    #: Given the spec and the number of keys, the drop; only at the place "drop".
+    #: Given the spec and the number of keys, what it drops. Only regularisers at the place "drop" have it.
     drop: Callable[[Any, int], Drop] | None = None
 
 
@@ -50,5 +50,5 @@ class Plan(NamedTuple):
     heads: tuple[Active, ...]
 
     def decides_inside(self, dropout_p: float) -> bool:
-        """Whether something happens to single logits or weights, which plain fused attention cannot do."""
+        """Whether single logits or weights are changed, which torch's own attention kernels cannot do."""
         return dropout_p > 0 or any(leaf is not None for leaf in (self.noise, self.drop, self.dropout))

@@ -1,11 +1,15 @@
-"""Which keys each row sees, kept in the most compact form that is known: fast paths depend on the form."""
+"""Which keys each row sees. The form matters: some fast paths exist only for masks that are known to be simple."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from ...errors import ArgumentError
+from .leaves import Active
 
 
 class Visibility(NamedTuple):
@@ -28,21 +32,37 @@ class Visibility(NamedTuple):
 
 
 def split(mask: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-    """A mask as (what is visible, what is added to the logits), each of them None where there is nothing to say."""
+    """A mask as (what is visible, what is added to the logits). None: all is visible, or nothing is added."""
     if mask is None or mask.dtype == torch.bool:
         return mask, None
     # Half of the lowest finite value: libraries write finfo.min, and sums of it, for "hidden".
-    # A NaN hides nothing: it must show.
+    # A NaN hides nothing, so that it reaches the output, where users see it.
     hidden = mask <= torch.finfo(mask.dtype).min / 2
     return ~hidden, mask.masked_fill(hidden, 0.0)
 
 
-def find_layout(visible: Tensor | None, is_causal: bool, rows: int) -> Visibility:
-    """The compact form of a mask, as far as it can be told.
+def mix_rows(leaves: Iterable[Active]) -> bool:
+    """Whether one of the regularisers mixes the logits of different rows, as a blur along the queries does."""
+    return any(leaf.spec.mixes_rows for leaf in leaves)
 
-    The shape and strides tell most. Where the values can be read without breaking a graph, they tell whether a full
-    [N, M] mask is only key padding, or causality and key padding, which is what many libraries materialise. On a GPU
-    that look is one synchronisation; the path it can avoid costs more.
+
+def compact_form(raw: Visibility, rows: int, rows_are_mixed: bool) -> Visibility:
+    """`raw` in the most compact form that can be found; an error if rows are mixed that see different keys."""
+    found = _find_form(raw.pairs, raw.causal, rows)
+    if rows_are_mixed and (found.causal or found.pairs is not None):
+        kind = "a causal mask" if found.causal else "a mask that hides different keys from different rows"
+        raise ArgumentError(
+            f'axes: expected "keys" under {kind}, received "both", which would show a row what only later rows see'
+        )
+    return found
+
+
+def _find_form(visible: Tensor | None, is_causal: bool, rows: int) -> Visibility:
+    """The most compact form of a mask that can be found.
+
+    Shape and strides are looked at first. If they are not enough, the values are compared: many libraries write key
+    padding, or causality and key padding, as a full [N, M] mask. Values are not read while a graph is compiled or
+    captured. On a GPU reading them is one synchronisation, which costs less than the slower path.
     """
     if visible is None:
         return Visibility(is_causal)
@@ -52,7 +72,7 @@ def find_layout(visible: Tensor | None, is_causal: bool, rows: int) -> Visibilit
         return Visibility(is_causal, pairs=visible)
     last = visible[..., -1:, :]
     if visible.is_meta:
-        return Visibility(is_causal, keys=last)  # there are no values, and so none that refuse anything
+        return Visibility(is_causal, keys=last)  # it has no values, so assume those that allow every path
     if torch.equal(visible, last.expand_as(visible)):
         return Visibility(is_causal, keys=last)
     past = torch.ones(rows, visible.shape[-1], dtype=torch.bool, device=visible.device).tril()

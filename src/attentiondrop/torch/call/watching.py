@@ -1,4 +1,4 @@
-"""Somebody who looks at a call: what the call tells, and what it is told."""
+"""The interface between a call and whoever measures it."""
 
 from __future__ import annotations
 
@@ -7,17 +7,21 @@ from typing import NamedTuple, Protocol
 from torch import Tensor
 
 from ...specs import Spec
-from .inputs import Inputs
-from .leaves import Active, Driven
+from .leaves import Driven
+from .one_call import Call
 
 
 class Turn(NamedTuple):
-    """How one call is made: with the rates of now, or, computed again in the backward, with those of its first time."""
+    """The rates that one call uses.
+
+    A new call uses the current rates. Activation checkpointing computes a call again in the backward; it must then use
+    the rates of the first time.
+    """
 
     drop: Spec | Driven | None
-    #: Whether it is known to be computed again.
+    #: True where the call is known to be a repetition.
     again: bool = False
-    #: Under a compiler only the device can tell: False where it is computed again.
+    #: The same for compiled code, where only a tensor on the device knows: False for a repetition.
     new: Tensor | None = None
 
 
@@ -25,9 +29,7 @@ class Watcher(Protocol):
     """Measures what happens to the attention (`attentiondrop.torch.rates.monitoring`)."""
 
     def turn(self, drop: Spec | Driven | None, seed: Tensor | None, heads: int) -> Turn:
-        """Asked before a call: what it does."""
+        """Before a call: the rates that it uses."""
 
-    def measure(
-        self, inputs: Inputs, leaves: list[Active], is_causal: bool, softcap: float | None, new: Tensor | None = None
-    ) -> None:
-        """Told after a call, unless it was computed again."""
+    def measure(self, call: Call, new: Tensor | None = None) -> None:
+        """After a call that was not a repetition: measure it."""

@@ -1,1 +1,1 @@
-"""The path that materialises the logits. It serves every regulariser, and defines what is right."""
+"""The path that builds the logits. It serves every regulariser, and the fused paths must agree with it."""

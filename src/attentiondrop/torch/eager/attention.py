@@ -1,39 +1,31 @@
-"""The path that serves every regulariser on any device: it materialises the logits, and so defines correctness."""
+"""The path that serves every regulariser on any device. It builds the logits; the fused paths must agree with it."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from ..call.inputs import Inputs, repeat_heads
+from ..call.inputs import repeat_heads
 from ..call.leaves import DROPOUT_STREAM, Active, LogitShape
-from ..call.visibility import Visibility
+from ..call.one_call import Call
 from ..draws import Stream
 from . import regularisers
 from .table import entry_of
 
 
-def eager_attention(
-    inputs: Inputs,
-    leaves: list[Active],
-    visibility: Visibility,
-    bias: Tensor | None,
-    seed: Tensor | None,
-    dropout_p: float,
-    softcap: float | None,
-    sinks: Tensor | None,
-) -> tuple[Tensor, Tensor]:
+def eager_attention(call: Call) -> tuple[Tensor, Tensor]:
     """Output [B, H, N, E] in the dtype of the inputs, and the weights that made it in the compute dtype."""
+    inputs, softcap = call.inputs, call.softcap
     dtype = inputs.compute_dtype
     heads = inputs.shape.heads
     q, k, v = inputs.q.to(dtype), repeat_heads(inputs.k.to(dtype), heads), repeat_heads(inputs.v.to(dtype), heads)
     logits = (q * inputs.scale) @ k.transpose(-1, -2)
     if softcap is not None:
         logits = softcap * torch.tanh(logits / softcap)
-    if bias is not None:
-        logits = logits + bias.to(dtype)
-    visible = visibility.dense(inputs.shape.rows, inputs.shape.columns, q.device)
-    weights = perturbed_weights(logits, visible, leaves, seed, dropout_p, sinks)
+    if call.bias is not None:
+        logits = logits + call.bias.to(dtype)
+    visible = call.visibility.dense(inputs.shape.rows, inputs.shape.columns, q.device)
+    weights = perturbed_weights(logits, visible, call.leaves, call.seed, call.dropout_p, call.sinks)
     return (weights @ v).to(inputs.q.dtype), weights
 
 

@@ -1,7 +1,7 @@
 """Each regulariser as a differentiable function of logits, visibility and draws: the twin of `attentiondrop.reference`.
 
 `visible` is a boolean tensor that broadcasts against the logits [B, H, N, M], or None when every key is visible.
-Rates are floats or 0-dim tensors. Selections and decisions are never differentiated.
+Rates are floats or 0-dim tensors. Which logits are selected and dropped has no gradient.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 Rate = float | Tensor
 
-#: Of the relaxed Bernoulli: lower is closer to a step and noisier.
+#: Temperature of the relaxed Bernoulli. A lower one is closer to a step, and makes noisier gradients.
 TEMPERATURE = 0.5
 
 
@@ -40,7 +40,7 @@ def top_k(logits: Tensor, visible: Tensor | None, k: int) -> Tensor:
     if k >= shown.shape[-1]:
         numbers = ~shown.isnan()
         return numbers if visible is None else numbers & visible
-    # torch.topk may pick any of equal logits, so take only the threshold from it and fill up from the left.
+    # torch.topk may pick any of equal logits. So only the threshold is taken from it; ties are counted from the left.
     threshold = shown.topk(k, dim=-1, sorted=False).values.amin(dim=-1, keepdim=True)
     above = shown > threshold
     level = shown == threshold
@@ -85,7 +85,7 @@ def hard_masking(
 def drop_key(logits: Tensor, visible: Tensor | None, uniform: Tensor, p: Rate) -> tuple[Tensor, Tensor | None]:
     """Each visible key is hidden from the row where its uniform is below `p`; [B, H, 1, M] is one for all rows.
 
-    A NaN stays, and shows.
+    A NaN is not hidden, so that it reaches the output.
     """
     dropped = (uniform < p) & ~logits.detach().isnan()
     return _hide(logits, visible, dropped if visible is None else dropped & visible)
@@ -97,7 +97,7 @@ def _hide(logits: Tensor, visible: Tensor | None, dropped: Tensor) -> tuple[Tens
 
 
 def gaussian_noise(logits: Tensor, normal: Tensor, sigma: Rate) -> Tensor:
-    """Independent `N(0, sigma^2)` on every logit; what an invisible one gets does not matter."""
+    """Independent `N(0, sigma^2)` on every logit, also on hidden ones, which nobody reads."""
     return logits + sigma * normal
 
 
@@ -109,7 +109,7 @@ def temperature_noise(logits: Tensor, normal: Tensor, sigma: Rate) -> Tensor:
 def gaussian_kernel(sigma: Tensor, width: int) -> Tensor:
     """Weights of the offsets -r..r along a new last axis, summing to 1; `sigma = 0` is the identity."""
     offsets = torch.arange(width, device=sigma.device, dtype=sigma.dtype) - (width - 1) // 2
-    # The floor keeps d^2 / variance finite; exp of it is 0 long before it matters.
+    # The lower limit keeps d^2 / variance finite. It changes no weight: exp(-d^2 / variance) is 0 there anyway.
     variance = sigma.square().clamp_min(torch.finfo(sigma.dtype).tiny * 2 * width**2).unsqueeze(-1)
     weights = torch.where(offsets == 0, torch.ones_like(variance), torch.exp(-offsets.square() / (2 * variance)))
     return weights / weights.sum(dim=-1, keepdim=True)
@@ -130,7 +130,7 @@ def convolve(x: Tensor, kernel: Tensor, dim: int) -> Tensor:
 def blur_smoothing(
     logits: Tensor, visible: Tensor | None, kernel: Tensor, axes: str, edges: str
 ) -> tuple[Tensor, Tensor | None]:
-    """Convolve along the keys (and the queries); what a row cannot see counts as 0 or is left out."""
+    """Convolve along the keys (and the queries). A hidden logit counts as 0, or is left out ("renormalize")."""
     for dim in (-1, -2) if axes == "both" else (-1,):
         if visible is not None:
             logits = logits.masked_fill(~visible, 0.0)
@@ -141,7 +141,7 @@ def blur_smoothing(
 
 
 def blurred_visibility(visible: Tensor | None, like: Tensor, kernel: Tensor, dim: int) -> Tensor:
-    """How much of the kernel falls on visible places along `dim`; 1 where the place itself is invisible."""
+    """The part of the kernel that falls on visible places along `dim`; 1 where the place itself is hidden."""
     if visible is None:
         shape = (1, 1, 1, like.shape[-1]) if dim == -1 else (1, 1, like.shape[-2], 1)
         return convolve(torch.ones(shape, dtype=like.dtype, device=like.device), kernel, dim)
@@ -151,7 +151,7 @@ def blurred_visibility(visible: Tensor | None, like: Tensor, kernel: Tensor, dim
 
 
 def convolve_keys(k: Tensor, visible_keys: Tensor | None, kernel: Tensor, edges: str) -> Tensor:
-    """Keys [B, H, M, D] blurred along M; a hidden key counts as 0 or is left out."""
+    """Keys [B, H, M, D] blurred along M. A hidden key counts as 0, or is left out ("renormalize")."""
     column = None if visible_keys is None else visible_keys.transpose(-1, -2)
     if column is not None:
         k = k.masked_fill(~column, 0.0)
@@ -162,7 +162,7 @@ def convolve_keys(k: Tensor, visible_keys: Tensor | None, kernel: Tensor, edges:
 
 
 def masked_softmax(logits: Tensor, visible: Tensor | None, sinks: Tensor | None = None) -> Tensor:
-    """Softmax over the visible keys; a row that sees none gives zeros, without a NaN on the way or in the gradient."""
+    """Softmax over the visible keys. A row that sees none gives zeros, and there is no NaN in its gradient either."""
     seeing: Tensor | None = None
     if visible is not None:
         seeing = visible.any(dim=-1, keepdim=True)
@@ -178,7 +178,7 @@ def masked_softmax(logits: Tensor, visible: Tensor | None, sinks: Tensor | None 
 def attention_dropout(weights: Tensor, uniform: Tensor, p: Rate) -> Tensor:
     """Each weight becomes 0 where its uniform is below `p`; the others grow by `1 / (1 - p)`."""
     kept = 1.0 - p
-    # At p = 1 nothing is kept, so any finite factor will do.
+    # At p = 1 all weights become 0, so the factor only has to be finite.
     factor = 1.0 / torch.clamp_min(kept, 2.0**-24) if isinstance(kept, Tensor) else 1.0 / max(kept, 2.0**-24)
     if is_learned(p):
         return weights * factor * (1.0 - relaxed_below(uniform, p))
@@ -186,7 +186,7 @@ def attention_dropout(weights: Tensor, uniform: Tensor, p: Rate) -> Tensor:
 
 
 def head_factors(uniform: Tensor, p: Rate, dtype: torch.dtype) -> Tensor:
-    """What each (sample, head) output is multiplied by; where all heads would go, the largest uniform stays."""
+    """What the output of each (sample, head) is multiplied by. The head with a sample's largest uniform stays."""
     kept = uniform >= p
     largest = uniform == uniform.amax(dim=-1, keepdim=True)
     first = largest & (largest.cumsum(dim=-1, dtype=torch.int32) == 1)

@@ -50,7 +50,7 @@ class Regulariser(NamedTuple):
     """
 
     apply: Callable[..., Any]
-    #: (leaf, logits, visible) -> what is about to happen to them.
+    #: (leaf, logits, visible) -> what the regulariser is about to do to them, for monitoring.
     observe: Callable[[Active, Tensor, Tensor | None], Observed]
     #: How a fused pass does it; None if only eager attention can.
     stage: Stage | None = None

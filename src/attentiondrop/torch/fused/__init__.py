@@ -1,1 +1,1 @@
-"""The paths that never hold a tensor of the size of the logits."""
+"""The paths that never build a tensor of the size of the logits. `attentiondrop.torch.dispatch` chooses among them."""

@@ -1,4 +1,4 @@
-"""A blur as our operators take it."""
+"""A blur in the form of arguments of our operators."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ from ..eager.table import blur_sigma
 
 
 class BlurArguments(NamedTuple):
-    """A blur as our operators take it: they draw sigma themselves, on the device, and multiply it by the gate."""
+    """Our operators draw sigma themselves, on the device, and multiply it by the gate."""
 
     gate: Tensor | None
-    rest: tuple[int, str, float, float, int, bool]
+    #: Stream, sampling, sigma_min, sigma_max, width, and whether the edges are renormalised.
+    sigma: tuple[int, str, float, float, int, bool]
 
 
 def suits_operators(leaf: Active) -> bool:
-    """Whether our operators can blur by this leaf: not where heads or samples have sigmas of their own that are
-    tensors, or sigma has a gradient.
+    """Whether our operators can do this blur.
+
+    They cannot if its limits are tensors and sigma differs between heads or samples, or if sigma needs a gradient.
     """
     one = leaf.spec.sampling == "batch" and not leaf.differs_by_head
     return not leaf.values or (one and not leaf.is_learned)
@@ -30,8 +32,8 @@ def suits_operators(leaf: Active) -> bool:
 def blur_arguments(leaf: Active) -> BlurArguments:
     """The arguments of a blur leaf.
 
-    Under a compiler sigma_max goes into the gate: as a number it would be a constant, and a graph compiled for
-    each value of a schedule.
+    A compiler takes numbers for constants, and would compile again for each value of a schedule. While compiling,
+    sigma_max is therefore multiplied into the gate, which is a tensor.
     """
     spec: BlurSmoothing = leaf.spec
     if leaf.values:

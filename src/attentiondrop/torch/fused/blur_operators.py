@@ -1,7 +1,7 @@
-"""Blur by Triton kernels, as operators that the compiler knows: of rows, and of causal attention.
+"""Blur by Triton kernels, as operators: one blurs keys or queries, one is causal attention over blurred logits.
 
-Importing this loads no Triton: the implementations do, when they run. What the causal ones compute, and why their
-backward is exact, is told in `blurred_causal`.
+Importing this does not import Triton: the operators do, when they first run. `blurred_causal` explains what the causal
+one computes, and why its backward is exact.
 """
 
 from __future__ import annotations
@@ -59,11 +59,12 @@ def _blur_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 def _causal(
     q: Tensor, k: Tensor, v: Tensor, visible_keys: Tensor | None, seed: Tensor, gate: Tensor | None, *rest: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Output [B, H, N, E] of causal attention over blurred logits, 0 for a blind row; and what its backward needs.
+    """Output [B, H, N, E] of causal attention over blurred logits, and what its backward needs.
 
-    That is the log-sum-exp [B, H, N] and the weights [B, H, r, N] of the diagonals on which the kernel is cut off.
+    That is the log-sum-exp [B, H, N], and the weights [B, H, r, N] of the diagonals on which the kernel is cut off. The
+    output of a row that sees no key is 0.
 
-    q [B, H, N, D]; k [B, Hk, M, D] and v [B, Hk, M, E] are the raw ones; visible_keys is None or boolean
+    q [B, H, N, D]; k [B, Hk, M, D] and v [B, Hk, M, E] are not blurred; visible_keys is None or boolean
     [B or 1, H or 1, 1, M].
     """
     from ..kernels.blur.causal_band import merge
@@ -112,7 +113,7 @@ def _causal_backward(
     if blurred is not None:
         whole = Part(output[..., radius:, :], lse[..., radius:])
         received = grad[..., radius:, :]
-        # As it is where it comes in the layout of the output, which is the rule; an expanded or odd one is copied.
+        # torch's kernels read the gradient in the layout of the output. It nearly always has it; if not, it is copied.
         if received.stride() != whole.output.stride():
             received = received.contiguous()
         d_q, d_k, d_v = attend_with_lse_backward(received, q[..., radius:, :], blurred, values, whole, keys, scale)
@@ -125,7 +126,10 @@ def _causal_backward(
 def _part_inputs(
     q: Tensor, k: Tensor, v: Tensor, visible_keys: Tensor | None, blur: Any
 ) -> tuple[Tensor | None, Tensor, Tensor | None]:
-    """Blurred keys, values and visible keys of the part: the keys j <= i - r of some row i. None if there are none."""
+    """Blurred keys, values and visible keys of the part without the diagonals: the keys j <= i - r of some row i.
+
+    The blurred keys are None if there is no such key.
+    """
     from ..kernels.blur.rows import blur_rows
 
     heads, length = q.shape[1], k.shape[-2]
@@ -137,7 +141,7 @@ def _part_inputs(
     blurred = k.new_empty(shape).transpose(1, 2)
     blur_rows(k, blurred, length, visible_keys, blur, False)
     keys = None if visible_keys is None else visible_keys[..., :columns]
-    # Heads that share a key head go on sharing it, unless their blurs or what they see differ.
+    # Query heads that share a key head still share the blurred one, unless their sigmas or their masks differ.
     return blurred, repeat_heads(v[..., :columns, :], blurred.shape[1]), keys
 
 
@@ -148,12 +152,12 @@ def _blind_rows(keys: Tensor, rows: int) -> Tensor:
 
 
 def _empty_causal(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """The results without values: what the forward fills, and what the compiler is told about it."""
+    """The results without values. The forward fills them; for a compiler they say the shapes and layouts."""
     *_, width, _, _ = rest
     q = unit_stride(q)
     batch, heads, rows, _ = q.shape
-    # In memory as the queries are, and as SDPA writes it: a model that joins the heads again needs no copy, nor does
-    # cuDNN's backward, as the gradient comes in the layout of the output.
+    # The output has the memory order of the queries, as SDPA's has. Then joining the heads needs no copy. Neither does
+    # cuDNN's backward, because the gradient comes in the layout of the output.
     output = output_like(q, v) if q.stride(1) < q.stride(2) else q.new_empty(batch, heads, rows, v.shape[-1])
     lse = q.new_empty(batch, heads, rows, dtype=torch.float32)
     return output, lse, q.new_empty(batch, heads, width // 2, rows, dtype=torch.float32)

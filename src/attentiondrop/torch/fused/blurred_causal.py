@@ -1,12 +1,13 @@
 """Causal blur without an N x M tensor.
 
-Row i sees the keys j <= i. For j <= i - r its kernel lies fully in the past: plain attention on blurred keys, which is
-causal attention of the rows from r on. On the r diagonals i - r < j <= i the kernel is cut off: their logits come from
-2r diagonals of the raw logits. One softmax runs over both parts, merged by their log-sum-exp.
+Row i sees the keys j <= i, and the blur has radius r. For j <= i - r all keys under the blur are visible, so this part
+is plain attention on blurred keys: causal attention of the rows from r on. On the r diagonals i - r < j <= i the blur
+is cut off by the mask; their logits are computed from 2r diagonals of the original logits. One softmax runs over both
+parts, which are merged by their log-sum-exp.
 
-The backward needs no gradient of a log-sum-exp. The softmax gradient of every logit is `P * (dO.v - delta)` with the
-joint P and the joint delta = dO.O, and fused backward kernels compute P from the log-sum-exp and delta from the output
-that they are given: handing them the merged ones gives the exact gradient of their part.
+The backward needs no gradient of a log-sum-exp. The softmax gradient of every logit is `P * (dO.v - delta)`, where P
+and delta = dO.O belong to both parts together. Fused backward kernels compute P from the log-sum-exp that they are
+given, and delta from the output. Given the merged ones, they return the exact gradient of their part.
 """
 
 from __future__ import annotations
@@ -18,28 +19,21 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ...specs import BlurSmoothing
-from ..call.inputs import Inputs, repeat_heads
+from ..call.inputs import repeat_heads
 from ..call.leaves import Active
+from ..call.one_call import Call
 from ..eager.regularisers import convolve_keys, gaussian_kernel
 from ..eager.table import blur_sigma
-from ..kernels.attention_with_lse import Part, attend_with_lse, attend_with_lse_backward, why_no_lse
+from ..kernels.attention_with_lse import Part, attend_with_lse, attend_with_lse_backward
 from ..kernels.support import has_kernels
 from . import blur_operators as _registered  # noqa: F401
 from .blur_arguments import blur_arguments, suits_operators
 from .operators import Operator, register
 
 
-def why_not_causal(inputs: Inputs, blurs: list[Active], bias: Tensor | None) -> str | None:
-    """The reason why causal blur cannot take this path, or None if it can."""
-    if len(blurs) > 1:
-        return "several blurs under a causal mask do not reduce to blurred keys"
-    if bias is not None:
-        return "causal blur with an additive bias has no fused path yet"
-    return why_no_lse(inputs)
-
-
-def causal_blurred_attention(inputs: Inputs, blur: Active, visible_keys: Tensor | None) -> Tensor:
+def causal_blurred_attention(call: Call, blur: Active) -> Tensor:
     """Output [B, H, N, E] of causal attention over blurred logits, for a kernel wider than 1."""
+    inputs, visible_keys = call.inputs, call.visibility.keys
     spec: BlurSmoothing = blur.spec
     output: Tensor
     if has_kernels(inputs.q) and suits_operators(blur):
@@ -68,7 +62,7 @@ def _band_logits(q: Tensor, k: Tensor, visible_keys: Tensor | None, kernel: Tens
         column = visible_keys.transpose(-1, -2).to(k.dtype)
     visible = torch.cat([_diagonal(column, rows, t) for t in range(diagonals)], dim=-1)
     raw = torch.stack([(q * _diagonal(k, rows, t)).sum(-1) for t in range(diagonals)], dim=-1)
-    # Key i - t gathers the raw diagonal u with the kernel's weight of offset t - u; later diagonals are the past.
+    # The blurred logit of key i - t sums the original diagonals u, each times the kernel's weight at offset t - u.
     index = torch.arange(diagonals, device=k.device)
     place = radius + index[None, :radius] - index[:, None]
     gather = kernel[:, :, place.clamp_min(0)].masked_fill(place < 0, 0.0)
@@ -94,7 +88,7 @@ def _from_diagonal(x: Tensor, length: int, distance: int) -> Tensor:
 def _merged_attention(
     q: Tensor, k: Tensor, v: Tensor, band: Tensor, visible_keys: Tensor | None, scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Softmax over (causal attention of rows r.. on blurred keys) and (r explicit diagonals).
+    """One softmax over two parts: causal attention of the rows from r on over blurred keys, and r explicit diagonals.
 
     Returns the output, and what the backward needs: the log-sum-exp of each row and the weights of the diagonals.
     """
@@ -112,7 +106,7 @@ def _merged_attention(
             lse[..., radius:].masked_fill_(blind, -torch.inf)
             output[..., radius:, :].masked_fill_(blind.unsqueeze(-1), 0.0)
     merged = torch.logsumexp(torch.cat([lse.unsqueeze(-1), band], dim=-1), dim=-1)
-    # A blind row gets a finite lse: all its logits are -inf, so all its weights are 0.
+    # A row that sees no key gets a finite lse. All its logits are -inf, so all its weights are 0.
     merged = merged.masked_fill(merged == -torch.inf, 0.0)
     weights = torch.exp(band - merged.unsqueeze(-1))
     output *= torch.exp(lse - merged).unsqueeze(-1)

@@ -1,6 +1,7 @@
-"""Blurred attention without masks as one operator that keeps nothing blurred: the backward blurs the keys again.
+"""Blurred attention without a mask, as one operator that does not store the blurred keys.
 
-Blurring is one short pass over the keys; keeping its result would cost as much memory as a third of the projections.
+The backward blurs the keys again, which is one short pass over them. Storing the blurred ones would need as much memory
+as the keys themselves.
 """
 
 from __future__ import annotations
@@ -11,9 +12,23 @@ import torch
 from torch import Tensor
 
 from ..call.inputs import laid_out, unit_stride
+from ..call.leaves import Active
+from ..call.one_call import Call
 from ..kernels import library_attention
+from .blur_arguments import blur_arguments
 from .blur_operators import SIGMA
 from .operators import Operator, like_inputs, register
+
+
+def blurred_attention(call: Call, blur: Active, kernel: str) -> Tensor:
+    """Output [B, H, N, E] of attention over blurred logits, without a mask, by the `kernel` that `dispatch` chose."""
+    inputs = call.inputs
+    gate, sigma = blur_arguments(blur)
+    both = blur.spec.axes == "both"
+    output: Tensor = torch.ops.attentiondrop.blurred_attention(
+        inputs.q, inputs.k, inputs.v, blur.seed, gate, *sigma, both, kernel, inputs.scale
+    )[0]
+    return output
 
 
 def _blurred(x: Tensor, seed: Tensor, gate: Tensor | None, sigma: Any, transposed: bool = False) -> Tensor:

@@ -1,7 +1,7 @@
-"""Derivatives that our operators do not have: an error says so, where torch would give zeros, or nothing at all.
+"""Derivatives that our operators do not have. They raise an error, where torch alone would silently return no result.
 
-Our operators have a backward. They have no forward-mode derivative (torch then leaves the tangent out, silently) and no
-derivative of the backward (torch then leaves the gradient out, silently). Eager attention has both.
+Our operators have a backward. They have no forward-mode derivative, and no derivative of the backward; torch would
+leave out the tangent or the gradient without a word. Eager attention has both.
 """
 
 from __future__ import annotations
@@ -16,27 +16,16 @@ from torch.autograd import forward_ad
 from ...errors import BackendError
 
 
-def why_not_differentiable(*tensors: Tensor | None) -> str | None:
-    """The reason why derivatives of a fused path would be wrong or missing here, or None if there is none.
-
-    Second derivatives by `create_graph=True` are not known yet: the backward refuses them when they are asked for.
-    """
-    if has_tangent(*tensors):
-        return "fused operators have no forward-mode derivative (torch.func.jvp)"
-    if not torch.compiler.is_compiling() and _under_functional_gradient():
-        return "fused operators do not know the gradients of torch.func (torch.autograd computes them)"
-    return None
-
-
 def has_tangent(*tensors: Tensor | None) -> bool:
     """Whether forward-mode differentiation runs, and reaches one of the tensors."""
-    # The level is one number of the process: nothing to pay where nobody uses it.
+    # The level is a global number, below 0 as long as nobody uses forward mode, so that the check is cheap.
     if forward_ad._current_level < 0:
         return False
     return any(x is not None and forward_ad.unpack_dual(x).tangent is not None for x in tensors)
 
 
-def _under_functional_gradient() -> bool:
+def is_in_functional_gradient() -> bool:
+    """Whether `torch.func` differentiates this code, by `grad`, `jvp` or what builds on them."""
     functorch = torch._C._functorch
     if functorch.peek_interpreter_stack() is None:
         return False

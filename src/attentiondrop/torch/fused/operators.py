@@ -1,8 +1,8 @@
 """The one way in which our operators are registered with torch.
 
-Operators of our own rather than a `torch.autograd.Function`: compilers take them as they are, with a shape for each
-output, and torch 2.11 traces the backward of such a function wrongly. By hand rather than by `torch.library.custom_op`,
-which loads the compiler, and with it Triton, even on a CPU.
+Why not a `torch.autograd.Function`: torch 2.11 traces the backward of one wrongly, while a compiler leaves an operator
+as it is and asks it only for the shapes of its results. Why not `torch.library.custom_op`: it imports the compiler, and
+with it Triton, even on a CPU.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Operator(NamedTuple):
 
 
 def define(name: str, schema: str, implementation: Callable[..., Any], fake: Callable[..., Any]) -> None:
-    """Register `attentiondrop::<name>`: what runs, and what a compiler is told of its results."""
+    """Register `attentiondrop::<name>`. `fake` gives the results without values, for compilers."""
     _library.define(f"{name}{schema}")
     _library.impl(name, implementation, "CompositeExplicitAutograd")
     torch.library.register_fake(f"attentiondrop::{name}", fake, lib=_library)
@@ -90,7 +90,7 @@ def register(operator: Operator) -> None:
 
 
 def like_inputs(grad: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of q, k and v without values, as most backwards have them: in the layout of these."""
+    """A fake backward that suits most operators: gradients of q, k and v without values, in their layouts."""
     q, k, v = arguments[:3]
     return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
 

@@ -1,8 +1,8 @@
 """Attention with hard masking, DropKey, noise and dropout on any device, a block of logits at a time.
 
 It computes what `attentiondrop.torch.eager.attention` computes, with the same draws, while no more than `BUDGET` logits
-exist at once. The backward pass makes each block again by the same operations, so it finds the same logits and the same
-decisions. Nothing here is recorded by autograd or traced by a compiler: branches may look at the data.
+exist at once. The backward makes each block again by the same operations, so it finds the same logits and the same
+decisions. Autograd does not record this code and compilers do not trace it, so branches may depend on data.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..call.decisions import Call, output_like
+from ..call.decisions import Decisions, output_like
 from ..call.inputs import laid_out
 from ..call.leaves import LogitShape
 from ..draws import Stream, Words
@@ -86,7 +86,7 @@ class Dropped(NamedTuple):
 class Perturbed(NamedTuple):
     """Logits of a block after noise and drop, -inf where hidden, with each row's largest one.
 
-    `dropped` is what was set to zero, if anything was, and passes no gradient.
+    `dropped` is None or what was set to zero. It gets no gradient.
     """
 
     logits: Tensor
@@ -94,8 +94,8 @@ class Perturbed(NamedTuple):
     dropped: Dropped | None
 
     def weights(self, space: Tensor) -> Tensor:
-        """Softmax over what is visible, in `space` unless a row is blind."""
-        seeing = self.peak != -torch.inf  # a NaN is seen, and shows
+        """Softmax over what is visible. It is written to `space`, unless some row sees no key."""
+        seeing = self.peak != -torch.inf  # a row with NaN counts as seeing, so that the NaN reaches the output
         if bool(seeing.all()):
             return torch.softmax(self.logits, dim=-1, out=space)
         return regularisers.masked_softmax(self.logits, seeing)
@@ -104,31 +104,32 @@ class Perturbed(NamedTuple):
 class Problem:
     """The arguments of one call, with everything that is made once for all blocks."""
 
-    def __init__(self, q: Tensor, k: Tensor, v: Tensor, call: Call) -> None:
+    def __init__(self, q: Tensor, k: Tensor, v: Tensor, decisions: Decisions) -> None:
         self.dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
         self.shape = LogitShape(q.shape[0], q.shape[1], q.shape[2], k.shape[2])
         self.group = q.shape[1] // max(k.shape[1], 1)
         self.q, self.k, self.v = q, k.to(self.dtype).contiguous(), v.to(self.dtype).contiguous()
-        self.visible, self.bias = _compact(call.visible), _compact(call.bias)
-        self.drop, self.top, self.is_causal, self.scale = call.drop, call.top, call.is_causal, call.scale
-        gates, rates, streams = call.gates, call.rates, call.streams
+        self.visible, self.bias = _compact(decisions.visible), _compact(decisions.bias)
+        self.drop, self.top = decisions.drop, decisions.top
+        self.is_causal, self.scale = decisions.is_causal, decisions.scale
+        gates, rates, streams = decisions.gates, decisions.rates, decisions.streams
         self.rates: dict[int, Rate] = {}
         self.words: dict[int, Words] = {}
         for slot in (NOISE, DROP, DROPOUT, DROPOUT_P):
-            idle = slot == DROP and not call.drop
+            idle = slot == DROP and not decisions.drop
             if streams[slot] < 0 or idle or (gates is None and rates[slot] == 0):
                 continue
             self.rates[slot] = rates[slot] if gates is None else gates[slot].to(self.dtype) * rates[slot]
-            self.words[slot] = Stream(call.seed, streams[slot]).words(*self.shape)
+            self.words[slot] = Stream(decisions.seed, streams[slot]).words(*self.shape)
 
         self.spaces: dict[str, Tensor] = {}
-        #: Whether something may be NaN: one look at the inputs, not at the logits.
+        #: Whether a logit may be NaN or infinite. Checked on the inputs, which are smaller than the logits.
         self.doubtful = not all(
             bool(x.sum(dtype=self.dtype).isfinite()) for x in (self.q, self.k, self.bias) if x is not None
         )
 
     def space(self, name: str, *shape: int) -> Tensor:
-        """A tensor of unknown content that the next block overwrites: fresh memory costs as much as filling it."""
+        """A tensor with any content, which the blocks use in turn: new memory for each block would cost time."""
         length = math.prod(shape)
         if name not in self.spaces or self.spaces[name].numel() < length:
             self.spaces[name] = torch.empty(length, dtype=self.dtype, device=self.q.device)
@@ -175,7 +176,7 @@ class Problem:
         if self.visible is not None:
             visible = block.pairs(self.visible)
             if visible.numel() < logits.numel() and not self.doubtful:
-                # Adding is a fifth of the price of filling, once the mask is spelled in numbers. It hides no NaN.
+                # Adding -inf is faster than filling, if the mask is smaller than the logits. It would not hide a NaN.
                 logits += torch.zeros_like(visible, dtype=self.dtype).masked_fill_(~visible, -torch.inf)
             else:
                 logits.masked_fill_(~visible, -torch.inf)
@@ -207,12 +208,12 @@ class Problem:
         return Perturbed(logits, peak, None)
 
     def dropped(self, logits: Tensor, block: Block) -> Dropped:
-        """Which logits the drop falls on; rows that would lose all of theirs are not looked at."""
+        """Which logits are dropped. That a row must keep its last one is left to the caller."""
         rate = self.rates[DROP]
         draws = self.draws(DROP, block)
         if self.drop == "key" or self.top >= block.keys:
             decided = draws.uniforms() < rate
-            # A hidden logit may become -inf again, but not 0. (The comparison leaves a NaN alone, too.)
+            # A hidden logit must not become 0. (The comparison is also False for a NaN, which must stay.)
             if self.drop == "zero" or self.doubtful:
                 decided.logical_and_(logits > -torch.inf)
             return Dropped(decided, None)
@@ -221,7 +222,7 @@ class Problem:
         return Dropped((uniforms < rate).logical_and_(values > -torch.inf), indices)
 
     def factors(self, block: Block) -> Tensor | None:
-        """What the dropouts multiply a block's weights by, or the gradients of them."""
+        """The factors by which dropouts multiply a block's weights, and in the backward their gradients."""
         factors: Tensor | None = None
         for slot in (DROPOUT, DROPOUT_P):
             if slot in self.rates:
@@ -233,27 +234,27 @@ class Problem:
 
 def largest(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The `k` largest logits of each row, `k` below their number, and their keys; ties go to the lower key."""
-    # One more than asked for tells whether there is a tie to resolve.
+    # One more than asked for, to see whether the k-th largest is tied with the next.
     values, indices = _some_largest(logits, k + 1)
     tied = (values[..., k - 1] == values[..., k]).logical_and_(values[..., k] > -torch.inf)
     values, indices = values[..., :k], indices[..., :k]
     if bool(tied.any()):
-        # The set of values is right; which of the equal ones came was up to torch.topk.
+        # The values are right, but torch.topk returns any of the keys with equal logits.
         indices[tied] = regularisers.top_k(logits[tied], None, k).to(torch.uint8).topk(k, dim=-1).indices
         values = logits.gather(-1, indices)
     return values, indices
 
 
 def _some_largest(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """`torch.topk`, by way of the largest of each chunk of keys where that is faster."""
+    """The same as `torch.topk`. Where that is faster, it first compares the largest logits of chunks of keys."""
     columns = logits.shape[-1]
-    # torch.topk sorts the whole row by halves unless k is below columns / 64, when it keeps a heap.
+    # torch.topk partitions the whole row, unless k is below columns / 64: then it uses a heap.
     if logits.device.type != "cpu" or not 12 * k <= columns < 64 * k:
         return logits.topk(k, dim=-1)
     length = round(math.sqrt(columns / k))
     chunks = columns // length
     whole = chunks * length
-    # Key j is in chunk j % chunks; no key outside of the k chunks with the largest peaks is larger than all k peaks.
+    # Key j is in chunk j % chunks. The k largest logits are in the k chunks with the largest peaks.
     peaks = logits[..., :whole].unflatten(-1, (length, chunks)).amax(dim=-2)
     chosen = peaks.topk(k, dim=-1, sorted=False).indices
     keys = (chosen.unsqueeze(-2) + torch.arange(0, whole, chunks).unsqueeze(-1)).flatten(-2)
@@ -270,7 +271,7 @@ def _transposed(x: Tensor) -> Tensor:
 
 
 def _last_ones(rows: Tensor) -> Tensor:
-    """Rows that lose every visible logit but the largest one."""
+    """Rows in which all visible logits but the largest one are set to -inf."""
     shown = rows > -torch.inf
     return rows.masked_fill(regularisers.without_emptying(shown, rows, shown), -torch.inf)
 
@@ -283,19 +284,19 @@ def _compact(x: Tensor | None) -> Tensor | None:
 
 
 @torch.no_grad()
-def blockwise_forward(q: Tensor, k: Tensor, v: Tensor, call: Call) -> tuple[Tensor, Tensor]:
+def blockwise_forward(q: Tensor, k: Tensor, v: Tensor, decisions: Decisions) -> tuple[Tensor, Tensor]:
     """Output [B, H, N, E] in the dtype of `q`, and the log-sum-exp [B, H, N] of the perturbed logits.
 
     The output lies in memory as [B, N, H, E], which is how the next projection reads it.
     """
-    problem = Problem(q, k, v, call)
+    problem = Problem(q, k, v, decisions)
     output = output_like(q, v).zero_()
     lse = torch.zeros(q.shape[:3], dtype=problem.dtype, device=q.device)
     for block in () if problem.empty else problem.blocks():
         logits = problem.logits(problem.scaled_queries(block), block)
         perturbed = problem.perturbed(logits, block)
         weights = perturbed.weights(problem.space("weights", *logits.shape))
-        # The largest weight is exp(peak - lse); a blind row has -inf - log(0) = NaN here, which becomes 0.
+        # The largest weight is exp(peak - lse). A row that sees no key has -inf - log(0) = NaN here, which becomes 0.
         total = perturbed.peak - weights.amax(dim=-1, keepdim=True).log_()
         block.queries(lse).copy_(total.masked_fill_(perturbed.peak == -torch.inf, 0.0).squeeze(-1))
         values = problem.values(block)
@@ -309,9 +310,11 @@ def blockwise_forward(q: Tensor, k: Tensor, v: Tensor, call: Call) -> tuple[Tens
 
 
 @torch.no_grad()
-def blockwise_backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, call: Call) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of `q`, `k` and `v`, each in the dtype and the memory layout that `torch.empty_like` takes over."""
-    problem = Problem(q, k, v, call)
+def blockwise_backward(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, decisions: Decisions
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of `q`, `k` and `v`, each in the dtype and the memory layout that `torch.empty_like` of it has."""
+    problem = Problem(q, k, v, decisions)
     dq = torch.zeros_like(q)
     dk, dv = torch.zeros_like(problem.k), torch.zeros_like(problem.v)
     for block in () if problem.empty else problem.blocks():
@@ -331,12 +334,12 @@ def blockwise_backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, call: Call
             kept = factors.mul_(weights)
         d_values = kept.view(folded).transpose(-1, -2) @ upper
         block.of_keys(dv, problem.group).add_(d_values)
-        # weights * (d_weights - sum(weights * d_weights)) in one pass, where the logits were.
+        # weights * (d_weights - sum(weights * d_weights)) in one pass, into the memory of the logits.
         d_logits = torch._softmax_backward_data(d_weights, weights, -1, problem.dtype, grad_input=perturbed.logits)
         if perturbed.dropped is not None:
             perturbed.dropped.fill_(d_logits, 0.0)
         d_logits = d_logits.view(folded)
         part = block.queries(dq)
-        part.copy_((d_logits @ keys).mul_(call.scale).view(part.shape))
+        part.copy_((d_logits @ keys).mul_(decisions.scale).view(part.shape))
         block.of_keys(dk, problem.group).add_(d_logits.transpose(-1, -2) @ scaled)
     return dq, laid_out(dk.to(k.dtype), torch.empty_like(k)), laid_out(dv.to(v.dtype), torch.empty_like(v))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..call.inputs import Inputs, repeat_heads
+from ..call.inputs import repeat_heads
 from . import library_attention
 
 _aten = torch.ops.aten
@@ -25,12 +25,10 @@ class Part(NamedTuple):
     lse: Tensor
 
 
-def why_no_lse(inputs: Inputs) -> str | None:
-    """The reason why no operator with a log-sum-exp takes these tensors, or None if one does."""
-    kind = inputs.q.device.type
-    if kind == "cpu" or (kind == "cuda" and inputs.q.dtype in _EFFICIENT_DTYPES):
-        return None
-    return f"there is no fused attention with a log-sum-exp for {inputs.q.dtype} on {kind}"
+def has_lse(q: Tensor) -> bool:
+    """Whether torch has an attention operator with a log-sum-exp for such queries."""
+    kind = q.device.type
+    return kind == "cpu" or (kind == "cuda" and q.dtype in _EFFICIENT_DTYPES)
 
 
 def attend_with_lse(q: Tensor, k: Tensor, v: Tensor, visible_keys: Tensor | None, scale: float) -> Part:

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from ...specs import Spec
-from ..call.inputs import Inputs
 from ..call.leaves import Active, Driven
+from ..call.one_call import Call
 from ..call.watching import Turn
 from ..draws import runs_in_backward
 from ..eager import regularisers
@@ -93,18 +93,12 @@ class Monitor:
         return drop._replace(values=values)
 
     @torch.no_grad()
-    def measure(
-        self,
-        inputs: Inputs,
-        leaves: list[Active],
-        is_causal: bool,
-        softcap: float | None,
-        new: Tensor | None = None,
-    ) -> None:
+    def measure(self, call: Call, new: Tensor | None = None) -> None:
         """Measure one call and add it to the sums, unless `new` is False."""
-        sample = sample_rows(inputs, is_causal, softcap, self.samples, None if needs_all_rows(leaves) else self.rows)
+        leaves = call.leaves
+        sample = sample_rows(call, self.samples, None if needs_all_rows(leaves) else self.rows)
         tally = _Tally()
-        tally.sum(("calls", ""), *[torch.ones(1, 1, device=inputs.q.device)] * 2)
+        tally.sum(("calls", ""), *[torch.ones(1, 1, device=call.inputs.q.device)] * 2)
         tally.entropy("before", regularisers.masked_softmax(sample.logits, sample.visible), sample)
         here = [leaf._replace(excerpt=sample.excerpt) for leaf in leaves]
         evenness = tally.entropy("after", tally.perturbed(sample, here, _labels(leaves)), sample)

@@ -10,8 +10,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..call.inputs import Inputs, repeat_heads
+from ..call.inputs import repeat_heads
 from ..call.leaves import Active, Excerpt
+from ..call.one_call import Call
 from ..call.visibility import split
 
 
@@ -27,8 +28,9 @@ class SampledRows(NamedTuple):
 
 
 @torch.no_grad()
-def sample_rows(inputs: Inputs, is_causal: bool, softcap: float | None, samples: int, rows: int | None) -> SampledRows:
+def sample_rows(call: Call, samples: int, rows: int | None) -> SampledRows:
     """Compute the logits of `rows` queries (None: all) of the first `samples` samples."""
+    inputs, softcap = call.inputs, call.softcap
     shape, dtype = inputs.shape, inputs.compute_dtype
     batch = min(samples, shape.batch)
     count = shape.rows if rows is None else min(rows, shape.rows)
@@ -45,7 +47,7 @@ def sample_rows(inputs: Inputs, is_causal: bool, softcap: float | None, samples:
         if bias is not None:
             logits = logits + _at(bias, batch, places).to(dtype)
     visible = None if visible is None else _at(visible, batch, places)
-    if is_causal:
+    if call.visibility.causal:
         past = torch.arange(shape.columns, device=device) <= places[:, None]
         visible = past.view(1, 1, count, -1) if visible is None else visible & past
     return SampledRows(logits, visible, Excerpt(shape, places))

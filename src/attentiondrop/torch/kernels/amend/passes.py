@@ -7,7 +7,7 @@ import torch
 import triton
 from torch import Tensor
 
-from ...call.decisions import Call, empty_lse, empty_notes
+from ...call.decisions import Decisions, empty_lse, empty_notes
 from ...call.inputs import laid_out, unit_stride
 from .. import library_attention
 from ..blur.rows import on_device
@@ -29,7 +29,7 @@ from ..shared.tiles import amend_tiles, listed_tiles, pick_tiles
 from .results import amend_keys_kernel, amend_output_kernel, amend_queries_kernel, list_rows_kernel, sort_lost_kernel
 
 
-def forward(q: Tensor, k: Tensor, v: Tensor, call: Call, kind: str) -> tuple[Tensor, ...]:
+def forward(q: Tensor, k: Tensor, v: Tensor, call: Decisions, kind: str) -> tuple[Tensor, ...]:
     """Output, log-sum-exp in the form of torch's kernel, log-sum-exp of listed rows, lost keys, and their notes.
 
     Listed rows have +inf in the first log-sum-exp; their values are in the second one (see `empty_lse`). The lost keys
@@ -82,7 +82,7 @@ def backward(
     listed_lse: Tensor,
     lost: Tensor,
     notes: Notes,
-    call: Call,
+    call: Decisions,
     kind: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of q, k and v, in their memory orders."""
@@ -113,7 +113,7 @@ def list_rows(lost: Tensor, lse: Tensor, q: Tensor) -> tuple[Listed, Listed]:
     return touched, left
 
 
-def _amend_gradients(grad, q, k, v, output, lse, lost, gradients, call: Call) -> Listed:
+def _amend_gradients(grad, q, k, v, output, lse, lost, gradients, call: Decisions) -> Listed:
     """Correct the plain backward's gradients for lost keys, and return the rows that it left out (listed rows).
 
     Atomics fix the order of the sums, so it varies from run to run, as in the plain backward.
@@ -182,5 +182,5 @@ def _amend_gradients(grad, q, k, v, output, lse, lost, gradients, call: Call) ->
     return listed
 
 
-def _sizes(q: Tensor, v: Tensor, call: Call) -> dict[str, int]:
+def _sizes(q: Tensor, v: Tensor, call: Decisions) -> dict[str, int]:
     return {"D": q.shape[-1], "E": v.shape[-1], "BLOCK_D": block(q), "BLOCK_E": block(v), "TOP": call.top}

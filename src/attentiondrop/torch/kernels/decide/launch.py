@@ -10,7 +10,7 @@ import torch
 import triton
 from torch import Tensor
 
-from ...call.decisions import Call, empty_lse, empty_notes, is_ranked, output_like
+from ...call.decisions import Decisions, empty_lse, empty_notes, is_ranked, output_like
 from ...call.inputs import unit_stride
 from ..amend.pick import pick_kernel
 from ..amend.recount import recount_kernel
@@ -66,7 +66,7 @@ class Tables(NamedTuple):
     factors: Tensor
 
 
-def make_tables(q: Tensor, columns: int, call: Call) -> Tables:
+def make_tables(q: Tensor, columns: int, call: Decisions) -> Tables:
     """Fill the tables."""
     lines = q.shape[0] * q.shape[1] * q.shape[2]
     words = torch.empty(4, lines + columns, dtype=torch.int32, device=q.device)
@@ -88,7 +88,7 @@ def make_tables(q: Tensor, columns: int, call: Call) -> Tables:
     return Tables(words, limits, factors)
 
 
-def forward(q: Tensor, k: Tensor, v: Tensor, call: Call) -> tuple[Tensor, Tensor, Notes]:
+def forward(q: Tensor, k: Tensor, v: Tensor, call: Decisions) -> tuple[Tensor, Tensor, Notes]:
     """Output [B, H, N, E], its log-sum-exp (see `empty_lse`), and the notes."""
     q, k, v = (unit_stride(x) for x in (q, k, v))
     output = output_like(q, v)
@@ -108,7 +108,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor, call: Call) -> tuple[Tensor, Tensor
 
 
 def backward(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, output: Tensor, lse: Tensor, notes: Notes, call: Call
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, output: Tensor, lse: Tensor, notes: Notes, call: Decisions
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of q, k and v, in their dtypes and memory orders."""
     d_q, d_k, d_v = (torch.empty_like(x) for x in (q, k, v))
@@ -126,7 +126,7 @@ def backward(
     return d_q, d_k, d_v
 
 
-def run_select(q, k, call: Call, tables: Tables, notes: Notes, common: Common, tiles: Tiles) -> None:
+def run_select(q, k, call: Decisions, tables: Tables, notes: Notes, common: Common, tiles: Tiles) -> None:
     """The sweep of hard masking that fills `notes.low`, `high`, `cut` and `tied`."""
     notes.tied.zero_()
     select_kernel[_grid(q, tiles.rows)](
@@ -163,7 +163,7 @@ def run_select(q, k, call: Call, tables: Tables, notes: Notes, common: Common, t
     )
 
 
-def run_pick(q, k, call: Call, tables: Tables, notes: Notes, lost: Tensor, tiles: Tiles, again: Tiles) -> None:
+def run_pick(q, k, call: Decisions, tables: Tables, notes: Notes, lost: Tensor, tiles: Tiles, again: Tiles) -> None:
     """Fill `notes.low`, `high` and `cut`, and `lost` [B, H, N, k] with the dropped keys, followed by -1.
 
     For hard masking without other stages and without masks. `again`: tiles for doubtful rows.
@@ -207,7 +207,7 @@ def run_pick(q, k, call: Call, tables: Tables, notes: Notes, lost: Tensor, tiles
 
 
 def run_forward(
-    q, k, v, output, lse, call: Call, tables: Tables, notes: Notes, common: Common, tiles: Tiles, listed=None
+    q, k, v, output, lse, call: Decisions, tables: Tables, notes: Notes, common: Common, tiles: Tiles, listed=None
 ) -> None:
     """The sweep that writes `output`, `lse` and `notes.keep`, of all rows or of the listed ones."""
     arguments = (
@@ -229,7 +229,7 @@ def run_forward(
 
 
 def run_query(
-    grad, q, k, v, output, lse, delta, d_q, call: Call, tables: Tables, notes: Notes, common: Common, tiles: Tiles,
+    grad, q, k, v, output, lse, delta, d_q, call: Decisions, tables: Tables, notes: Notes, common: Common, tiles: Tiles,
     listed=None,
 ) -> None:  # fmt: skip
     """The sweep that writes `delta` and the gradient of the queries, of all rows or of the listed ones."""
@@ -256,7 +256,7 @@ def run_query(
 
 
 def run_key(
-    grad, q, k, v, lse, delta, d_k, d_v, call: Call, tables: Tables, notes: Notes, common: Common, tiles: Tiles,
+    grad, q, k, v, lse, delta, d_k, d_v, call: Decisions, tables: Tables, notes: Notes, common: Common, tiles: Tiles,
     listed=None,
 ) -> None:  # fmt: skip
     """The sweep that writes the gradients of keys and values, or adds the contribution of listed rows to them."""
@@ -333,7 +333,7 @@ class Common(NamedTuple):
     flags: dict[str, bool | str]
 
 
-def common_arguments(q: Tensor, k: Tensor, call: Call) -> Common:
+def common_arguments(q: Tensor, k: Tensor, call: Decisions) -> Common:
     """The same for all kernels of a call."""
     masks, strides = [], []
     for mask in (call.visible, call.bias):

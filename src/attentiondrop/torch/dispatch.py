@@ -1,0 +1,262 @@
+"""Which path a call of `attention` takes, and every reason why that is not a fused one.
+
+To be read from top to bottom: `choose` decides; below it stand the reasons against a fused path, in the order in which
+they are asked, and then which of the fused paths it is. Nothing is computed here, and no tensor is read. Two kinds of
+reasons are looked up elsewhere: those that concern one regulariser alone, in its entry in `eager.table`, and whether a
+device has kernels at all, in `kernels.support`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..errors import BackendError
+from .call.decisions import is_ranked
+from .call.leaves import Active, are_exclusive
+from .call.one_call import Call
+from .call.stages import PLACES, SINGLE, Plan
+from .eager.table import entry_of
+from .fused import amended_hard
+from .fused.blurred_keys import can_blur_by_kernel
+from .fused.derivatives import has_tangent, is_in_functional_gradient
+from .fused.slots import drop_of, stage_of
+from .kernels import library_attention
+from .kernels.attention_with_lse import has_lse
+from .kernels.support import has_kernels, why_no_kernels
+
+Backend = Literal["auto", "eager", "fused"]
+BACKENDS = ("auto", "eager", "fused")
+
+Path = Literal[
+    "eager",  # builds the logits (`eager.attention`)
+    "shapes only",  # a call on meta tensors, which have no values: any path gives the right shapes
+    "sdpa",  # `F.scaled_dot_product_attention`, on blurred queries and keys if there is a blur (`fused.blurred_keys`)
+    "blurred",  # the same for one blur without a mask, as one operator (`fused.blurred_library`)
+    "blurred causal",  # blurred keys, with a correction near the diagonal (`fused.blurred_causal`)
+    "amended",  # torch's attention, corrected where hard masking drops a key (`fused.amended_hard`)
+    "decided inside",  # an operator that decides at every logit (`fused.decide_inside`)
+]
+
+
+class Route(NamedTuple):
+    """The path of a call, and what this path takes."""
+
+    path: Path
+    call: Call
+    #: The regularisers by their place in a fused pass. The paths that are not fused take those of the call.
+    plan: Plan = Plan((), None, None, None, ())
+    #: The kernel of torch that the paths "blurred" and "amended" use.
+    kernel: str = ""
+
+
+def choose(call: Call, backend: Backend) -> Route:
+    """The path of a call; a `BackendError` with the reason if `backend` is "fused" and no fused path can run."""
+    if backend == "eager":
+        return Route("eager", call.with_compact_mask(look=False))
+    plan = _why_not_differentiable(call) or plan_of(call.leaves)
+    call = call.with_compact_mask(look=isinstance(plan, Plan) and bool(plan.blurs))
+    if call.inputs.q.is_meta:
+        return Route("shapes only", call)
+    reason: str | None
+    if isinstance(plan, Plan):
+        inside = _decides_inside(call, plan)
+        reason = _why_not_fused(call, plan, inside)
+        if reason is None and (backend == "fused" or not (inside and _is_eager_better(call, plan))):
+            return _fused_route(call, plan, inside)
+    else:
+        reason = plan
+    if backend == "fused":
+        raise BackendError(f'backend="fused" cannot run here: {reason}; use "auto" or "eager"')
+    return Route("eager", call)
+
+
+# --- why not: derivatives --------------------------------------------------------------------------------------------
+
+
+def _why_not_differentiable(call: Call) -> str | None:
+    """The reason why derivatives of a fused path would be wrong or missing.
+
+    Second derivatives by `create_graph=True` are not among them: the forward cannot know that they will be asked for.
+    The backward refuses them (`fused.derivatives`).
+    """
+    inputs = call.inputs
+    if has_tangent(inputs.q, inputs.k, inputs.v, call.bias):
+        return "fused operators have no forward-mode derivative (torch.func.jvp)"
+    if not torch.compiler.is_compiling() and is_in_functional_gradient():
+        return "fused operators do not know the gradients of torch.func (torch.autograd computes them)"
+    return None
+
+
+# --- why not: the spec -----------------------------------------------------------------------------------------------
+
+
+def plan_of(leaves: list[Active]) -> Plan | str:
+    """The regularisers by their place in a fused pass, or the reason why they do not fit into one pass."""
+    places = []
+    for leaf in leaves:
+        stage = entry_of(leaf.spec).stage
+        if stage is None:
+            return f"{leaf.spec.name} has no fused path"
+        if reason := stage.why_not(leaf.spec):
+            return reason
+        places.append(stage.place)
+    placed = list(zip(leaves, places, strict=True))
+    logits = [(leaf, PLACES.index(place)) for leaf, place in placed if leaf.spec.level == "logits"]
+    for index, (leaf, order) in enumerate(logits):
+        for later, later_order in logits[index + 1 :]:
+            # Two parts of one `OneOf` never act together, so their order does not matter.
+            if later_order < order and not are_exclusive(leaf, later):
+                return f"{later.spec.name} after {leaf.spec.name} needs the logits"
+    found: dict[str, list[Active]] = {place: [] for place in PLACES}
+    for leaf, place in placed:
+        if place != "blur" or leaf.spec.width > 1:
+            found[place].append(leaf)
+    for single, plural in SINGLE.items():
+        if len(found[single]) > 1:
+            return f"there is no fused path for several {plural} at once"
+    noise, drop, dropout = (next(iter(found[name]), None) for name in ("noise", "drop", "dropout"))
+    return Plan(tuple(found["blur"]), noise, drop, dropout, tuple(found["heads"]))
+
+
+# --- why not: arguments, masks and devices ---------------------------------------------------------------------------
+
+
+def _why_not_fused(call: Call, plan: Plan, inside: bool) -> str | None:
+    if call.softcap is not None:
+        return "a soft cap on the logits has no fused path"
+    if call.sinks is not None:
+        return "attention sinks have no fused path"
+    reason = _why_not_blurred(call, plan, inside) if plan.blurs else None
+    return reason or (_why_not_inside(call, plan) if inside else None)
+
+
+def _why_not_blurred(call: Call, plan: Plan, inside: bool) -> str | None:
+    """The reason why blurred keys do not give the blurred logits."""
+    q, visibility = call.inputs.q, call.visibility
+    if torch.compiler.is_compiling() and q.dtype == torch.float64 and q.device.type == "cpu":
+        return "the compiler of torch 2.11 takes the log-sum-exp of float64 attention on a CPU for float32"
+    if visibility.pairs is not None:
+        if torch.compiler.is_compiling():
+            return (
+                "a mask with a row dimension cannot be read while compiling (pass it as [..., 1, M] or use is_causal)"
+            )
+        return "the mask hides different keys from different rows, so they do not share blurred keys"
+    if not visibility.causal:
+        return None
+    if inside:
+        return "causal blur together with decisions on single logits or weights needs the logits"
+    if len(plan.blurs) > 1:
+        return "several blurs under a causal mask do not reduce to blurred keys"
+    if call.bias is not None:
+        return "causal blur with an additive bias has no fused path yet"
+    if not has_lse(q):
+        return f"there is no fused attention with a log-sum-exp for {q.dtype} on {q.device.type}"
+    return None
+
+
+def _decides_inside(call: Call, plan: Plan) -> bool:
+    """Whether an operator of ours computes the attention, rather than torch's.
+
+    It does where something is decided at single logits or weights. It also does where the bias is wider than 16-bit
+    queries (the sum of two, or a blurred one): on a GPU torch's kernels take a bias in the dtype of the queries only,
+    and rounding it would change the result visibly.
+    """
+    if plan.decides_inside(call.dropout_p):
+        return True
+    q, bias = call.inputs.q, call.bias
+    is_wide = bias is not None and q.dtype != call.inputs.compute_dtype and (bias.dtype != q.dtype or bool(plan.blurs))
+    return is_wide and not _runs_in_row_blocks(q)
+
+
+def _runs_in_row_blocks(q: Tensor) -> bool:
+    """Whether our operator would run in blocks of rows (`fused.row_blocks`), rather than by Triton kernels."""
+    return q.device.type == "cpu" and not has_kernels(q)
+
+
+def _why_not_inside(call: Call, plan: Plan) -> str | None:
+    """The reason why no operator of ours computes this call."""
+    leaves = [leaf for leaf in (plan.noise, plan.drop, plan.dropout) if leaf is not None]
+    if any(leaf.differs_by_head for leaf in leaves):
+        return "rates that differ between heads need the logits"
+    if any(leaf.is_learned for leaf in leaves):
+        return "the gradient of a rate that is learned needs the logits"
+    if call.bias is not None and call.bias.requires_grad and torch.is_grad_enabled():
+        return "the gradient of a bias or an additive mask needs the gradients of all logits"
+    inputs = call.inputs
+    if _runs_in_row_blocks(inputs.q):
+        return None
+    size = max(inputs.q.shape[-1], inputs.v.shape[-1])
+    if size > 256:
+        return f"there are no kernels for a head size of {size} (at most 256)"
+    return why_no_kernels(inputs.q)
+
+
+# --- where "auto" prefers eager --------------------------------------------------------------------------------------
+
+#: Logits that a CPU holds easily: 16 MiB in float32.
+_FEW_LOGITS = 2**22
+#: Below these, row blocks spend more on bookkeeping than they save: logits in all, and keys of a row.
+_TINY_LOGITS = 2**15
+_TINY_ROW = 32
+
+
+def _is_eager_better(call: Call, plan: Plan) -> bool:
+    """Whether "auto" builds the logits although our operator could do without.
+
+    Activation checkpointing runs a forward without gradients and then again with them. A bias that needs a gradient
+    takes the eager path then. It must take it the first time, too, when nothing says yet that it will need one.
+
+    On a CPU, row blocks compute everything again in the backward. That costs more than it saves where the logits are
+    few, and the work is noise or dropout, or the rows are short (`docs/speed.md` has the figures).
+    """
+    if call.bias is not None and not torch.is_grad_enabled():
+        return True
+    if call.inputs.q.device.type != "cpu":
+        return False
+    shape = call.inputs.shape
+    logits = shape.batch * shape.heads * shape.rows * shape.columns
+    tiny = logits <= _TINY_LOGITS or shape.columns < _TINY_ROW
+    return logits <= _FEW_LOGITS and (tiny or plan.drop is None)
+
+
+# --- which fused path ------------------------------------------------------------------------------------------------
+
+
+def _fused_route(call: Call, plan: Plan, inside: bool) -> Route:
+    kernel, visibility, drop = "", call.visibility, plan.drop
+    is_unmasked = call.bias is None and visibility.keys is None and visibility.pairs is None
+    if inside:
+        only_drops = plan.noise is None and plan.dropout is None and call.dropout_p == 0
+        if is_unmasked and only_drops and drop is not None:
+            kernel = amending_kernel(call, drop, drop.bound(stage_of(drop.spec).rate))
+        return Route("amended" if kernel else "decided inside", call, plan, kernel)
+    if not plan.blurs:
+        return Route("sdpa", call, plan)
+    if visibility.causal:
+        return Route("blurred causal", call, plan)
+    inputs = call.inputs
+    if is_unmasked and inputs.q.shape[1] == inputs.k.shape[1] and can_blur_by_kernel(call, plan.blurs):
+        kernel = library_attention.choose(inputs.q, inputs.k, inputs.v) or ""
+    return Route("blurred" if kernel else "sdpa", call, plan, kernel)
+
+
+def amending_kernel(call: Call, leaf: Active, bound: float) -> str:
+    """The kernel of torch whose results hard masking without any mask can correct; "" if there is none.
+
+    `bound` is what the rate never exceeds. Under `torch.use_deterministic_algorithms` there is none: the backward of
+    torch's kernels adds in an order that changes from run to run.
+    """
+    inputs, columns = call.inputs, call.inputs.shape.columns
+    if columns < amended_hard.FEWEST_KEYS or bound > amended_hard.HIGHEST_RATE or inputs.scale <= 0:
+        return ""
+    drop = drop_of(leaf, columns)
+    if not is_ranked(drop.kind, drop.top, columns) or drop.top > amended_hard.MOST:
+        return ""
+    if call.visibility.causal and inputs.shape.rows != columns:
+        return ""
+    if torch.are_deterministic_algorithms_enabled():
+        return ""
+    return library_attention.choose(inputs.q, inputs.k, inputs.v) or ""
