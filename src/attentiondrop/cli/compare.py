@@ -51,13 +51,8 @@ def run(args: argparse.Namespace) -> int:
     from .progress import ProgressBar
 
     with ProgressBar("epochs") as bar:
-<<<<<<< HEAD
-        # Loading torch takes seconds: the bar is on the screen before that.
-        from ..experiments.studies.compare import compare
-=======
         # Loading torch takes seconds, so the bar is shown before.
-        from ..experiments.compare import compare
->>>>>>> s10-words
+        from ..experiments.studies.compare import compare
 
         compare(
             recipe,

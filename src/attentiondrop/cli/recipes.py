@@ -17,11 +17,6 @@ if TYPE_CHECKING:
     from ..experiments.runs.pool import Where
 
 _NEEDS = ("torch", "timm", "torchmetrics", "accelerate", "safetensors", "filelock", "yaml", "rich")
-<<<<<<< HEAD
-=======
-#: The package that reading a data set needs; an .npz file needs none.
-_DATA = {"digits": "sklearn"} | dict.fromkeys(("cifar10", "cifar100", "fashion-mnist", "imagenet"), "torchvision")
->>>>>>> s10-words
 _TRACKERS = {"tensorboard": "tensorboard", "wandb": "wandb"}
 
 
