@@ -57,7 +57,7 @@ def choose(call: Call, backend: Backend) -> Route:
     if backend == "eager":
         return Route("eager", call.with_compact_mask(look=False))
     plan = _why_not_differentiable(call) or plan_of(call.leaves)
-    call = call.with_compact_mask(look=isinstance(plan, Plan) and bool(plan.blurs))
+    call = call.with_compact_mask(look=isinstance(plan, Plan) and len(plan.blurs) > 0)
     if call.inputs.q.is_meta:
         return Route("shapes only", call)
     reason: str | None
@@ -167,7 +167,9 @@ def _decides_inside(call: Call, plan: Plan) -> bool:
     if plan.decides_inside(call.dropout_p):
         return True
     q, bias = call.inputs.q, call.bias
-    is_wide = bias is not None and q.dtype != call.inputs.compute_dtype and (bias.dtype != q.dtype or bool(plan.blurs))
+    is_wide = (
+        bias is not None and q.dtype != call.inputs.compute_dtype and (bias.dtype != q.dtype or len(plan.blurs) > 0)
+    )
     return is_wide and not _runs_in_row_blocks(q)
 
 

@@ -7,23 +7,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
 
 from attentiondrop import AttentionDropError
 from attentiondrop.experiments.config.recipe_files import read_recipe
 from attentiondrop.experiments.methods.apply import Applied
-from attentiondrop.experiments.methods.dropconnect_layers import DropConnectLinear, drop_connections
 from attentiondrop.experiments.methods.parse import read_method
 from attentiondrop.experiments.tasks.classification.data import load_data
-from attentiondrop.experiments.tasks.classification.settings import TimmSettings
 from attentiondrop.experiments.tasks.classification.task import Classification
-from attentiondrop.experiments.tasks.classification.timm_models import build_model
 from attentiondrop.experiments.train import checkpoint
 from attentiondrop.experiments.train.epoch_log import BEST, EPOCHS, LAST, STATE
 from attentiondrop.experiments.train.loop import Best, Training, initial_model
-from attentiondrop.experiments.train.probes import attention_entropies, gradient_spread
 from attentiondrop.learning_rate import warmup_then_cosine
-from attentiondrop.torch import attach
 
 from ..conftest import TINY, scored
 
@@ -140,7 +134,7 @@ def test_accumulation_gives_the_gradient_of_the_whole_batch(tmp_path) -> None:
 
 
 def test_parts_of_unequal_size_are_refused(tmp_path) -> None:
-    with pytest.raises(AttentionDropError, match="parts that divide 10 images evenly, received 4"):
+    with pytest.raises(AttentionDropError, match="parts that divide 10 examples evenly, received 4"):
         training(tmp_path, "none", 0, "data.limit=10", "training.accumulate=4")
 
 
@@ -197,85 +191,6 @@ def test_best_prefers_accuracy_then_likelihood_then_the_earlier_epoch() -> None:
     older = Best(Classification.metrics)
     older.load_state_dict({"epoch": 3, "accuracy": 0.5, "nll": 0.9})  # as it was stored before there were tasks
     assert not older.improves(4, scores) and older.improves(5, scores | {"nll": 0.8})
-
-
-class TestModels:
-    def test_any_model_of_timm_fits_small_images(self) -> None:
-        settings = TimmSettings("vit_tiny_patch16_224", patch_size=4, arguments={"depth": 2})
-        model = build_model(settings, classes=7, channels=3, size=32, rates={"dropout": 0.2, "drop_path": 0.1}, seed=0)
-        assert model(torch.zeros(2, 3, 32, 32)).shape == (2, 7)
-        rates = {module.p for module in model.modules() if isinstance(module, nn.Dropout)}
-        assert rates == {0.0, 0.2}  # attention weights keep theirs
-
-    def test_a_model_without_patches_takes_its_own_rate(self) -> None:
-        model = build_model(TimmSettings("resnet10t"), classes=3, channels=1, size=32, rates={"dropout": 0.3}, seed=0)
-        assert model.eval()(torch.zeros(2, 1, 32, 32)).shape == (2, 3)
-        assert model.drop_rate == 0.3
-
-    def test_wrong_models_are_refused(self) -> None:
-        fields = {"classes": 3, "channels": 1, "size": 8, "rates": {}, "seed": 0}
-        with pytest.raises(AttentionDropError, match=r"model\.name 'vit_huge_x': no such model"):
-            build_model(TimmSettings("vit_huge_x"), **fields)
-        with pytest.raises(AttentionDropError, match="model: vit_digits cannot be built with"):
-            build_model(TimmSettings(arguments={"dept": 3}), **fields)
-
-
-class TestDropConnect:
-    def test_a_new_mask_in_every_pass_and_the_expectation_kept(self) -> None:
-        torch.manual_seed(0)
-        layer = nn.Linear(64, 64)
-        plain, x = layer(torch.eye(64)).detach(), torch.eye(64)
-        keys = list(layer.state_dict())
-        assert drop_connections(layer, 0.25) == 1
-        assert list(layer.state_dict()) == keys
-        passes = torch.stack([layer(x) for _ in range(400)])
-        weights = passes - layer.bias
-        assert (weights == 0).float().mean().item() == pytest.approx(0.25, abs=0.005)
-        # Every input sees the same mask: a column of the identity is a row of the masked weights.
-        torch.testing.assert_close(passes.mean(0), plain, rtol=0, atol=0.05)
-        assert not torch.equal(passes[0], passes[1])
-        assert torch.equal(layer.eval()(x), plain)
-        assert isinstance(layer, DropConnectLinear)
-
-    def test_a_model_without_linear_layers_is_refused(self) -> None:
-        with pytest.raises(AttentionDropError, match=r"expected a model with nn\.Linear layers, received Conv2d"):
-            drop_connections(nn.Conv2d(1, 1, 1), 0.1)
-
-
-class TestProbes:
-    def test_gradient_spread_against_the_definition(self) -> None:
-        torch.manual_seed(0)
-        model = nn.Linear(3, 2).double()
-        batches = [(torch.randn(4, 3, dtype=torch.float64), torch.randint(2, (4,))) for _ in range(5)]
-
-        def objective(module: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-            return nn.functional.cross_entropy(module(images), labels)
-
-        rows = torch.stack(
-            [
-                torch.cat(
-                    [g.flatten() for g in torch.autograd.grad(objective(model, *batch), list(model.parameters()))]
-                )
-                for batch in batches
-            ]
-        )
-        variance, norm2 = gradient_spread(model, objective, batches)
-        assert variance == pytest.approx(rows.var(0).sum().item(), rel=1e-5)
-        assert norm2 == pytest.approx((rows.mean(0).square().sum() - rows.var(0).sum() / 5).item(), rel=1e-4)
-        assert all(parameter.grad is None for parameter in model.parameters())
-
-    def test_entropies_leave_the_model_as_it_was(self, tiny) -> None:
-        model = initial_model(tiny, read_method("none"), 0, load_data(tiny.data)).train()
-        images = torch.randn(8, 1, 8, 8)
-        classes = [type(module) for module in model.modules()]
-        before, after = attention_entropies(model, None, images)
-        assert before == after and 0 < before <= math.log(17)
-        assert [type(module) for module in model.modules()] == classes
-        attachment = attach(model, "hard(p=0.5,k=3,fill=-inf)")
-        same, perturbed = attention_entropies(model, attachment, images)
-        # Later layers see what earlier ones perturbed.
-        assert same == pytest.approx(before, rel=0.02) and perturbed < same
-        assert attention_entropies(nn.Sequential(nn.Flatten(), nn.Linear(64, 2)), None, images) == (None, None)
 
 
 class TestCheckpoint:
