@@ -17,8 +17,11 @@ from worst import Worst, dtypes
 import attentiondrop as ad
 from attentiondrop.specs import Spec
 from attentiondrop.torch import attention
-from attentiondrop.torch.call.leaves import Driven
-from attentiondrop.torch.functional import Options, perturbed_attention
+from attentiondrop.torch.call.inputs import Options, normalise
+from attentiondrop.torch.call.leaves import Driven, active_leaves
+from attentiondrop.torch.call.one_call import make_call
+from attentiondrop.torch.dispatch import choose
+from attentiondrop.torch.functional import perturbed_attention
 from attentiondrop.torch.fused import amended_hard
 from attentiondrop.torch.kernels import library_attention
 
@@ -254,7 +257,12 @@ def test_only_where_it_was_found_faster(device: str, monkeypatch: pytest.MonkeyP
     monkeypatch.undo()
     monkeypatch.setattr(library_attention, "choose", lambda *tensors: "cpu")
     q, k = (torch.empty(1, 1, n, 16, device=device, dtype=torch.float16) for n in (8, 1024))
-    serves = lambda k, rate: amended_hard.kind_for(q, k, k, "zero", 5, rate, False, 0.25) != ""  # noqa: E731
+    seed = torch.zeros((), dtype=torch.int64, device=device)
+
+    def serves(k: Tensor, rate: float) -> bool:
+        leaves = active_leaves(ad.HardMasking(rate, 5), seed, torch.float32)
+        return choose(make_call(normalise(q, k, k, Options()), leaves, Options(), seed), "fused").path == "amended"
+
     assert serves(k, 0.1)
     assert not serves(k[:, :, :1023], 0.1)
     assert not serves(k, 0.2)
@@ -265,7 +273,7 @@ def test_only_where_it_was_found_faster(device: str, monkeypatch: pytest.MonkeyP
 def test_operator_contract(fill: str, device: str) -> None:
     dtype = kinds(device)[0]
     q, k, v = (torch.randn(1, 2, 66, 16, device=device, dtype=dtype, requires_grad=True) for _ in range(3))
-    kind = amended_hard.kind_for(q, k, v, fill, 3, 0.3, True, 0.25)
+    kind = library_attention.choose(q, k, v)
     seed = torch.tensor(7, device=device)
     arguments = (q, k, v, seed, None, [0.0, 0.3, 0.0, 0.0], [-1, 1, -1, -1], fill, 3, True, 0.25, kind)
     torch.library.opcheck(torch.ops.attentiondrop.hard_masked_attention.default, arguments)
