@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest_torch import needs_compiler
+from compiler import needs_compiler
 from test_parity import SPECS
 from torch.nn import functional as F
 

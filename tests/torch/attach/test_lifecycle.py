@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from checks import check_compiled, check_model, randomise
-from conftest_torch import needs_compiler
+from compiler import needs_compiler
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim.swa_utils import AveragedModel

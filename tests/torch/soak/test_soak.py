@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from conftest_torch import needs_compiler
+from compiler import needs_compiler
 from soak_cases import BACKENDS, CHECKPOINTING, COUNT, Case, make_case
 from soak_compare import check
 from soak_masks import MASKS

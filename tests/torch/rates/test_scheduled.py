@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest_torch import needs_compiler
+from compiler import needs_compiler
 from oracle_form import sample
 from parity import CASES, relative_error, to_numpy
 from torch import nn
