@@ -72,6 +72,7 @@ def test_a_checkpoint_goes_on_at_the_same_rate() -> None:
         attach(Peaked(), ad.HardMasking()).load_state_dict(attachment.state_dict())
 
 
+@pytest.mark.no_cover
 def test_compiled() -> None:
     from torch._dynamo.testing import CompileCounter
 

@@ -32,6 +32,7 @@ def marked(case: Case) -> object:
     return pytest.param(case, id=f"case_{case.number}", marks=[*marks, needs_compiler] if case.compiled else marks)
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("case", [marked(case) for case in CASES])
 def test_soak(case: Case) -> None:
     print(f"\n{case}", flush=True)
