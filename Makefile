@@ -14,8 +14,10 @@ demo: $(SETUP)  ## train a small ViT on digits with seven methods and three seed
 test: lint  ## everything that CI runs
 	$(QUICK_COMPILER) $(PYTEST) -m "not gpu and not slow" -n $(WORKERS) --dist worksteal --durations=15 --cov --cov-report= --cov-fail-under=0
 	@echo "Side by side, each shown when it is done: Triton's interpreter, Keras on TensorFlow, Keras on JAX, mypy"
-	@$(MAKE) --no-print-directory --jobs=$(WORKERS) --output-sync=target --keep-going test-interpreter test-tensorflow test-jax typecheck
+	@$(MAKE) --no-print-directory --jobs=$(WORKERS) $(TOGETHER) --keep-going test-interpreter test-tensorflow test-jax typecheck
 
+# The output of a stage in one piece, where this make can do that.
+TOGETHER := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest
 # Inductor compiles in the process that asks, and without vector instructions, of which it would try each kind first.
 QUICK_COMPILER := TORCHINDUCTOR_COMPILE_THREADS=1 TORCHINDUCTOR_VEC_ISA_OK=0
