@@ -6,30 +6,45 @@ BIN := $(VENV)/bin
 SETUP := $(VENV)/.installed
 WORKERS ?= 2
 
-.PHONY: demo test test-all test-keras test-gpu test-gpu-all gpu-tests lint typecheck bench build clean
+.PHONY: demo test test-all test-interpreter test-tensorflow test-jax test-keras test-gpu test-gpu-all gpu-tests lint typecheck bench build clean
 
 demo: $(SETUP)  ## train a small ViT on digits with seven methods and three seeds, and compare
 	$(BIN)/attentiondrop compare digits --size demo --workers $(WORKERS) --out runs/digits
 
-test: lint typecheck  ## everything that CI runs
-	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not gpu and not slow" -n $(WORKERS) --dist worksteal --durations=15 --cov --cov-report= --cov-fail-under=0
-	backend=tensorflow; $(KERAS_PYTEST) --cov --cov-append --cov-report=term
-	backend=jax; $(KERAS_PYTEST) $(JAX_QUICK)
-	TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(BIN)/pytest tests/torch/kernels -m "not gpu and not slow" -n $(WORKERS) --dist worksteal  # coverage would triple its time
+test: lint  ## everything that CI runs
+	$(QUICK_COMPILER) $(PYTEST) -m "not gpu and not slow" -n $(WORKERS) --dist worksteal --durations=15 --cov --cov-report= --cov-fail-under=0
+	@echo "Side by side, each shown when it is done: Triton's interpreter, Keras on TensorFlow, Keras on JAX, mypy"
+	@$(MAKE) --no-print-directory --jobs=$(WORKERS) $(TOGETHER) --keep-going test-interpreter test-tensorflow test-jax typecheck
 
-# A process has one Keras backend.
+# The output of a stage in one piece, where this make can do that.
+TOGETHER := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest
+# Inductor compiles in the process that asks, and without vector instructions, of which it would try each kind first.
+QUICK_COMPILER := TORCHINDUCTOR_COMPILE_THREADS=1 TORCHINDUCTOR_VEC_ISA_OK=0
+
+# Stages that have a process of their own, because the backend of Keras and the interpreter are chosen for a whole process.
+# One process for each instead of several workers: importing TensorFlow or JAX takes a good part of their time.
+test-interpreter: $(SETUP)
+	TRITON_INTERPRET=1 $(PYTEST) tests/torch/kernels -m "not gpu and not slow"  # coverage would triple its time
+
+test-tensorflow: $(SETUP)
+	KERAS_BACKEND=tensorflow $(PYTEST) $(KERAS_TESTS) --cov --cov-append --cov-report=term
+
+test-jax: $(SETUP)
+	KERAS_BACKEND=jax $(PYTEST) $(KERAS_TESTS) $(JAX_QUICK)
+
+KERAS_TESTS := tests/keras src/attentiondrop/keras
 KERAS_BACKENDS := tensorflow jax torch
-KERAS_PYTEST = KERAS_BACKEND=$$backend OMP_NUM_THREADS=1 $(BIN)/pytest tests/keras src/attentiondrop/keras -n $(WORKERS) --dist worksteal
 
 # Compiling dominates on JAX; what is left out here runs on TensorFlow, and on JAX and torch by `make test-keras`.
 JAX_QUICK := $(foreach part,stock_suites documentation attach examples schedules training,--ignore tests/keras/test_$(part).py) --ignore src
 
 test-all: test test-keras  ## and what is more of the same
-	OMP_NUM_THREADS=1 $(BIN)/pytest -m "slow and not gpu" -n $(WORKERS)
-	TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(BIN)/pytest tests/torch/kernels -m "slow and not gpu" -n $(WORKERS)
+	$(PYTEST) -m "slow and not gpu" -n $(WORKERS)
+	TRITON_INTERPRET=1 $(PYTEST) tests/torch/kernels -m "slow and not gpu" -n $(WORKERS)
 
 test-keras: $(SETUP)  ## the Keras tests alone, on each backend
-	for backend in $(KERAS_BACKENDS); do $(KERAS_PYTEST) || exit 1; done
+	for backend in $(KERAS_BACKENDS); do KERAS_BACKEND=$$backend $(PYTEST) $(KERAS_TESTS) -n $(WORKERS) --dist worksteal || exit 1; done
 
 test-gpu: GPU_MARKS = gpu and not slow
 test-gpu:  ## the tests that need a CUDA device: one of each kind, in minutes

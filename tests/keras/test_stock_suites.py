@@ -66,6 +66,7 @@ def cases() -> list[Any]:
     return found
 
 
+@pytest.mark.no_cover
 @pytest.mark.filterwarnings("ignore::UserWarning:keras")
 @pytest.mark.parametrize("case, method, exchanged", cases())
 def test_stock_behaviour(case: Any, method: str, exchanged: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:

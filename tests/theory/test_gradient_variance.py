@@ -101,6 +101,7 @@ def test_unbiased(method: str, repeats: int, count: int) -> None:
         assert abs(np.mean(values) - expected) < 4.5 * error, name
 
 
+@pytest.mark.no_cover
 def test_intervals_cover() -> None:
     """Nominal 95 % intervals from 400 examples hold the truth in at least 87 % of 200 samples: what a bootstrap gets with
     heavy tails. One that covers 94 % falls below that with probability 1e-4."""

@@ -112,26 +112,28 @@ def test_normals_are_normal() -> None:
     assert stats.kstest(x.flatten()[:20000].numpy(), "norm").pvalue > 2e-7
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("sampling", ["batch", "sample", "head"])
 def test_sigma_is_uniform(sampling: str) -> None:
     spec = ad.BlurSmoothing(sigma_max=0.5, sigma_min=0.1, sampling=sampling)
     torch.manual_seed(0)
-    draws = torch.cat([sample(spec, draw_seed(CPU), SHAPE).view(-1) for _ in range(4000)])
-    assert draws.numel() == 4000 * {"batch": 1, "sample": 4, "head": 8}[sampling]
+    draws = torch.cat([sample(spec, draw_seed(CPU), SHAPE).view(-1) for _ in range(2000)])
+    assert draws.numel() == 2000 * {"batch": 1, "sample": 4, "head": 8}[sampling]
     assert stats.kstest(draws.numpy(), "uniform").pvalue > 2e-7
     assert abs(z_of_correlation(draws[1:], draws[:-1])) < LIMIT
 
 
+@pytest.mark.no_cover
 def test_one_of_chooses_with_its_weights() -> None:
     spec = ad.OneOf([ad.GaussianNoise(), ad.DropKey(), ad.DropHead()], weights=[0.2, 0.3, 0.5])
     torch.manual_seed(0)
-    choices = torch.stack([sample(spec, draw_seed(CPU), LogitShape(1, 1, 1, 1))[0] for _ in range(5000)])
+    choices = torch.stack([sample(spec, draw_seed(CPU), LogitShape(1, 1, 1, 1))[0] for _ in range(2500)])
     counts = [
         (choices < 0.2).sum().item(),
         ((choices >= 0.2) & (choices < 0.5)).sum().item(),
         (choices >= 0.5).sum().item(),
     ]
-    assert stats.chisquare(counts, [1000, 1500, 2500]).pvalue > 2e-7
+    assert stats.chisquare(counts, [500, 750, 1250]).pvalue > 2e-7
 
 
 def identity_attention(spec: Spec, rows: int = 64, columns: int = 32, heads: int = 8) -> Tensor:

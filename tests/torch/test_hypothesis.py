@@ -56,6 +56,7 @@ def cases(draw: st.DrawFn) -> Case:
     )
 
 
+@pytest.mark.no_cover
 @settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(spec=specs, case=cases(), seed=st.integers(0, 1000))
 def test_parity(spec: Spec, case: Case, seed: int) -> None:

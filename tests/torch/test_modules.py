@@ -92,6 +92,7 @@ def test_other_numbers_of_dimensions() -> None:
     assert torch.equal(three, drop(logits[0, 0].unsqueeze(1)).squeeze(1))
 
 
+@pytest.mark.no_cover
 def test_compiled() -> None:
     drop = AttentionDrop("hard(p=0.4,k=3)+blur(sigma_max=1.0)")
     compiled = torch.compile(drop, backend="aot_eager", fullgraph=True)

@@ -202,6 +202,7 @@ def test_under_activation_checkpointing() -> None:
     assert torch.equal(again, output) and all(torch.equal(recomputed[name], grads[name]) for name in grads)
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("key", ["llama", pytest.param("gpt2", marks=pytest.mark.slow)])
 def test_compiled(key: str) -> None:
     """A compiled model notices the switch, and refuses as an eager one does."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import io
+import itertools
 import pickle
 import threading
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from checks import check_compiled, check_model, randomise
-from conftest_torch import needs_compiler
+from compiler import needs_compiler
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim.swa_utils import AveragedModel
@@ -82,6 +83,7 @@ def test_compiled_with_inductor_through_changes(x: Tensor) -> None:
     check_compiled(model, lambda m: m(x), "inductor", tolerance=1e-4)
 
 
+@pytest.mark.no_cover
 @needs_compiler
 def test_compiled_with_inductor(x: Tensor) -> None:
     """The default compiler, forward and backward."""
@@ -112,8 +114,18 @@ class Checkpointed(nn.Module):
         return x
 
 
-@pytest.mark.parametrize("spec", ["hard(p=0.4,k=3)", "blur(sigma_max=1.5)", "noise(sigma=0.5)"])
-@pytest.mark.parametrize("kind", ["sdpa", "sdpa, fullgraph", "multihead, fullgraph"])
+KINDS = ["sdpa", "sdpa, fullgraph", "multihead, fullgraph"]
+SPECS = ["hard(p=0.4,k=3)", "blur(sigma_max=1.5)", "noise(sigma=0.5)"]
+
+
+def checkpointed_cases() -> list[Any]:
+    """Every kind and every spec once; their other pairs are slow."""
+    pairs = itertools.product(range(3), range(3))
+    return [pytest.param(KINDS[a], SPECS[b], marks=() if a == b else pytest.mark.slow) for a, b in pairs]
+
+
+@pytest.mark.no_cover
+@pytest.mark.parametrize("kind, spec", checkpointed_cases())
 def test_compiled_under_activation_checkpointing(kind: str, spec: str, x: Tensor) -> None:
     """Recomputation in a compiled graph makes the same draws: gradients equal those of a plain eager pass."""
     torch._dynamo.reset()
@@ -147,9 +159,11 @@ def test_compiled_under_activation_checkpointing(kind: str, spec: str, x: Tensor
             torch.testing.assert_close(have, want, rtol=1e-10, atol=1e-12)
 
 
-def test_two_passes_over_one_input_draw_apart_when_compiled(model: nn.Module, x: Tensor) -> None:
+@pytest.mark.no_cover
+def test_two_passes_over_one_input_draw_apart_when_compiled(x: Tensor) -> None:
     """Two views of one input in one graph: a compiler may not merge what looks the same."""
     torch._dynamo.reset()
+    model = randomise(Model(depth=1), 2.0)
     attach(model, HARD)
     compiled = torch.compile(lambda y: (model(y), model(y)), backend="aot_eager", fullgraph=True)
     torch.manual_seed(1)
@@ -160,10 +174,12 @@ def test_two_passes_over_one_input_draw_apart_when_compiled(model: nn.Module, x:
     torch.testing.assert_close(have, want, rtol=1e-4, atol=1e-5)
 
 
-def test_a_change_of_rate_recompiles_at_most_once(model: nn.Module, x: Tensor) -> None:
+@pytest.mark.no_cover
+def test_a_change_of_rate_recompiles_at_most_once(x: Tensor) -> None:
     from torch._dynamo.testing import CompileCounter
 
     torch._dynamo.reset()
+    model = randomise(Model(depth=1), 2.0)
     attachment = attach(model, HARD)
     counter = CompileCounter()
     compiled = torch.compile(model, backend=counter, fullgraph=True)

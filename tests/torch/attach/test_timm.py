@@ -76,6 +76,7 @@ def test_promises(key: str) -> None:
     check_model(model, lambda m: m(images), sites, None if no_checkpointing else checkpointing)
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize(
     "key",
     [
@@ -85,6 +86,9 @@ def test_promises(key: str) -> None:
 )
 def test_compiled_equals_eager(key: str) -> None:
     model, images, _ = build(key)
+    if key == "vit":
+        del model.blocks[1:]  # one block shows it, in a third of the time
+    model.requires_grad_(False)  # the forward decides; gradients of compiled models are tested in test_lifecycle.py
     check_compiled(model, lambda m: m(images), "aot_eager")
 
 

@@ -265,11 +265,14 @@ def test_promises_with_eager_attention(key: str) -> None:
 COMPILED = ("bert",)
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize(
     "key", [key if key in COMPILED else pytest.param(key, marks=pytest.mark.slow) for key in MODELS]
 )
 def test_compiled_equals_eager(key: str) -> None:
     model = build(key)
+    if key == "bert":
+        del model.encoder.layer[1:]  # one layer shows it, in half the time
     for parameter in model.parameters():
         parameter.requires_grad_(False)  # the forward decides; gradients of compiled calls are tested on `attention`
     # Bart and Whisper decide about LayerDrop in Python in training, attached or not: one graph break each.
@@ -280,6 +283,7 @@ SPECS = ["hard(p=0.4,k=3)", "hard(p=0.4,k=3,fill=-inf)", "blur(sigma_max=1.5)", 
 SPECS += ["dropkey(p=0.3)", "noise(sigma=0.5)", "attndropout(p=0.3)", "drophead(p=0.3)"]
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("key", [key for key, model in MODELS.items() if model.padded])
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
 def test_padding_is_masked_in_training(key: str, implementation: str) -> None:

@@ -155,6 +155,7 @@ def test_autocast(mode: str) -> None:
     assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
 
 
+@pytest.mark.no_cover
 def test_compiled() -> None:
     """A compiled model gives what the eager one gives, in both modes, and is compiled once for each."""
     torch._dynamo.reset()

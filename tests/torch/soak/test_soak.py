@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from conftest_torch import needs_compiler
+from compiler import needs_compiler
 from soak_cases import BACKENDS, CHECKPOINTING, COUNT, Case, make_case
 from soak_compare import check
 from soak_masks import MASKS
@@ -32,6 +32,7 @@ def marked(case: Case) -> object:
     return pytest.param(case, id=f"case_{case.number}", marks=[*marks, needs_compiler] if case.compiled else marks)
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("case", [marked(case) for case in CASES])
 def test_soak(case: Case) -> None:
     print(f"\n{case}", flush=True)

@@ -6,27 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from peaked import Peaked
 
 import attentiondrop as ad
 from attentiondrop.torch import attach
-
-
-class Peaked(nn.Module):
-    """Two heads that look at one key each, one of them harder than the other."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.attention = nn.MultiheadAttention(16, 2, batch_first=True)
-        with torch.no_grad():
-            weight = torch.eye(16).repeat(3, 1)
-            weight[:8] *= 3.0
-            weight[8:16] *= 2.6
-            self.attention.in_proj_weight.copy_(weight)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        output: torch.Tensor = self.attention(x, x, x, need_weights=False)[0]
-        return output
 
 
 def run(spec: ad.Spec, steps: int = 300, measured: int = 150) -> Any:
@@ -89,6 +72,7 @@ def test_a_checkpoint_goes_on_at_the_same_rate() -> None:
         attach(Peaked(), ad.HardMasking()).load_state_dict(attachment.state_dict())
 
 
+@pytest.mark.no_cover
 def test_compiled() -> None:
     from torch._dynamo.testing import CompileCounter
 

@@ -128,6 +128,7 @@ def test_watching_changes_nothing_and_ends() -> None:
         attachment.watch(rows=0)
 
 
+@pytest.mark.no_cover
 def test_compiled() -> None:
     from torch._dynamo.testing import CompileCounter
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from parity import CASES, Case, numpy_draws, relative_error, to_numpy
-from test_parity import DTYPES, tolerance
+from test_parity import DTYPES, dtypes_of, tolerance
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -141,17 +141,31 @@ def made(case: Case, dtype: torch.dtype) -> tuple[list[Tensor], Tensor, dict[str
     return inputs, grad, options
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("number", range(len(SPECS)), ids=[str(spec) for spec in SPECS])
 def test_matches_the_oracle(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = SPECS[number]
-    # Specs that differ in a rate only need no second look in the narrow dtypes.
-    dtypes = DTYPES if spec in NARROW else DTYPES[:1]
     for place, case in enumerate(PLAIN):
-        for dtype in dtypes:
-            monkeypatch.setattr(row_blocks, "BUDGET", budget_of(place, number + DTYPES.index(dtype)))
-            inputs, grad, options = made(case, dtype)
-            found = errors(inputs, grad, spec, options, expected(inputs, grad, spec, options)[1])
-            assert max(found) <= tolerance(dtype, "eager"), (str(case), dtype, row_blocks.BUDGET, found)
+        # Specs that differ in a rate only need no second look in the narrow dtypes.
+        dtypes = dtypes_of(NARROW.index(spec), place) if spec in NARROW else DTYPES[:1]
+        check_against_the_oracle(number, place, case, dtypes, monkeypatch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spec", NARROW, ids=str)
+def test_matches_the_oracle_in_every_dtype(spec: Spec, monkeypatch: pytest.MonkeyPatch) -> None:
+    for place, case in enumerate(PLAIN):
+        check_against_the_oracle(SPECS.index(spec), place, case, DTYPES, monkeypatch)
+
+
+def check_against_the_oracle(
+    number: int, place: int, case: Case, dtypes: list[torch.dtype], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for dtype in dtypes:
+        monkeypatch.setattr(row_blocks, "BUDGET", budget_of(place, number + DTYPES.index(dtype)))
+        inputs, grad, options = made(case, dtype)
+        found = errors(inputs, grad, SPECS[number], options, expected(inputs, grad, SPECS[number], options)[1])
+        assert max(found) <= tolerance(dtype, "eager"), (str(case), dtype, row_blocks.BUDGET, found)
 
 
 def test_rows_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,6 +260,7 @@ def test_large_logits_and_blind_rows_give_no_nan(spec: Spec, monkeypatch: pytest
             assert not output[:, :, 3].any() and not lse[:, :, 3].any() and not gradients[0][:, :, 3].any()
 
 
+@pytest.mark.no_cover
 def test_lse(monkeypatch: pytest.MonkeyPatch) -> None:
     """Against a float64 log-sum-exp of logits that the regularisers perturbed with the same draws."""
     for number, spec in enumerate((None, SPECS[2], SPECS[9], SPECS[14], SPECS[-1])):

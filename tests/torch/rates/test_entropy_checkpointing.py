@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_adaptive import Peaked
+from peaked import Peaked
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 

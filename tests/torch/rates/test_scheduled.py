@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest_torch import needs_compiler
+from compiler import needs_compiler
 from oracle_form import sample
 from parity import CASES, relative_error, to_numpy
 from torch import nn
@@ -164,6 +164,7 @@ def test_a_model_that_moves_takes_its_rates_along() -> None:
     assert isinstance(site.drop, Driven) and site.drop.values[0]["p"].dtype == torch.float64
 
 
+@pytest.mark.no_cover
 @needs_compiler
 def test_a_schedule_never_recompiles() -> None:
     torch._dynamo.reset()

@@ -129,6 +129,7 @@ def test_parameters_belong_to_the_attachment() -> None:
         again.load_state_dict({"progress": 0.0, "adaptive": {}, "learned": {}})
 
 
+@pytest.mark.no_cover
 def test_compiled() -> None:
     torch._dynamo.reset()
     model = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
