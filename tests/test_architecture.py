@@ -17,7 +17,7 @@ PACKAGE = "attentiondrop"
 
 #: Parts of `attentiondrop.torch`, lowest first: each may import what stands before it, and itself.
 TORCH = (
-    "trees",
+    "nested_values",
     "draws",
     "call",
     "kernels",

@@ -23,7 +23,7 @@ from ...errors import bad_argument
 from ...specs import Spec
 from ...validation import one_of
 from ..dispatch import BACKENDS, Backend
-from ..trees import call_arguments
+from ..nested_values import call_arguments
 
 # Each import registers its kind of site.
 from . import multihead as _multihead  # noqa: F401
@@ -31,10 +31,10 @@ from . import sdpa as _sdpa  # noqa: F401
 from . import transformers as _transformers  # noqa: F401
 from .attachment import Attachment
 from .discovery import Found, find_attention
+from .find_by_running import FindUnperturbed
 from .first_step import Report, await_first_step, forget_first_step, is_compiled
-from .missed import FindUnperturbed
 from .sites import Site, install, site_of, uninstall
-from .trial import training_forward
+from .training_forward import training_forward
 
 
 def attach(model: nn.Module, spec: Choice | Patterns, backend: Backend = "auto", *, example: Any = None) -> Attachment:

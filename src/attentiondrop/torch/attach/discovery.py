@@ -8,15 +8,15 @@ from torch import nn
 from torch.nn import functional as F
 
 from . import transformers
-from .classes import own_class
-from .reading import Read, read
+from .exchange_class import own_class
+from .read_code import Read, read
 from .sdpa import SWITCH
 from .sites import site_of
 
 #: Classes of timm that attend over channels: their "keys" are features, so dropping or blurring them makes no sense.
 _CHANNEL_ATTENTION = {"XCA", "ChannelAttention", "ChannelAttentionV2"}
 
-#: Reasons that both reading the code (here) and running it (`missed`) give.
+#: Reasons that both reading the code (here) and running it (`find_by_running`) give.
 OWN_SOFTMAX = "it computes its softmax itself, without scaled_dot_product_attention"
 FLEX = (
     "it calls flex_attention, whose score_mod sees one logit at a time and draws no random numbers: "

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from ...attaching import Unreached
-from .missed import FindUnperturbed
+from .find_by_running import FindUnperturbed
 
 _PLACE = "_compiled_call_impl"
 #: The attribute that lists what `torch.jit.script` must ignore; it cannot script a `FirstStep`.

@@ -25,7 +25,7 @@ from ...errors import AttachError
 from ..call.inputs import Options
 from .attend import attend
 from .multihead import perturbed_multi_head
-from .reading import methods_of, plain_function
+from .read_code import methods_of, plain_function
 from .sites import ATTRIBUTE, KINDS, Kind, Site
 
 #: The attribute with which a timm module chooses between SDPA and an explicit softmax.

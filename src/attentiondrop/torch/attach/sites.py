@@ -18,7 +18,7 @@ from ...specs import Spec
 from ..call.leaves import Driven
 from ..rates.monitoring import Monitor
 from ..rates.scheduled import controllers_of, driven_at
-from .classes import exchanged, own_class
+from .exchange_class import exchanged, own_class
 from .scripting import check_scriptable, passing_for
 
 #: The key of the site in its module's `__dict__`. It is neither parameter nor buffer, so it is not in the `state_dict`.

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from ..attach.attend import find_stack
 from ..attach.sites import site_of
-from ..trees import change_cache, is_cache, map_tensors
+from ..nested_values import change_cache, is_cache, map_tensors
 from .stacked_batch import Stack, StackError, is_batched, is_folded
 
 #: The key of our hooks in a module's tables. It never changes, so that a compiled graph stays valid in the next step.

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ...errors import AttentionDropError
 from ..attach.sites import Site
-from ..trees import Change, map_tensors
+from ..nested_values import Change, map_tensors
 
 #: Argument names of `nn.Transformer` and others for masks [rows, keys] or [batch * heads, rows, keys].
 _MASKS = {"mask", "src_mask", "tgt_mask", "memory_mask", "attn_mask"}

@@ -11,7 +11,7 @@ from ...errors import bad_argument, warn_once
 from ...validation import integer, one_of
 from ..attach import unwrapped
 from ..attach.sites import site_of
-from ..trees import call_arguments, map_tensors
+from ..nested_values import call_arguments, map_tensors
 from .shared_prefix import shared_prefix
 from .stacked_batch import Stack, StackError
 

@@ -42,14 +42,14 @@ def _taken_apart(*rest: Any) -> tuple[Decisions, str]:
 
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    from ..kernels.amend import passes
+    from ..kernels.amend import amended_passes as passes
 
     results: tuple[Tensor, ...] = passes.forward(q, k, v, *_taken_apart(*rest))
     return results
 
 
 def _backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
-    from ..kernels.amend import passes
+    from ..kernels.amend import amended_passes as passes
     from ..kernels.decide import launch
 
     output, lse, listed_lse, lost, low, high, cut, keep = rest[:8]

@@ -56,7 +56,7 @@ def calls(device: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(amended_hard, "FEWEST_KEYS", 64)
     monkeypatch.setattr(amended_hard, "HIGHEST_RATE", 1.0)
     if device == "cpu":
-        from attentiondrop.torch.kernels.amend import passes
+        from attentiondrop.torch.kernels.amend import amended_passes as passes
         from attentiondrop.torch.kernels.shared import tiles
 
         monkeypatch.setattr(library_attention, "choose", lambda *tensors: "cpu")

@@ -20,7 +20,7 @@ from ..shared.words import words_kernel
 from .backward_keys import key_kernel
 from .backward_queries import query_kernel
 from .forward import forward_kernel
-from .largest import select_kernel
+from .select_largest import select_kernel
 
 LOG2E = math.log2(math.e)
 #: Passed to the compiler explicitly, so that no environment variable changes results.

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-#: How deep to follow calls. Attention in deeper ones is found by running the model (`missed`).
+#: How deep to follow calls. Attention in deeper ones is found by running the model (`find_by_running`).
 _DEPTH = 12
 
 _PRODUCTS = {"matmul", "bmm", "einsum", "baddbmm"}

@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""Launch hard masking on top of torch's own attention. `results` explains what is computed."""
+"""Launch hard masking on top of torch's own attention. `correct_rows` explains what is computed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,13 @@ from ..decide.launch import (
     strides,
 )
 from ..shared.tiles import amend_tiles, listed_tiles, pick_tiles
-from .results import amend_keys_kernel, amend_output_kernel, amend_queries_kernel, list_rows_kernel, sort_lost_kernel
+from .correct_rows import (
+    amend_keys_kernel,
+    amend_output_kernel,
+    amend_queries_kernel,
+    list_rows_kernel,
+    sort_lost_kernel,
+)
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor, call: Decisions, kind: str) -> tuple[Tensor, ...]:
