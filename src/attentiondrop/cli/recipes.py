@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..experiments.config.schema import Recipe
     from ..experiments.runs.pool import Where
 
-_NEEDS = ("torch", "timm", "torchmetrics", "accelerate", "safetensors", "filelock", "yaml", "rich")
+_NEEDS = ("torch", "timm", "torchmetrics", "accelerate", "safetensors", "filelock", "yaml", "rich", "scipy", "jinja2")
 _TRACKERS = {"tensorboard": "tensorboard", "wandb": "wandb"}
 
 

@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .extras import require
+
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
@@ -30,6 +32,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 
 def run(args: argparse.Namespace) -> int:
     """Write the files, and say where they are."""
+    require(("scipy", "jinja2"), extra="experiments")
     from ..experiments.analysis.collect import summarise
     from ..experiments.analysis.remarks import origin_remarks
     from ..experiments.report import write_summary
