@@ -38,8 +38,7 @@ def _remember(module: nn.Module) -> dict[str, Any]:
 def _remember_config(config: Any) -> dict[str, Any]:
     """What a site remembers: the configuration, and its view for training. Neither is a copy.
 
-    The module's `__dict__` keeps the configuration too, for the time after `remove`. The property does not read it
-    there, since the compiler of torch 2.11 would then recurse without end.
+    The module's `__dict__` keeps the configuration too, for the time after `remove`.
     """
     return {"config": config, "training_config": training_view(config)}
 
