@@ -180,7 +180,7 @@ def test_a_damaged_state_is_said_and_the_run_starts_again(damage, finished, half
 def test_a_sound_state_goes_on(finished, halfway: Path, job) -> None:
     lines: list[str] = []
     result = execute(job(), say=lines.append)
-    assert lines == ["none, seed 0: goes on after epoch 1"]
+    assert lines == ["none, seed 0: resumes after epoch 1"]
     assert result.test == finished[1].test
 
 
@@ -193,7 +193,7 @@ def test_best_weights_that_are_damaged_start_the_run_again(finished, halfway: Pa
     lines: list[str] = []
     result = execute(job(), say=lines.append)
     assert [line.split(", since")[0] for line in lines] == [
-        "none, seed 0: goes on after epoch 1",
+        "none, seed 0: resumes after epoch 1",
         "none, seed 0: starts again",
     ]
     assert result.test == finished[1].test
