@@ -182,14 +182,14 @@ def test_a_damaged_image_is_named_in_one_line(root: Path, tmp_path: Path, worker
     path = with_image(root, tmp_path / "copy", picture()[:5000])
     with pytest.raises(AttentionDropError) as caught:
         list(load(tmp_path / "copy", workers=workers).batches("test", 4))
-    assert str(caught.value).startswith(f"data.root: expected images that can be read, {str(path)!r} is none: ")
+    assert str(caught.value).startswith(f"data.root: expected images that can be read, {str(path)!r} is not one: ")
     assert "truncated" in str(caught.value) and "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("content", [b"", b"no image", b"\x89PNG\r\n\x1a\n and no more"])
 def test_what_is_no_image_is_named(root: Path, tmp_path: Path, content: bytes) -> None:
     path = with_image(root, tmp_path / "copy", content)
-    with pytest.raises(AttentionDropError, match=f"{path.name}' is none: cannot identify image file"):
+    with pytest.raises(AttentionDropError, match=f"{path.name}' is not one: cannot identify image file"):
         list(load(tmp_path / "copy").batches("test", 4))
 
 

@@ -98,7 +98,7 @@ def test_channels_come_last_where_both_readings_fit(tmp_path: Path) -> None:
             "expected x_train and x_test of one kind, received (3, 7, 7) uint8 and (3, 5, 5) uint8",
         ),
         ({"x_test": X[40:] / 255}, "received (3, 7, 7) uint8 and (3, 7, 7) float32"),
-        ({"x_train": np.array([object()])}, "is none: Object arrays cannot be loaded when allow_pickle=False"),
+        ({"x_train": np.array([object()])}, "is not one: Object arrays cannot be loaded when allow_pickle=False"),
     ],
 )
 def test_wrong_arrays_are_named(tmp_path: Path, changes: dict[str, object], message: str) -> None:
@@ -186,7 +186,7 @@ def test_arrays_that_are_not_what_they_say_are_refused_before_they_are_read(
     path = with_member(tmp_path, content)
     with pytest.raises(AttentionDropError, match=message) as caught:
         load(path)
-    assert str(caught.value).startswith(f"data.root: expected an .npz file of plain arrays, {str(path)!r} is none: ")
+    assert str(caught.value).startswith(f"data.root: expected an .npz file of plain arrays, {str(path)!r} is not one: ")
     assert "\n" not in str(caught.value)
 
 
@@ -228,7 +228,7 @@ def test_damaged_bytes_are_named(tmp_path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[3000] ^= 255
     path.write_bytes(content)
-    with pytest.raises(AttentionDropError, match=r"own\.npz' is none: Bad CRC-32 for file 'x_train\.npy'"):
+    with pytest.raises(AttentionDropError, match=r"own\.npz' is not one: Bad CRC-32 for file 'x_train\.npy'"):
         load(path)
 
 
