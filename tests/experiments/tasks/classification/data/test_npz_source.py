@@ -243,7 +243,7 @@ def test_wrong_files_are_named(tmp_path: Path) -> None:
         load(path)
     for content in (b"", b"PK\x03\x04 but no more", b"plain text"):
         path.write_bytes(content)
-        with pytest.raises(AttentionDropError, match=r"expected an \.npz file of plain arrays, .* is none"):
+        with pytest.raises(AttentionDropError, match=r"expected an \.npz file of plain arrays, .* is not one"):
             load(path)
     with path.open("wb") as file:
         np.save(file, X)
