@@ -1,4 +1,4 @@
-"""Files of a run that were changed, cut off or left behind: one line that names the file, and no crash."""
+"""Files of a run that were changed, cut off or left over: one line names the file, and nothing crashes."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def finished(tmp_path_factory):
 
 @pytest.fixture
 def run(finished, job) -> Path:
-    """A copy of it, where `job()` looks for it."""
+    """A copy of the finished run, where `job()` looks for it."""
     shutil.copytree(finished[0] / "runs", Path(job().out) / "runs")
     return job().folder
 
 
 @pytest.fixture
 def halfway(finished, run: Path) -> Path:
-    """The same, as a kill after its first epoch leaves it."""
+    """The same run, as if it was killed after its first epoch."""
     shutil.copy(finished[0] / STATE, run / STATE)
     for name in (RESULT, LAST):
         (run / name).unlink()
@@ -185,7 +185,7 @@ def test_a_sound_state_goes_on(finished, halfway: Path, job) -> None:
 
 
 def test_best_weights_that_are_damaged_start_the_run_again(finished, halfway: Path, job) -> None:
-    """They are read at the end only, if no later epoch is better."""
+    """The best weights are read only at the end, if no later epoch is better."""
     state = load_state(halfway / STATE)
     state["best"] |= {"accuracy": 2.0}
     save_state(halfway / STATE, state)

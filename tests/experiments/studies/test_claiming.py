@@ -1,4 +1,4 @@
-"""A folder belongs to one recipe: what was trained is not lost by mistake, and no report mixes recipes."""
+"""A folder belongs to one recipe: no finished run is lost by mistake, and no report mixes recipes."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class TestStudies:
             pytest.raises(WouldEraseError, match="another process works there with another recipe"),
         ):
             compare(longer, METHODS, 1, tmp_path, listener)
-        # Nothing is finished and nobody works there: nothing is lost.
+        # No run is finished and no process works there, so nothing is lost.
         compare(longer, METHODS, 1, tmp_path, listener)
         assert len(trained) == 2
 
@@ -129,7 +129,7 @@ def test_a_report_after_an_interrupted_change_of_recipe_is_of_the_new_one_alone(
     assert main([*command, "training.epochs=8", "--overwrite"]) == 130
     capsys.readouterr()
     assert main(["report", str(tmp_path)]) == 0
-    # What was finished is there until it is trained again: two runs, after one that ended and one that had begun.
+    # Old runs stay until they are trained again: two are left, since one new run has finished and one has begun.
     left = "2 runs of another recipe (recorded -> here: training.epochs 3 -> 8), in runs/blur_sigma_max=0.5/seed0 and 1"
     assert f"Left out: {left} more." in capsys.readouterr().out
     text = (tmp_path / "report.md").read_text()
@@ -173,7 +173,7 @@ class TestEvaluation:
         assert first.robustness is None and again.robustness.epsilons == [0.0, 0.03]
         assert {name: (job().folder / name).read_bytes() for name in weights} == weights
         assert read_run(job().folder).result == again
-        # Now it is done; and back again, it is scored once more.
+        # Now it is done. With the old setting it is scored once more.
         assert execute(job("none", 0, "evaluation.batch_size=24", *attack)) == again
         back = execute(job())
         assert (back.test, back.robustness) == (first.test, None)

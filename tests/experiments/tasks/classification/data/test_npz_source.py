@@ -1,4 +1,4 @@
-"""Files of the user's own: layouts, types, and every way in which they can be wrong."""
+"""Files of the user: layouts, types, and the ways in which they can be wrong."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def with_label(label: int, dtype: type) -> np.ndarray:
     "label, dtype", [(10, np.int64), (10**9, np.int32), (2**63 + 3, np.uint64), (2**64 - 1, np.uint64)]
 )
 def test_a_label_far_above_the_number_of_classes_is_refused(tmp_path: Path, label: int, dtype: type, part: str) -> None:
-    """Not built into a head of that size; and not wrapped to a small or negative one."""
+    """It must not give a huge head, nor wrap around to a small or negative label."""
     path = write(tmp_path, **{f"y_{part}": with_label(label, dtype)[: 40 if part == "train" else 20]})
     with pytest.raises(AttentionDropError) as caught:
         load(path)
@@ -132,7 +132,7 @@ def test_a_label_far_above_the_number_of_classes_is_refused(tmp_path: Path, labe
 def test_classes_without_images_are_legal_in_moderation(tmp_path: Path) -> None:
     # 5 labels, of which one occurs only in the test part, and 10 classes.
     assert load(write(tmp_path, y_test=with_label(9, np.uint64)[:20])).classes == 10
-    # Counted from 1.
+    # Labels that start at 1.
     assert load(write(tmp_path, y_train=Y[:40] + 1, y_test=Y[40:] + 1)).classes == 5
 
 
@@ -147,7 +147,7 @@ def test_one_class_to_train_with_is_refused(tmp_path: Path, test: np.ndarray) ->
 
 
 def with_member(path: Path, content: bytes) -> Path:
-    """A file whose x_train is `content`, as it is."""
+    """A file in which x_train has exactly these bytes."""
     with zipfile.ZipFile(path / "own.npz", "w") as archive:
         archive.writestr("x_train.npy", content)
         for name in ("y_train", "x_test", "y_test"):
@@ -162,7 +162,7 @@ def packed(array: np.ndarray) -> bytes:
 
 
 def announced(shape: tuple[int, ...]) -> bytes:
-    """The header of an array, and nothing of the array."""
+    """The header of an array, without the array."""
     file = io.BytesIO()
     np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": shape})
     return file.getvalue()
