@@ -16,7 +16,7 @@ from ...validation import integer, number
 
 Settings = TypeVar("Settings")
 
-#: The most levels of nesting in a setting that may hold any names, such as `model.arguments`.
+#: Of mappings and lists in settings whose names are free.
 _DEEPEST = 20
 
 

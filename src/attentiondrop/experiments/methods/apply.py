@@ -17,7 +17,7 @@ Objective = Callable[[nn.Module, Batch], Tensor]
 
 
 class Applied:
-    """A method applied to a model. It holds the attachment and takes part in training: schedules, batches, loss."""
+    """What a method did to a model, what it does while the model is trained, and what it makes of the loss."""
 
     def __init__(self, method: Method, model: nn.Module) -> None:
         for part in method.comparators:
@@ -25,12 +25,12 @@ class Applied:
         self.method = method
         self.attachment: Attachment | None = None if method.attached is None else attach(model, method.attached)
         self.acting = {part.name: acting for part in method.comparators if (acting := part.act(model)) is not None}
-        #: Whether rates change during training.
+        #: Whether the rates change as training goes on.
         self.scheduled = self.attachment is not None and bool(self.attachment.rates())
         self._consistency = method.consistency
 
     def set_progress(self, progress: float) -> None:
-        """Set the schedules to this share of training. Does nothing without schedules."""
+        """Move schedules on; without any, this costs nothing."""
         if self.scheduled and self.attachment is not None:
             self.attachment.set_progress(progress)
 
@@ -70,7 +70,7 @@ class Applied:
             if self._consistency is None:
                 found = mean(forward(model, inputs))
             else:
-                # A scheduled weight follows the progress that was set on the attachment.
+                # A weight that is scheduled goes by the progress that the attachment was told.
                 spec: Any = self._consistency
                 mask = task.mask(targets)
                 found = consistency_loss(model, inputs, mean, spec, mode, logits=task.logits, mask=mask).loss
@@ -98,5 +98,5 @@ class Applied:
         return [] if self.attachment is None else list(self.attachment.parameters())
 
 
-#: The key for the state of comparators, beside the rates of the attachment.
+#: In a state: what comparators keep, beside the rates of the attachment.
 _ACTING = "comparators"

@@ -13,7 +13,7 @@ from ..files.typed_settings import merged
 from ..tasks.registry import task_of
 from .kinds import FINAL, TUNING
 
-#: Settings about places and speed, which do not change results.
+#: Settings that say where things are or how fast they come, not what comes out.
 _WITHOUT_EFFECT = (("data", "root"), ("data", "download"), ("data", "workers"), ("model", "checkpoint_activations"))
 _TRAINED = ("task", "data", "model", "training", "measure")
 _EVALUATION = "evaluation"

@@ -60,7 +60,7 @@ class Result:
     robustness: RobustnessReport | None = None
     #: Training samples per second: the median over epochs, without the first.
     throughput: float | None = None
-    #: Memory of the accelerator; None on a CPU.
+    #: Of the accelerator; None on a CPU.
     peak_memory_mib: float | None = None
     #: What decides the scores beside the weights, as `identity.scored_from` lists it, and the versions that computed
     #: the scores. None in records of older versions, which scored a run only once, with the settings of its request.

@@ -76,7 +76,7 @@ def attention_entropies(
         found = list(watched.stats().values())
     finally:
         watched.unwatch()
-        watched.load_state_dict(state)  # adaptive rates changed in this pass
+        watched.load_state_dict(state)  # rates that adapt have watched too
         if attachment is None:
             watched.remove()
     before = fmean(value for site in found for value in site.entropy_before)
