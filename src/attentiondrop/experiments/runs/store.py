@@ -62,8 +62,8 @@ class Result:
     throughput: float | None = None
     #: Of the accelerator; None on a CPU.
     peak_memory_mib: float | None = None
-    #: What decides the scores beside the weights, as `identity.scored_from` lists it, and the versions that computed
-    #: the scores. None in records of older versions, which scored a run only once, with the settings of its request.
+    #: What the scores rest on beside the weights, as `identity.scored_from` lists it, and the versions that computed
+    #: them; None in records of older versions, which scored a run once, as it was asked for.
     scored: dict[str, Any] | None = None
     scored_with: dict[str, str] | None = None
 
