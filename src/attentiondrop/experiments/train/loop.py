@@ -100,7 +100,7 @@ class Training:
         self.steps = self.data.steps(settings.batch_size)
         smallest = min(settings.batch_size, self.data.counts["train"])
         if smallest % (settings.accumulate * self.accelerator.num_processes):
-            # The mean over parts of unequal size is not the mean over the batch, and with too few parts no step is taken.
+            # With unequal parts, their mean is not the mean of the batch. With too few parts, no step is taken.
             raise bad_argument(
                 "training.accumulate", f"parts that divide {smallest} examples evenly", settings.accumulate
             )
@@ -217,9 +217,9 @@ class Training:
         return mean.item()
 
     def _weights(self, parts: Sequence[Batch]) -> Sequence[float | Tensor | None]:
-        """The factor for the mean loss of each part of a batch; None is no factor.
+        """What the mean loss of each part of a batch is multiplied by, None for nothing.
 
-        With these factors, the mean over all parts and processes is the mean over the whole batch, even if counts differ.
+        With these factors, the mean over all parts and processes is the mean over the batch, even if counts differ.
         """
         if not self.task.counts_vary:
             return [None] * len(parts)
