@@ -169,7 +169,7 @@ def _in_processes(jobs: Sequence[Job], workers: int, bar: _Bar) -> Iterator[tupl
         ) from None
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
-        if waiting:  # after an error or an interruption, nobody needs the runs in progress
+        if waiting:  # after an error or an interruption, the runs in progress are not needed
             for process in set(multiprocessing.active_children()) - others:
                 process.terminate()
 

@@ -140,7 +140,7 @@ def check_held_out(run: LoadedRun, part: str) -> tuple[np.ndarray | None, list[s
         if checksums[used] == checksums[part]:
             raise ArgumentError(f"part {part}: its checksum is that of the {used} part, which proves nothing")
     if sum(run.data.counts.values()) > _COMPARED:
-        return None, ["examples were not compared one by one with those of the other parts, of which there are many"]
+        return None, ["examples were not compared one by one with those of the other parts: there are too many"]
     found = repeated(_inputs(run.data, part), (inputs for used in _USED for inputs in _inputs(run.data, used)))
     if found.mean() > _REPEATED:
         raise ArgumentError(
