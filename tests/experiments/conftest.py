@@ -1,4 +1,4 @@
-"""A study small enough to train in a second."""
+"""A study that trains in a second."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TINY = [
 
 
 class Silent:
-    """A listener that remembers what it heard."""
+    """A listener that stores all messages."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -51,7 +51,7 @@ def tiny() -> Recipe:
 
 @pytest.fixture
 def job(tiny: Recipe, tmp_path: Path):
-    """Makes jobs of the tiny recipe, with changes of it."""
+    """Makes jobs of the tiny recipe, with changes."""
 
     def make(method: str = "none", seed: int = 0, *changes: str, **fields) -> Job:
         recipe = read_recipe("digits", "demo", [*TINY, *changes]) if changes else tiny
@@ -63,7 +63,7 @@ def job(tiny: Recipe, tmp_path: Path):
 def scored(
     accuracy: float, nll: float = 0.0, ece: float = 0.0, brier: float = 0.0, top5: float | None = None
 ) -> dict[str, float]:
-    """What image classification measures, as a record holds it."""
+    """The metrics of image classification, as in a record."""
     found = {"accuracy": accuracy, "nll": nll, "ece": ece, "brier": brier}
     return found if top5 is None else found | {"top5": top5}
 
@@ -75,9 +75,9 @@ def scores_of(method: str, part: str) -> dict[str, float]:
 
 @pytest.fixture
 def trained(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
-    """Replaces training by something instant, and lists which runs it was asked for.
+    """Replaces training by made-up results, and lists the runs that were asked for.
 
-    Validation accuracy grows with p and test accuracy falls with it: who chooses on the wrong part chooses another one.
+    Validation accuracy grows with p and test accuracy falls, so a choice on the wrong part gives another method.
     """
     from attentiondrop.experiments.runs import execute as execution
 

@@ -1,4 +1,4 @@
-"""Errors in words: one short line for people, whatever was raised."""
+"""Turn any exception into one short line for people."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _OUT_OF_MEMORY = (
     "out of memory: make training.batch_size smaller, split batches with training.accumulate, or set "
     "training.precision=bfloat16 or model.checkpoint_activations=true"
 )
-#: Nothing more can be written, so no other run could be recorded either.
+#: With these errors nothing can be written any more, so no other run could be recorded either.
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
-#: Some libraries put whole tensors or tables into a message; the traceback has all of it.
+#: Some libraries put whole tensors or tables into a message. The traceback keeps the full text.
 _LONGEST = 400
 
 
 def in_words(error: BaseException) -> str:
-    """One line; the kind of an error is named unless it is one of ours, whose messages need none."""
+    """The error in one line. Errors of other libraries begin with the name of their class; ours do not need it."""
     if is_lack_of_memory(error):
         return _OUT_OF_MEMORY
     text = " ".join(str(error).split())
@@ -34,8 +34,8 @@ def is_lack_of_space(error: BaseException) -> bool:
 
 
 def is_lack_of_memory(error: BaseException) -> bool:
-    """Of the accelerator or of the machine."""
+    """Whether the accelerator or the machine has run out of memory."""
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
-    # On a CPU torch has no class of its own for it.
+    # On a CPU torch raises a plain RuntimeError.
     return isinstance(error, RuntimeError) and "allocate memory" in str(error)

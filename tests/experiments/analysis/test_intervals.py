@@ -1,4 +1,4 @@
-"""The statistics: against SciPy, by hand, and by how often an interval holds what it should."""
+"""The statistics: compared with SciPy, with numbers by hand, and by how often an interval covers the true value."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_one_seed_has_no_interval() -> None:
 
 @pytest.mark.parametrize("kind", ["t", "bootstrap"])
 def test_equal_differences_give_no_interval(kind: str) -> None:
-    # 0.1 + 0.2 - 0.2 and the like differ in the last bit: rounding must not look like certainty.
+    # These differences are equal except for rounding, which must not give a very narrow interval.
     baseline = {seed: 0.2 + 0.1 * seed for seed in range(5)}
     found = paired_difference({seed: value + 0.1 for seed, value in baseline.items()}, baseline, kind)
     assert found.interval is None
@@ -90,7 +90,7 @@ def test_equal_differences_give_no_interval(kind: str) -> None:
 
 
 def test_the_t_interval_holds_the_truth_19_times_of_20() -> None:
-    """5,000 comparisons of 5 seeds; a right interval fails this once in 16,000 times (4 standard errors)."""
+    """5,000 comparisons of 5 seeds. A correct interval fails this test once in 16,000 times (4 standard errors)."""
     generator = np.random.default_rng(7)
     count, truth = 5_000, 0.01
     held = 0

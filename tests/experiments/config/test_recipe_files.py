@@ -1,4 +1,4 @@
-"""Recipes: shipped ones are whole, wrong ones are refused with a hint."""
+"""Recipes: shipped ones are complete, wrong ones are refused with a hint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a comparator can act on, shown by one that acts on everything and remembers it."""
+"""Every hook of a comparator, with a comparator that uses all of them and records the calls."""
 
 from __future__ import annotations
 

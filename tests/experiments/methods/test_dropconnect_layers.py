@@ -21,7 +21,7 @@ class TestDropConnect:
         passes = torch.stack([layer(x) for _ in range(400)])
         weights = passes - layer.bias
         assert (weights == 0).float().mean().item() == pytest.approx(0.25, abs=0.005)
-        # Every input sees the same mask: a column of the identity is a row of the masked weights.
+        # All inputs of a batch get the same mask, so the identity matrix as input gives the masked weights.
         torch.testing.assert_close(passes.mean(0), plain, rtol=0, atol=0.05)
         assert not torch.equal(passes[0], passes[1])
         assert torch.equal(layer.eval()(x), plain)

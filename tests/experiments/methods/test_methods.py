@@ -1,4 +1,4 @@
-"""Texts of methods: what they mean, how they are written, what is refused, what is tried when they are tuned."""
+"""Texts of methods: their meaning, their canonical form, which are refused, and which settings tuning tries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Study folders made up with the writers that training uses, so that every number is known."""
+"""Artificial study folders with known numbers, written by the same functions as real ones."""
 
 from __future__ import annotations
 
@@ -95,10 +95,10 @@ def write_run(
     error: str = "RuntimeError: out of memory",
     sound: bool = True,
 ) -> None:
-    """A run that ended with an accuracy, or "diverged", "failed", "unfinished", "damaged"; None writes nothing.
+    """Write a run that ended with an accuracy, or "diverged", "failed", "unfinished", "damaged"; None writes nothing.
 
-    The accuracy is that of the test part if the run is final, and of the validation part if it chooses something. A
-    final run does the worse on validation the better it does on test: what looks at the wrong part shows other numbers.
+    The accuracy is on the test part for a final run, and on the validation part for the others. A final run with a
+    better test score has a worse validation score, so code that reads the wrong part shows other numbers.
     """
     if ending is None:
         return
@@ -155,7 +155,7 @@ Endings = Mapping[str, Sequence[float | str | None]]
 def make_comparison(
     out: Path, endings: Endings, *, trials: Mapping[str, Mapping[str, float | str | None]] | None = None, **options: Any
 ) -> Path:
-    """A comparison whose runs end as told, one entry a seed; `trials` holds what tuning tried for a method, by method."""
+    """Write a comparison. Each method has one ending per seed; `trials` maps a method to the settings that were tried."""
     tried = trials or {}
     seeds = list(range(len(next(iter(endings.values())))))
     methods = [Entry(method.split("(")[0], method, list(tried.get(method, {}))) for method in endings]
@@ -178,7 +178,7 @@ def make_ablation(
     name: str = "hard",
     seeds: int = 3,
 ) -> Path:
-    """An ablation over `axes` whose runs end as `ending(point, seed)` tells; the baseline is `none` at 0.9."""
+    """Write an ablation over `axes`. `ending(point, seed)` gives the ending of a run; the baseline is `none` at 0.9."""
     points = list(itertools.product(*axes.values()))
     methods = [
         f"{name}({','.join(f'{field}={value}' for field, value in zip(axes, point, strict=True))})" for point in points
@@ -205,7 +205,7 @@ def ablation() -> Callable[..., Path]:
 
 @pytest.fixture
 def full_study(tmp_path: Path) -> Path:
-    """Everything at once: seven methods, five seeds, tuning, runs that went wrong, an unsound attack, two ablations."""
+    """A study with everything: seven methods, five seeds, tuning, failed runs, an unsound attack, two ablations."""
     return make_full_study(tmp_path / "study")
 
 

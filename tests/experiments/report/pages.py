@@ -1,4 +1,4 @@
-"""A report as tests read it: its tables by caption, its plots, and whether its tags are balanced."""
+"""Read a report in tests: its tables by caption, its plots, and whether its tags are balanced."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Page(HTMLParser):
         return [label for label in self.labels if label != "points of accuracy"]
 
     def table(self, start: str) -> dict[str, list[str]]:
-        """The rows of the table whose caption starts so, by their first cell."""
+        """First cell -> row, for the table whose caption starts with this text."""
         (rows,) = [rows for caption, rows in self.tables.items() if caption.startswith(start)]
         return {row[0]: row[1:] for row in rows}
 

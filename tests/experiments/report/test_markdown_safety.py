@@ -1,4 +1,4 @@
-"""No text of a study becomes HTML, a link or a heading of `report.md`, as a reader of CommonMark sees it."""
+"""No text of a study becomes HTML, a link or a heading in `report.md`, checked with a CommonMark parser."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def tokens(text: str) -> list:
 
 
 def shown(text: str) -> str:
-    """What a reader sees of a line, with code as it is written."""
+    """The text that a reader sees, with code as it is written."""
     parts = [token for token in tokens(text) if token.type in ("text", "code_inline", "text_special")]
     return "".join(f"`{part.content}`" if part.type == "code_inline" else part.content for part in parts)
 

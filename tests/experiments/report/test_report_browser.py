@@ -1,4 +1,4 @@
-"""The page in a real browser: nothing clipped, nothing fetched, readable in the light, in the dark, on a phone, on paper."""
+"""The page in a real browser: nothing is cut off or fetched; readable in light and dark mode, on phones and on paper."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ selectors => selectors.map(selector => {
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
-    """The system's browser, driven by playwright; started once."""
+    """The browser of the system, controlled by playwright and started once."""
     found = shutil.which("chromium") or shutil.which("chromium-browser")
     if found is None:
         pytest.skip("no chromium on this machine: apt-get install chromium")
@@ -53,7 +53,7 @@ def chromium() -> Iterator[Any]:
     except ImportError:
         pytest.skip("playwright is not installed: pip install playwright")
     with sync_playwright() as driver:
-        # Its sandbox refuses to run as root, as tests in containers do.
+        # The sandbox of the browser does not run as root, and tests in containers run as root.
         arguments = ["--no-sandbox"] if os.getuid() == 0 else []
         browser = driver.chromium.launch(executable_path=found, args=arguments)
         yield browser
@@ -67,7 +67,7 @@ def report(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequ
 
 
 class Opened:
-    """A page, with what it said and asked for."""
+    """A page, with its messages and requests."""
 
     def __init__(self, browser: Any, path: Path, width: int, scheme: str = "light") -> None:
         self.page = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
@@ -149,7 +149,7 @@ def test_text_and_lines_stand_out_in_both_schemes(chromium: Any, report: Path, s
     )
     assert len(set(colours)) == 8
     assert all(contrast(colour, background) >= 3 for colour in colours)
-    # The strongest cell of a heat map still carries its text.
+    # The text is readable even in the most coloured cell of a heat map.
     cell = page.evaluate(
         "() => [...document.querySelectorAll('.heat .above')].map(c => [getComputedStyle(c).color, "
         "getComputedStyle(c).backgroundColor]).pop()"

@@ -1,4 +1,4 @@
-"""The three files: the right numbers, nothing from elsewhere, no text that breaks them, however far a study has come."""
+"""The three files of a report: right numbers, self-contained, safe against any text, also for unfinished studies."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_only_what_remains_after_correction_is_marked(comparison: Maker, tmp_pat
 def test_an_interval_that_excludes_zero_is_no_mark_where_correction_takes_it_back(
     comparison: Maker, tmp_path: Path
 ) -> None:
-    # p = 0.03 alone; 0.09 among three comparisons.
+    # p = 0.03 for this comparison alone; 0.09 after the correction for three comparisons.
     endings = {
         "none": [0.90, 0.90, 0.90, 0.90],
         "dropkey(p=0.1)": [0.91, 0.92, 0.93, 0.94],

@@ -1,4 +1,4 @@
-"""The parts of the report by themselves: escaping, scales, curves, pooled bins, looks."""
+"""Single parts of the report: escaping, scales, curves, pooled bins, looks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The study under docs/results says what its own numbers say."""
+"""The texts of the study under docs/results agree with its numbers."""
 
 from __future__ import annotations
 

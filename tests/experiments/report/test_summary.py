@@ -1,4 +1,4 @@
-"""The summary of a study: its numbers by hand, and what it makes of runs that went wrong."""
+"""The summary of a study: numbers computed by hand, and runs that failed."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_ablations_are_judged_on_the_validation_part(ablation: Maker, tmp_path: 
     assert first.difference.interval.low == pytest.approx(0.011 - 4.302653 * 0.001 / 3**0.5)
     assert (last.score, last.difference) == (None, None)
     assert found.grid_baseline.score.mean == pytest.approx(0.902)
-    # Three cells have a difference, and one of them a smaller p value: Holm's correction is for all of them.
+    # Three cells have a difference. Holm's correction counts all of them.
     assert grid.cells[2].difference.holm_p == pytest.approx(3 * grid.cells[2].difference.p_value)
     assert first.difference.holm_p == pytest.approx(2 * first.difference.p_value)
     assert len(found.outcomes) == 15

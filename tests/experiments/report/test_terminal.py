@@ -1,4 +1,4 @@
-"""The table on a terminal: what it shows, that it fits, that it marks nothing without an interval."""
+"""The table on a terminal: its content, its width, and that only differences with an interval are marked."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RECIPE = {"name": "digits", "size": "demo", "model": {"name": "vit_digits"}, "tr
 
 
 def run(out: Path, method: str, seed: int, accuracy: float | str | None, part: str = FINAL) -> None:
-    """The accuracy is that of the part of the data that counts for such a run; the other one differs."""
+    """The accuracy is on the part of the data that counts for such a run; the other part has another one."""
     folder = run_folder(out, method, seed, part)
     if accuracy is None:
         return

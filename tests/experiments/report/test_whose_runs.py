@@ -1,4 +1,4 @@
-"""A report holds the runs of the recipe it names, and says what it left out."""
+"""A report contains only runs of its recipe, and says which runs it left out."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_an_ablation_of_another_recipe_than_the_comparison_is_said(full_study: P
 def test_what_older_versions_recorded_of_the_test_part_is_not_shown_of_runs_that_choose(
     comparison: Maker, tmp_path: Path
 ) -> None:
-    """They tested trials too, and kept ablations among the final runs, with their scores."""
+    """Older versions also tested trials, and kept ablations among the final runs."""
     trials = {"dropkey(p=0.1)": {"dropkey(p=0.1)": 0.95, "dropkey(p=0.2)": 0.94}}
     out = comparison(tmp_path, {"none": [0.9], "dropkey(p=0.1)": [0.91]}, trials=trials)
     trial = out / "tuning" / "dropkey_p=0.2" / "seed1000"

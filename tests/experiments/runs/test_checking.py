@@ -1,4 +1,4 @@
-"""What cannot be trained is said once before the first run; what fails all the same is a failed run, and no more."""
+"""A setup that cannot train gives one error before the first run. A later error only makes its own run fail."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from attentiondrop.experiments.runs.store import TRACEBACK
 
 from ..conftest import TINY
 
-#: Swin in small: it takes images of 224 x 224 pixels only, which it asserts in its forward pass.
+#: A small Swin model. Its forward pass asserts that images have 224 x 224 pixels.
 SWIN = ["model.name=swin_tiny_patch4_window7_224", "model.arguments={depths: [1], num_heads: [1], embed_dim: 8}"]
 
 
@@ -76,7 +76,7 @@ def test_the_command_says_it_once_and_trains_nothing(command: str, tmp_path: Pat
 
 
 class OddError(Exception):
-    """Of no known family."""
+    """An error that belongs to no known family."""
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_any_exception_is_a_failed_run_and_the_others_go_on(job, listener, monke
 
 
 def test_a_result_that_cannot_be_written_is_a_failed_run(job, monkeypatch) -> None:
-    """JSON has no infinity, so a likelihood of infinity cannot be recorded."""
+    """JSON has no infinity, so an infinite likelihood cannot be recorded."""
     import dataclasses
 
     real = execution._train_and_test

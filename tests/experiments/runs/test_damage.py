@@ -1,4 +1,4 @@
-"""Files of a run that were changed, cut off or left behind: one line that names the file, and no crash."""
+"""Files of a run that were changed, cut off or left over: one line names the file, and nothing crashes."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def finished(tmp_path_factory):
 
 @pytest.fixture
 def run(finished, job) -> Path:
-    """A copy of it, where `job()` looks for it."""
+    """A copy of the finished run, where `job()` looks for it."""
     shutil.copytree(finished[0] / "runs", Path(job().out) / "runs")
     return job().folder
 
 
 @pytest.fixture
 def halfway(finished, run: Path) -> Path:
-    """The same, as a kill after its first epoch leaves it."""
+    """The same run, as if it was killed after its first epoch."""
     shutil.copy(finished[0] / STATE, run / STATE)
     for name in (RESULT, LAST):
         (run / name).unlink()
@@ -180,12 +180,12 @@ def test_a_damaged_state_is_said_and_the_run_starts_again(damage, finished, half
 def test_a_sound_state_goes_on(finished, halfway: Path, job) -> None:
     lines: list[str] = []
     result = execute(job(), say=lines.append)
-    assert lines == ["none, seed 0: goes on after epoch 1"]
+    assert lines == ["none, seed 0: resumes after epoch 1"]
     assert result.test == finished[1].test
 
 
 def test_best_weights_that_are_damaged_start_the_run_again(finished, halfway: Path, job) -> None:
-    """They are read at the end only, if no later epoch is better."""
+    """The best weights are read only at the end, if no later epoch is better."""
     state = load_state(halfway / STATE)
     state["best"] |= {"accuracy": 2.0}
     save_state(halfway / STATE, state)
@@ -193,7 +193,7 @@ def test_best_weights_that_are_damaged_start_the_run_again(finished, halfway: Pa
     lines: list[str] = []
     result = execute(job(), say=lines.append)
     assert [line.split(", since")[0] for line in lines] == [
-        "none, seed 0: goes on after epoch 1",
+        "none, seed 0: resumes after epoch 1",
         "none, seed 0: starts again",
     ]
     assert result.test == finished[1].test

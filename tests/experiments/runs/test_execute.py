@@ -1,4 +1,4 @@
-"""One run in its folder: recorded with what made it, kept when it counts, run again when it does not."""
+"""One run in its folder: it is recorded with its recipe and environment, kept while it is valid, else run again."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from ..conftest import TINY
 
 @pytest.fixture
 def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Which runs were trained, and not just read."""
+    """The runs that were trained, and not just read."""
     found: list[str] = []
     real = execution._train_and_test
 
@@ -145,7 +145,7 @@ def test_lack_of_memory_says_what_to_do(job, monkeypatch, error: Exception) -> N
 
 
 def test_a_full_disk_is_raised_and_the_last_state_survives(job, tmp_path: Path) -> None:
-    """In a process of its own that may write no file larger than a few kilobytes."""
+    """The run is in a separate process that can only write files of a few kilobytes."""
     execute(job("none", 7))
     one = job()
     script = textwrap.dedent(

@@ -1,4 +1,4 @@
-"""The test part is held back from everything that chooses: settings, epochs, points of an ablation."""
+"""Nothing that chooses gets the test part: neither tuning, nor the choice of the epoch, nor ablations."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from ..conftest import TINY, scored
 
 @pytest.fixture
 def looked_at(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """The parts of the data that anything was read of."""
+    """The parts of the data that were read."""
     found: set[str] = set()
     real = ImageData.batches
 
@@ -50,7 +50,7 @@ def test_a_part_that_is_held_back_cannot_be_read(tiny) -> None:
 
 @pytest.mark.parametrize("kind", [TUNING, VARIED])
 def test_a_run_that_chooses_neither_reads_nor_stores_nor_tells_the_test_part(job, looked_at, kind: str) -> None:
-    # An attack needs the test part too: it is not made.
+    # An attack needs the test part too, so there is none.
     one = job("none", 0, "evaluation.pgd_epsilons=[0.03]", part=kind, keep_weights=False)
     result = execute(one)
     assert looked_at == {"validation"}
@@ -97,11 +97,11 @@ METRICS = Classification.metrics
 
 
 class TestChoosingOnTheWrongPart:
-    """Mutants of the two choices: each must choose something else here, or the tests above would not notice it."""
+    """Broken versions of both choices. Each must choose something else here; otherwise no test would notice them."""
 
     @staticmethod
     def results() -> dict[str, Result]:
-        """Two settings as older versions stored them; each part prefers another one."""
+        """Results of two settings, as older versions stored them. Validation and test prefer different settings."""
 
         def result(validation: float, test: float) -> Result:
             first, second = (scored(accuracy, 1.0, 0.0, 0.0) for accuracy in (validation, test))
@@ -115,7 +115,7 @@ class TestChoosingOnTheWrongPart:
         assert max(results, key=lambda method: results[method].test["accuracy"]) == "b"
 
     def test_the_setting_of_a_study_that_an_older_version_tuned(self, listener, tmp_path, monkeypatch) -> None:
-        """Its trials were tested. What is stored is kept, and nobody who chooses gets to see it."""
+        """Older versions tested their trials. The stored test scores are kept, but the choice does not see them."""
         recipe = read_recipe("digits", "demo", [*TINY, "training.epochs=1", "tuning.trials=2"])
         first = compare(recipe, ["dropout"], 1, tmp_path, listener).methods[0]
         other = next(trial for trial in first.trials if trial != first.method)
@@ -138,7 +138,7 @@ class TestChoosingOnTheWrongPart:
 
     @staticmethod
     def scores_by_part(monkeypatch: pytest.MonkeyPatch) -> None:
-        """Validation falls from epoch to epoch; the test part, if anyone asks for it, rises."""
+        """Validation scores fall from epoch to epoch; test scores would rise."""
         asked: list[str] = []
 
         def scores(self, model, data, part: str, *_: object) -> dict[str, float]:
@@ -160,14 +160,14 @@ class TestChoosingOnTheWrongPart:
         def mutant(self, model, data, part, *rest):
             return real(self, model, data, "test", *rest)
 
-        # With the whole data at hand, a choice on the test part would be another one,
+        # If training had all parts, a choice on the test part would pick another epoch.
         with monkeypatch.context() as patch:
             patch.setattr(Classification, "scores", mutant)
             patch.setattr(ImageData, "having", lambda self, *parts: self)
             run = execute(job(seed=1))
         assert [epoch.validation["accuracy"] for epoch in read_run(job(seed=1).folder).epochs] == [0.6, 0.7]
         assert run.best_epoch == 2
-        # and without it there is none.
+        # Without the test part, such a choice fails.
         monkeypatch.setattr(
             Classification, "scores", lambda self, model, data, part, *rest: scores_of_part(model, data, "test", *rest)
         )

@@ -1,4 +1,4 @@
-"""Recipes and records of older versions are read as what they were: `tests/experiments/older`."""
+"""Recipes and records of older versions, in `tests/experiments/older`, can still be read and keep their meaning."""
 
 from __future__ import annotations
 

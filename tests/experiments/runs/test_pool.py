@@ -1,4 +1,4 @@
-"""Several processes: killed ones, workers, torchrun, Ray, and two studies on one folder."""
+"""Several processes: killed commands, workers, torchrun, Ray, and two studies in one folder."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def command(*arguments: str, out: Path, changes: tuple[str, ...] = ()) -> list[s
 
 
 def outcomes(out: Path, methods: list[str], seeds: int = 1) -> dict[tuple[str, int], tuple[object, ...]]:
-    """What must be equal however a study came about."""
+    """The results that must be equal however a study was run."""
     runs = {(method, seed): read_run(run_folder(out, method, seed)) for method in methods for seed in range(seeds)}
     assert all(run is not None and run.result is not None for run in runs.values())
     return {
@@ -43,7 +43,7 @@ def outcomes(out: Path, methods: list[str], seeds: int = 1) -> dict[tuple[str, i
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
-    """The same study, undisturbed, in a process of its own: in this one, other tests may have left their traces."""
+    """The same study without interruption, in a separate process, where no other test can have an influence."""
     out = tmp_path_factory.mktemp("alone")
     study = command("compare", "digits", "--methods", *METHODS, "--seeds", "2", out=out)
     done = subprocess.run(study, env=ONE_THREAD, capture_output=True, text=True, check=False)
@@ -59,7 +59,7 @@ def test_a_killed_comparison_is_finished_by_the_same_command(alone, tmp_path) ->
     for _ in range(4):
         process = subprocess.Popen(study, env=ONE_THREAD, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         limit = time.monotonic() + 60
-        # Wait until something new is on disk, then strike at a random moment.
+        # Wait until something new is on disk, then kill the process at a random moment.
         while process.poll() is None and time.monotonic() < limit:
             found = {str(path) for path in out.rglob("*") if path.name in (EPOCHS, STATE, RESULT)}
             if found - reached:
@@ -94,7 +94,7 @@ def test_workers_find_what_one_process_finds(alone, tiny, listener, tmp_path) ->
 
 
 def children(process: int) -> set[int]:
-    """Those that run Python, without the one that multiprocessing starts to clean up; Linux only."""
+    """The child processes, except the resource tracker of multiprocessing; Linux only."""
     return {
         int(text)
         for text in Path(f"/proc/{process}/task/{process}/children").read_text().split()
@@ -104,14 +104,14 @@ def children(process: int) -> set[int]:
 
 def lives(process: int) -> bool:
     try:
-        # A process that ended and that nobody has asked about yet is a zombie.
+        # A process that has ended, but whose status nobody has read, is a zombie.
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
 
 
 def gone(processes: set[int], seconds: float) -> bool:
-    """Whether all end within so many seconds; those that do not are ended here."""
+    """Whether all processes end within this many seconds. The others are killed."""
     limit = time.monotonic() + seconds
     while left := [process for process in processes if lives(process)]:
         if time.monotonic() > limit:
@@ -141,7 +141,7 @@ def test_a_process_ends_with_its_parent(tmp_path) -> None:
     assert lives(worker)
     parent.send_signal(signal.SIGKILL)
     parent.wait()
-    parent.stdout.close()  # without waiting for its end, which a worker that goes on would keep open
+    parent.stdout.close()  # do not read to the end: a worker that is still running would keep the pipe open
     assert gone({worker}, seconds=5)
 
 
@@ -174,7 +174,7 @@ def test_workers_stop_when_the_command_is_killed(tmp_path) -> None:
 
 
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-#: It launches several processes for GPUs only; ours then find none and run on the CPU.
+#: The launcher starts several processes only for GPUs. Ours find no GPU and run on the CPU.
 ACCELERATE = [
     "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes=2", "--num_machines=1", "--mixed_precision=no",
     "--dynamo_backend=no",

@@ -1,4 +1,4 @@
-"""Certificates of run folders: what they rest on, and runs that cannot have one."""
+"""Certificates of runs: the data they use, and runs that cannot be certified."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_every_kind_of_method(method: str, tmp_path: Path) -> None:
 
 
 def test_a_schedule_is_at_its_end(tmp_path: Path) -> None:
-    """Rates that rise from nothing are not nothing when they are certified."""
+    """A rate that is scheduled to rise from zero is certified with its final value."""
     folder = make(tmp_path, "noise(sigma=linear(start=0.0,end=20.0))")
     found = certify_run(folder, draws=2, prior_epochs=0)
     assert found.held_out.disagreement.estimate > found.held_out.stochastic.estimate

@@ -1,4 +1,4 @@
-"""A folder belongs to one recipe: what was trained is not lost by mistake, and no report mixes recipes."""
+"""A folder belongs to one recipe: no finished run is lost by mistake, and no report mixes recipes."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ class TestStudies:
         with pytest.raises(WouldEraseError) as caught:
             compare(longer, METHODS, 2, tmp_path, listener)
         assert str(caught.value) == (
-            f"{tmp_path}: made with another recipe (training.epochs 2 -> 3), 4 finished runs would go; "
+            f"{tmp_path}: made with another recipe (training.epochs 2 -> 3), 4 finished runs would be erased; "
             "use another --out, or --overwrite to train anew"
         )
-        with pytest.raises(WouldEraseError, match="4 finished runs would go"):
+        with pytest.raises(WouldEraseError, match="4 finished runs would be erased"):
             compare(longer, ["hard", "blur"], 1, tmp_path, listener)
-        with pytest.raises(WouldEraseError, match="4 finished runs would go"):
+        with pytest.raises(WouldEraseError, match="4 finished runs would be erased"):
             ablate(longer, {"hard": {"p": [0.1]}}, 1, tmp_path, listener)
         assert files(tmp_path) == before and len(trained) == 4
 
@@ -67,7 +67,7 @@ class TestStudies:
 
     def test_a_run_made_by_train_is_not_erased_either(self, job, longer, listener, tmp_path, trained) -> None:
         execute(job())
-        with pytest.raises(WouldEraseError, match=r"none, seed 0 in .*1 finished run would go"):
+        with pytest.raises(WouldEraseError, match=r"none, seed 0 in .*1 finished run would be erased"):
             compare(longer, METHODS, 1, tmp_path, listener)
         assert not (tmp_path / COMPARISON).exists()
 
@@ -83,7 +83,7 @@ class TestStudies:
             pytest.raises(WouldEraseError, match="another process works there with another recipe"),
         ):
             compare(longer, METHODS, 1, tmp_path, listener)
-        # Nothing is finished and nobody works there: nothing is lost.
+        # No run is finished and no process works there, so nothing is lost.
         compare(longer, METHODS, 1, tmp_path, listener)
         assert len(trained) == 2
 
@@ -116,7 +116,7 @@ def test_a_report_after_an_interrupted_change_of_recipe_is_of_the_new_one_alone(
     assert main([*command, "training.epochs=8"]) == 2
     assert capsys.readouterr().err.splitlines()[-1] == (
         f"attentiondrop compare: {tmp_path}: made with another recipe (training.epochs 3 -> 8), 4 finished runs would "
-        "go; use another --out, or --overwrite to train anew"
+        "be erased; use another --out, or --overwrite to train anew"
     )
     instant = execution._train_and_test
 
@@ -129,7 +129,7 @@ def test_a_report_after_an_interrupted_change_of_recipe_is_of_the_new_one_alone(
     assert main([*command, "training.epochs=8", "--overwrite"]) == 130
     capsys.readouterr()
     assert main(["report", str(tmp_path)]) == 0
-    # What was finished is there until it is trained again: two runs, after one that ended and one that had begun.
+    # Old runs stay until they are trained again: two are left, since one new run has finished and one has begun.
     left = "2 runs of another recipe (recorded -> here: training.epochs 3 -> 8), in runs/blur_sigma_max=0.5/seed0 and 1"
     assert f"Left out: {left} more." in capsys.readouterr().out
     text = (tmp_path / "report.md").read_text()
@@ -173,7 +173,7 @@ class TestEvaluation:
         assert first.robustness is None and again.robustness.epsilons == [0.0, 0.03]
         assert {name: (job().folder / name).read_bytes() for name in weights} == weights
         assert read_run(job().folder).result == again
-        # Now it is done; and back again, it is scored once more.
+        # Now it is done. With the old setting it is scored once more.
         assert execute(job("none", 0, "evaluation.batch_size=24", *attack)) == again
         back = execute(job())
         assert (back.test, back.robustness) == (first.test, None)
@@ -189,7 +189,7 @@ class TestEvaluation:
     def test_without_its_weights_a_finished_run_is_not_trained_again_unasked(self, job, trainings) -> None:
         execute(job())
         (job().folder / BEST).unlink()
-        with pytest.raises(WouldEraseError, match=r"evaluation.batch_size 512 -> 24\), 1 finished run would go"):
+        with pytest.raises(WouldEraseError, match=r"evaluation.batch_size 512 -> 24\), 1 finished run would be erased"):
             execute(job("none", 0, "evaluation.batch_size=24"))
         assert execute(job()).status == "finished" and len(trainings) == 1
         execute(job("none", 0, "evaluation.batch_size=24", overwrite=True))
@@ -238,7 +238,7 @@ class TestOverwriting:
         captured = capsys.readouterr()
         assert captured.err.splitlines()[-1] == (
             f"attentiondrop train: none, seed 0 in {tmp_path}: made with another recipe "
-            "(training.learning_rate 0.001 -> 0.01), 1 finished run would go; use another --out, or --overwrite to "
+            "(training.learning_rate 0.001 -> 0.01), 1 finished run would be erased; use another --out, or --overwrite to "
             "train anew"
         )
         assert files(tmp_path) == before and len(trained) == 1
@@ -261,7 +261,7 @@ class TestOverwriting:
         ]
         assert main(command) == 0
         assert main([*command, "training.epochs=3"]) == 2
-        assert "2 finished runs would go" in capsys.readouterr().err.splitlines()[-1]
+        assert "2 finished runs would be erased" in capsys.readouterr().err.splitlines()[-1]
         assert main([*command, "training.epochs=3", "--overwrite"]) == 0
         assert len(trained) == 4
 

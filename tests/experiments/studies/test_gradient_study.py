@@ -1,4 +1,4 @@
-"""The gradient variance of run folders."""
+"""The gradient variance of runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Comparisons and ablations: what is run, what is kept, what tuning picks."""
+"""Comparisons and ablations: which runs are done, which are kept, which settings tuning chooses."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ METRICS = Classification.metrics
 
 def test_equal_trials_are_told_apart_by_likelihood_and_failed_ones_do_not_win() -> None:
     def result(accuracy: float, nll: float) -> Result:
-        # As older versions stored it: a test part that says the opposite.
+        # As older versions stored it, with test scores that would give the opposite choice.
         test = scored(1 - accuracy, 2 - nll, 0.0, 0.0)
         return Result("finished", 1.0, 1, validation=scored(accuracy, nll, 0.0, 0.0), test=test)
 
@@ -105,7 +105,7 @@ def test_an_ablation_runs_its_grid_and_the_baseline(tiny, listener, tmp_path, tr
     assert read_study(tmp_path).ablation == found
     assert not list(tmp_path.rglob("*.safetensors"))
     assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {VARIED}
-    # An ablation chooses, so its runs were not tested: those of a comparison are runs of their own.
+    # Runs of an ablation are not tested, so a comparison cannot reuse them and trains its own.
     compare(tiny, ["none", "hard(p=0.2,k=3)"], 1, tmp_path, listener)
     assert trained[6:] == [("none", 0), ("hard(p=0.2,k=3)", 0)]
     study = read_study(tmp_path)

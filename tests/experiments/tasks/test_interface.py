@@ -1,4 +1,4 @@
-"""A second task, made up here: the commands, records and reports know nothing of images."""
+"""Commands, records and reports work with a second task, defined here: they know nothing about images."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class TokenModel(ModelSettings):
 
 
 class Tokens:
-    """Sentences of different lengths; each word has to be told from its neighbours."""
+    """Sentences of different lengths. The target of each word is the next word of the vocabulary."""
 
     def __init__(self, parts: dict[str, Tensor], device: str = "cpu") -> None:
         self.parts, self.device = parts, torch.device(device)

@@ -1,4 +1,4 @@
-"""The loop: what runs share, what makes them differ, and that an interrupted one ends where an undisturbed one does."""
+"""The loop: what runs share, how they differ, and that an interrupted run ends with the same result as any other."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_a_resumed_run_ends_bitwise_where_an_undisturbed_one_does(tmp_path, meth
 
         with pytest.raises(KeyboardInterrupt):
             part.run(stop)
-    # A line without its state, as a crash between the two leaves it.
+    # A crash between writing the line and the state leaves a line without its state.
     with (folder / EPOCHS).open("a") as file:
         file.write('{"epoch": 3, "cut off')
     last = training(folder, method, 0, "training.epochs=3", *changes)
@@ -119,7 +119,7 @@ def test_a_resumed_run_ends_bitwise_where_an_undisturbed_one_does(tmp_path, meth
 
 
 def test_accumulation_gives_the_gradient_of_the_whole_batch(tmp_path) -> None:
-    # Losses, not weights: a key's bias has no effect, so its gradient is rounding, which Adam blows up to a step.
+    # Compare losses, not weights: the bias of a key has no effect, so its gradient is rounding, which Adam scales up.
     losses = []
     for name, parts in (("a", 1), ("b", 4)):
         found = training(tmp_path / name, "none", 0, "training.epochs=3", f"training.accumulate={parts}")
@@ -160,7 +160,7 @@ def test_weights_of_some_epochs_are_kept_on_request(tmp_path) -> None:
 
 
 def test_clipping_changes_the_steps(tmp_path) -> None:
-    # Adam is blind to a common factor, but not to one that differs from step to step.
+    # Adam ignores a common factor of all gradients, but not a factor that changes from step to step.
     one, clipped = train(tmp_path / "a"), train(tmp_path / "b", "none", 0, "training.clip=0.01")
     assert not equal(weights(one), weights(clipped))
 

@@ -1,4 +1,4 @@
-"""What is measured at a few epochs of training."""
+"""The measurements at some epochs of training."""
 
 from __future__ import annotations
 
@@ -44,6 +44,6 @@ class TestProbes:
         assert [type(module) for module in model.modules()] == classes
         attachment = attach(model, "hard(p=0.5,k=3,fill=-inf)")
         same, perturbed = attention_entropies(model, attachment, images)
-        # Later layers see what earlier ones perturbed.
+        # Later layers get the perturbed output of earlier ones.
         assert same == pytest.approx(before, rel=0.02) and perturbed < same
         assert attention_entropies(nn.Sequential(nn.Flatten(), nn.Linear(64, 2)), None, images) == (None, None)

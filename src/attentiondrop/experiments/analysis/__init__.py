@@ -1,1 +1,1 @@
-"""From records to numbers: what became of each run, means, paired differences, what may be said about them."""
+"""From records to numbers: the outcome of each run, means, paired differences, and remarks on how to read them."""

@@ -1,4 +1,4 @@
-"""From the folder of a study to its numbers: reads every run once, pairs the seeds, sums up."""
+"""From the folder of a study to its numbers: read every run once, pair the seeds, summarise."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .left_out import left_out
 from .outcomes import Outcome, by_seed, outcome
 from .summary import Cell, GridSummary, Reach, Row, Summary, Trial, Tuned
 
-#: From the result of a run to a number, None if it has none.
+#: Takes a number from the result of a run; None if the result does not have it.
 Value = Callable[[Result], float | None]
 
 #: A run has converged when its primary metric on the validation part reaches this share of the baseline's final mean;
@@ -28,7 +28,7 @@ REACH = 0.95
 
 
 def summarise(study: Study, interval: str = "t") -> Summary:
-    """Read every run of a study and sum them up. `interval` is "t" or "bootstrap", see `intervals`."""
+    """Read every run of a study and summarise them. `interval` is "t" or "bootstrap", see `intervals`."""
     one_of("interval", interval, KINDS)
     metrics = task_of(study.plan.recipe).metrics
     rows: tuple[Row, ...] = ()
@@ -60,7 +60,7 @@ def _rows(study: Study, comparison: Comparison, metrics: Metrics, interval: str)
     differences = [
         {} if index == 0 else _differences(compared, outcomes, runs[0], interval) for index, outcomes in enumerate(runs)
     ]
-    # What is looked at together, in one table: Holm's correction is for all of it.
+    # Readers look at all differences of one table together, so Holm's correction counts all of them.
     for family in ([primary], [metric for metric in compared if metric != primary]):
         _correct(differences, [metric.name for metric in family])
     return tuple(
@@ -119,7 +119,7 @@ def _correct(rows: Sequence[dict[str, Difference]], family: Sequence[str]) -> No
 
 
 def _ratio(outcomes: Sequence[Outcome], baseline: Sequence[Outcome], value: Value) -> Spread | None:
-    """Within a seed: two runs beside each other in time share what else the machine did."""
+    """The ratio of two runs with the same seed: they ran close in time, so the machine was about equally busy."""
     ours, theirs = by_seed(outcomes, value), by_seed(baseline, value)
     ratios = [ours[seed] / theirs[seed] for seed in sorted(ours.keys() & theirs.keys()) if theirs[seed] > 0]
     return Spread.of(ratios) if ratios else None
@@ -136,7 +136,7 @@ def _robust(outcomes: Sequence[Outcome]) -> dict[float, Spread]:
 
 
 def _target(metric: Metric, baseline: Sequence[Outcome]) -> float | None:
-    """The value that counts as converged; None while the baseline has no finished run."""
+    """The value at which a run counts as converged; None while the baseline has no finished run."""
     finals = [values[max(values)] for each in baseline if (values := _by_epoch(metric, each))]
     if not finals:
         return None
@@ -153,7 +153,7 @@ def _reach(metric: Metric, outcomes: Sequence[Outcome], target: float) -> Reach:
 
 
 def _by_epoch(metric: Metric, each: Outcome) -> dict[int, float]:
-    """The metric on the validation part by epoch of a finished run, empty for others."""
+    """Epoch -> metric on the validation part, of a finished run; empty for other runs."""
     if each.run is None or each.status != "finished":
         return {}
     return {
@@ -184,7 +184,7 @@ def _grid(study: Study, ablation: Ablation, primary: Metric, grid: Grid, baselin
 
 
 def _corrected(grids: Sequence[GridSummary]) -> tuple[GridSummary, ...]:
-    """All points of all grids are looked at together."""
+    """The grids after Holm's correction, which counts all points of all grids."""
     cells = [cell for grid in grids for cell in grid.cells]
     found = iter(corrected([cell.difference for cell in cells]))
     return tuple(

@@ -1,9 +1,9 @@
-"""Means, deviations and paired differences over seeds, with intervals; what may and what may not be said about them.
+"""Means, deviations and paired differences over seeds, with 95 % intervals and notes on how to read them.
 
-Intervals are 95 % intervals of the mean paired difference: runs of two methods with the same seed start from the same
-weights and see the same batches, so the difference within a seed says more than the two means. `kind="t"` is Student's
-interval (differences that are roughly normal; honest from two seeds on, if wide), `kind="bootstrap"` the percentile
-interval of resampled seeds, which assumes no normality but is too narrow with few seeds.
+An interval is for the mean paired difference. Two runs with the same seed start from the same weights and see the same
+batches, so the difference within a seed says more than the two means. `kind="t"` is Student's interval: it assumes
+roughly normal differences, and is valid but wide with few seeds. `kind="bootstrap"` is the percentile interval of
+resampled seeds: it does not assume normal differences, but is too narrow with few seeds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 
 from ...validation import number, one_of
 
-#: With fewer seeds than this, differences between methods are as likely noise.
+#: With fewer seeds than this, a difference between methods may well be noise.
 ENOUGH_SEEDS = 5
 CONFIDENCE = 0.95
 KINDS = ("t", "bootstrap")
@@ -39,7 +39,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """The spread of one number a seed."""
+        """The spread of one number per seed."""
         return cls(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None, len(values))
 
     def times(self, factor: float) -> Spread:
@@ -61,7 +61,7 @@ class Interval:
 
     @property
     def excludes_zero(self) -> bool:
-        """Whether the sign of the difference can be told."""
+        """Whether the whole interval is on one side of zero."""
         return self.low > 0 or self.high < 0
 
 
@@ -69,28 +69,28 @@ class Interval:
 class Difference:
     """A method minus the baseline, over the seeds that both finished.
 
-    `interval` and `p_value` (of the paired t test) are None with one seed, and when all differences are equal: then
-    nothing tells how much a further seed would differ.
+    `interval` and `p_value` (of the paired t test) are None with one seed, and when all differences are equal. Then
+    the data does not tell how much another seed would differ.
     """
 
     mean: float
     std: float | None
     interval: Interval | None
     p_value: float | None
-    #: The seeds that both finished, and those that only one of them did.
+    #: The seeds that both finished, and the seeds that only one of them finished.
     seeds: tuple[int, ...]
     left_out: tuple[int, ...]
-    #: The p value after Holm's correction for all comparisons that it was made among, see `corrected`.
+    #: The p value after Holm's correction for all comparisons of its family, see `corrected`.
     holm_p: float | None = None
 
     @property
     def marked(self) -> bool:
-        """Whether a table may point at it: it remains after Holm's correction, and its interval excludes zero."""
+        """Whether a table may mark it: it remains after Holm's correction, and its interval excludes zero."""
         corrected = self.holm_p is not None and self.holm_p < 1 - CONFIDENCE
         return corrected and self.interval is not None and self.interval.excludes_zero
 
     def times(self, factor: float) -> Difference:
-        """In another unit, such as points of per cent."""
+        """In another unit, such as percentage points."""
         interval = None
         if self.interval is not None:
             interval = Interval(*sorted((self.interval.low * factor, self.interval.high * factor)))
@@ -108,7 +108,7 @@ class Difference:
 def paired_difference(
     values: Mapping[int, float], baseline: Mapping[int, float], kind: str = "t", seed: int = 0
 ) -> Difference | None:
-    """`values` minus `baseline`, both by seed; None where they share no seed. `seed` is of the bootstrap.
+    """`values` minus `baseline`, both by seed; None if they share no seed. `seed` is the seed of the bootstrap.
 
     >>> paired_difference({0: 0.92, 1: 0.95, 2: 0.93}, {0: 0.90, 1: 0.91, 2: 0.92, 3: 0.9}).times(100).text(1)
     '+2.3 [-1.5, +6.1]'
@@ -122,7 +122,7 @@ def paired_difference(
     spread = Spread.of(differences)
     interval, p_value = None, None
     scale = max(max(abs(values[key]), abs(baseline[key])) for key in shared)
-    # Equal up to rounding counts as equal: an interval of the width of rounding errors would claim certainty.
+    # Differences that are equal up to rounding count as equal: an interval as narrow as rounding errors would mislead.
     if spread.std is not None and spread.std > 1e-12 * scale:
         error = spread.std / math.sqrt(len(shared))
         p_value = _p_value(spread.mean / error, len(shared) - 1)
@@ -131,7 +131,7 @@ def paired_difference(
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """Holm's adjustment: reject where it is below 5 %, and one false alarm or more has a chance of at most 5 %.
+    """P values after Holm's adjustment. Rejecting those below 5 % gives any false alarm with probability at most 5 %.
 
     None stands for a comparison without a p value and is not counted.
 
@@ -148,7 +148,7 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
 
 
 def corrected(family: Sequence[Difference | None]) -> list[Difference | None]:
-    """Differences that are looked at together, each with its `holm_p` among them: only then may one be marked."""
+    """The differences of one family, which readers look at together, each with its `holm_p`. Marks need it."""
     adjusted = holm([None if each is None else each.p_value for each in family])
     return [
         None if each is None else dataclasses.replace(each, holm_p=p) for each, p in zip(family, adjusted, strict=True)
@@ -156,7 +156,7 @@ def corrected(family: Sequence[Difference | None]) -> list[Difference | None]:
 
 
 def few_seeds_note(seeds: int) -> str | None:
-    """What to keep in mind when reading a table over so few seeds."""
+    """A warning for a table with too few seeds; None if there are enough."""
     if seeds >= ENOUGH_SEEDS or seeds < 1:
         return None
     if seeds == 1:
@@ -172,7 +172,7 @@ def few_seeds_note(seeds: int) -> str | None:
 
 
 def many_comparisons_note(comparisons: int, excluding: int, remaining: int) -> str | None:
-    """How many intervals were looked at, how many of them exclude zero, and how many of those remain after correction.
+    """A sentence: how many comparisons were made, how many exclude zero, how many of those remain after correction.
 
     >>> many_comparisons_note(7, excluding=2, remaining=0).split(". ")[1]
     "Here 2 do, and none remains after Holm's correction for that; the adjusted p values are in results.csv."
@@ -189,13 +189,13 @@ def many_comparisons_note(comparisons: int, excluding: int, remaining: int) -> s
 
 
 def signed(value: float, digits: int) -> str:
-    """With its sign; what rounds to zero has none: `+0.8`, `-0.2`, `0.0`."""
+    """A number with its sign, but without one if it rounds to zero: `+0.8`, `-0.2`, `0.0`."""
     text = f"{value:+.{digits}f}"
     return text[1:] if float(text) == 0 else text
 
 
 def _p_value(t: float, freedom: int) -> float:
-    """Two-sided, of Student's t."""
+    """The two-sided p value of Student's t."""
     from scipy import stats  # slow to import, and only differences need it
 
     return float(2 * stats.t.sf(abs(t), freedom))

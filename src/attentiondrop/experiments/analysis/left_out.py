@@ -1,4 +1,4 @@
-"""The runs in the folder of a study that no number rests on: of another recipe, or not named by the study."""
+"""Runs in the folder of a study that its numbers do not use: made with another recipe, or not part of the study."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .summary import LeftOut, Summary
 
 
 def left_out(summary: Summary) -> tuple[LeftOut, ...]:
-    """All of them, in the order of their folders."""
+    """All runs that the numbers do not use, in the order of their folders."""
     study = summary.study
     shown = {
         run_folder(study.folder, each.method, each.seed, each.part) for each in summary.outcomes if not each.changes

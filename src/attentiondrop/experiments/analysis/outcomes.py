@@ -1,4 +1,4 @@
-"""What became of each run that a study asked for, whether or not it is there."""
+"""The outcome of each run that a study asks for, even if the run does not exist."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ..runs.kinds import FINAL
 from ..runs.store import Result, Run, scored_by
 from ..studies.plan import Ablation, Comparison, Study
 
-#: What an outcome may be: the last four were asked for and have no result (yet).
+#: The statuses of an outcome. The last four have no result that counts.
 STATUSES = ("finished", "diverged", "failed", "unfinished", "missing", "damaged", "of another recipe")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One method with one seed. `run` is None where there is none, or none that can be read."""
+    """One method with one seed. `run` is None if there is no run that counts: missing, damaged or of another recipe."""
 
     method: str
     seed: int
@@ -26,7 +26,7 @@ class Outcome:
     run: Run | None
     #: Why the run could not be read.
     damage: str | None = None
-    #: Where the run in the folder differs from the recipe of the study, in words: such a run does not count.
+    #: How the run in the folder differs from the recipe of the study, in words. Such a run does not count.
     changes: tuple[str, ...] = ()
 
     @property
@@ -42,12 +42,12 @@ class Outcome:
 
     @property
     def result(self) -> Result | None:
-        """What was recorded at the end, also of a run that diverged or failed."""
+        """The recorded result, also of a run that diverged or failed."""
         return None if self.run is None else self.run.result
 
     @property
     def detail(self) -> str:
-        """What is known about a run that has not finished."""
+        """Why a run has not finished, in words."""
         if self.damage is not None:
             return self.damage
         if self.changes:
@@ -63,10 +63,10 @@ class Outcome:
 
 
 def outcome(study: Study, plan: Comparison | Ablation, method: str, seed: int, part: str = FINAL) -> Outcome:
-    """Look at one run that a plan asks for; one that cannot be read does not keep the others from being reported.
+    """The outcome of one run of a plan. A run that cannot be read is an outcome too, so the others can be reported.
 
-    A run of another recipe than the plan's is not shown, and of a run that chooses settings the test part is not, which
-    older versions recorded.
+    A run of another recipe is not shown. For tuning and ablation runs the test scores are removed: older versions
+    recorded them.
     """
     try:
         run = study.run(method, seed, part)
@@ -82,7 +82,7 @@ def outcome(study: Study, plan: Comparison | Ablation, method: str, seed: int, p
 
 
 def other_recipe(run: Run, plan: Comparison | Ablation, part: str) -> list[str]:
-    """Where a run differs from what the plan names, recorded -> now, in words; empty if it belongs to the plan."""
+    """How a run differs from the plan, in words: recorded -> planned. Empty if the run belongs to the plan."""
     recipe = recipe_of(part, plan.recipe)
     then = trained_from(run.request.recipe, run.request.checksums, part)
     changes = differences(then, trained_from(recipe, plan.checksums, part))
@@ -93,7 +93,7 @@ def other_recipe(run: Run, plan: Comparison | Ablation, part: str) -> list[str]:
 
 
 def by_seed(outcomes: Sequence[Outcome], value: Callable[[Result], float | None]) -> dict[int, float]:
-    """One number for each finished run that has it."""
+    """Seed -> number, for each finished run that has the number."""
     numbers = {
         each.seed: value(each.result) for each in outcomes if each.result is not None and each.status == "finished"
     }

@@ -1,4 +1,4 @@
-"""Sentences that belong under the numbers of a study, wherever they are shown."""
+"""Sentences to show under the numbers of a study, on the terminal and in the report."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from .intervals import Difference, few_seeds_note, many_comparisons_note
 from .outcomes import STATUSES, Outcome
 from .summary import Summary
 
-#: Marks a difference that remains after Holm's correction; nothing is marked for its mean or its interval alone.
+#: Marks a difference that remains after Holm's correction. A large mean or an interval alone gets no mark.
 MARK = "*"
 INTERVALS = {"t": "95 % t interval", "bootstrap": "95 % bootstrap interval"}
 
 
 def remarks(summary: Summary, quote: str = "") -> list[str]:
-    """What a reader of the results should know, the most important first. Methods are put between `quote` signs."""
+    """What a reader of the results should know, the most important first. `quote` is put around names of methods."""
     several = many_comparisons_note(*counts([row.difference for row in summary.rows]))
     found = [few_seeds_note(summary.seeds), several]
     rows = [*_left_out(summary, quote), *_equal(summary, quote), *_unfinished(summary, quote)]
@@ -26,7 +26,7 @@ def remarks(summary: Summary, quote: str = "") -> list[str]:
 
 
 def difference_remark(summary: Summary, quote: str = "") -> str:
-    """How the column of differences is to be read."""
+    """How to read the column of differences."""
     baseline = "the first method" if summary.baseline is None else f"{quote}{summary.baseline.label}{quote}"
     label = summary.metrics.primary.label
     return (
@@ -37,7 +37,7 @@ def difference_remark(summary: Summary, quote: str = "") -> str:
 
 
 def ablation_remark(summary: Summary, quote: str = "") -> str:
-    """How the differences of an ablation are to be read."""
+    """How to read the differences of an ablation."""
     baseline = "the baseline" if summary.grid_baseline is None else f"{quote}{summary.grid_baseline.method}{quote}"
     count, excluding, _ = counts([cell.difference for grid in summary.grids for cell in grid.cells])
     label = summary.metrics.primary.label
@@ -63,7 +63,7 @@ def counts(found: Sequence[Difference | None]) -> tuple[int, int, int]:
 
 
 def origin_remarks(summary: Summary) -> list[str]:
-    """Which runs in the folder do not count, and what those that count do not have in common."""
+    """Which runs in the folder do not count, and whether the others differ in recipe, data or versions."""
     return [*_leftovers(summary), *_plans(summary), *_data(summary), *_versions(summary)]
 
 
@@ -95,7 +95,7 @@ def _plans(summary: Summary) -> list[str]:
 
 
 def _data(summary: Summary) -> list[str]:
-    """Studies of older versions do not say which data they are about."""
+    """Compare the data of the runs with each other: plans of older versions do not record checksums."""
     checksums = {
         tuple(sorted(each.run.request.checksums.items()))
         for each in summary.outcomes
@@ -116,7 +116,7 @@ def _comparisons(count: int) -> str:
 
 
 def status_counts(outcomes: tuple[Outcome, ...]) -> str:
-    """In words, how runs that have not finished ended: `1 diverged, 2 missing`; empty if all have finished."""
+    """Counts of runs that have not finished, such as `1 diverged, 2 missing`; empty if all have finished."""
     counts = Counter(each.status for each in outcomes)
     return ", ".join(f"{counts[status]} {status}" for status in STATUSES[1:] if counts[status])
 

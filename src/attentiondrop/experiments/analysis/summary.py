@@ -1,4 +1,4 @@
-"""A study in numbers: one row a method, what tuning tried, what the ablations found. Table and report show this."""
+"""A study in numbers: a row per method, the trials of tuning, the points of ablations. Table and report show these."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from .outcomes import Outcome
 
 @dataclass(frozen=True)
 class Reach:
-    """How fast a method converges: the first epoch at which the primary metric on the validation part is at least as
-    good as a common `target`.
+    """How fast a method converges: the first epoch whose primary validation metric is at least as good as `target`.
+
+    All methods have the same target.
     """
 
     target: float
@@ -27,30 +28,30 @@ class Reach:
 
 @dataclass(frozen=True)
 class Row:
-    """One method. Numbers cover its finished runs only, on the test part, and are None when there are none."""
+    """One method. Its numbers cover only finished runs, on the test part; they are None if there are no such runs."""
 
     entry: Entry
     outcomes: tuple[Outcome, ...]
     #: The metric that differences are about.
     primary: Metric
-    #: By the name of the metric; metrics that no finished run has are left out.
+    #: Name of the metric -> scores. Metrics that no finished run has are left out.
     scores: dict[str, Spread] = field(default_factory=dict)
-    #: Accuracy under attack by epsilon; empty if not measured.
+    #: Epsilon -> accuracy under attack; empty if not measured.
     robust: dict[float, Spread] = field(default_factory=dict)
-    #: Training samples a second; MiB of the accelerator; seconds of a run with everything in it.
+    #: Training samples per second; MiB of the accelerator; seconds of a whole run.
     throughput: Spread | None = None
     peak_memory_mib: Spread | None = None
     seconds: Spread | None = None
-    #: To the baseline, within a seed.
+    #: Ratio to the baseline run with the same seed.
     throughput_ratio: Spread | None = None
     memory_ratio: Spread | None = None
-    #: By the name of the metric; empty in the baseline's own row.
+    #: Name of the metric -> difference to the baseline; empty in the row of the baseline.
     differences: dict[str, Difference] = field(default_factory=dict)
     reach: Reach | None = None
 
     @property
     def label(self) -> str:
-        """The method in full, or what it was asked for as long as tuning has not settled it."""
+        """The method with all fields or, while it is being tuned, its name."""
         return self.entry.method or f"{self.entry.name} (being tuned)"
 
     def count(self, status: str) -> int:
@@ -59,12 +60,12 @@ class Row:
 
     @property
     def difference(self) -> Difference | None:
-        """Of the primary metric."""
+        """The difference of the primary metric."""
         return self.differences.get(self.primary.name)
 
     @property
     def holm_p(self) -> float | None:
-        """P value of that difference, adjusted for the number of methods."""
+        """The p value of that difference, adjusted for the number of methods."""
         return None if self.difference is None else self.difference.holm_p
 
 
@@ -92,7 +93,7 @@ class Cell:
     method: str
     values: tuple[Any, ...]
     outcomes: tuple[Outcome, ...]
-    #: Of the primary metric.
+    #: The primary metric.
     score: Spread | None
     difference: Difference | None
 
@@ -107,17 +108,17 @@ class GridSummary:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A run in the folder that no number rests on."""
+    """A run in the folder that the numbers do not use."""
 
-    #: Below the folder of the study, such as "runs/none/seed0".
+    #: Its path below the folder of the study, such as "runs/none/seed0".
     place: str
-    #: Where it differs from the recipe of the study; empty if the study has the recipe but does not name the run.
+    #: How it differs from the recipe of the study; empty if it has the same recipe but is not part of the study.
     changes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Summary:
-    """Everything that table and report show. `interval` is the kind of every interval in it."""
+    """All numbers that table and report show. `interval` is the kind of all its intervals."""
 
     study: Study
     interval: str
@@ -131,12 +132,12 @@ class Summary:
 
     @property
     def baseline(self) -> Row | None:
-        """What differences are to."""
+        """The row that differences are computed to: the first one."""
         return self.rows[0] if self.rows else None
 
     @property
     def plan(self) -> Comparison | Ablation:
-        """What the folder is about."""
+        """The plan of the study."""
         return self.study.plan
 
     @property
@@ -146,7 +147,7 @@ class Summary:
 
     @property
     def outcomes(self) -> tuple[Outcome, ...]:
-        """Every run the study asks for, once, in order: final ones, tuning, ablations."""
+        """Every run of the study, once, in this order: final runs, tuning, ablations."""
         cells = ((self.grid_baseline,) if self.grid_baseline else ()) + tuple(
             cell for grid in self.grids for cell in grid.cells
         )
@@ -154,11 +155,11 @@ class Summary:
         every += [trial.outcome for tuned in self.tuning for trial in tuned.trials]
         every += [each for cell in cells for each in cell.outcomes]
         found: dict[tuple[str, str, int], Outcome] = {}
-        for each in every:  # the first one counts: a final run, with its test scores, before an ablation that shares it
+        for each in every:  # the first counts: an ablation of an older version may share a final run, without its test
             found.setdefault((each.part, each.method, each.seed), each)
         return tuple(found.values())
 
     @property
     def seeds(self) -> int:
-        """How many seeds the differences rest on, at the most; 0 where there is no difference."""
+        """The largest number of seeds that a difference is computed from; 0 if there is no difference."""
         return max((len(row.difference.seeds) for row in self.rows if row.difference), default=0)

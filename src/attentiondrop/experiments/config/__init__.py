@@ -1,1 +1,1 @@
-"""Recipes: what they may say, and how they are read."""
+"""Recipes: which settings they have, and how they are read."""

@@ -1,4 +1,4 @@
-"""Finding and reading recipes: YAML files of differences from the defaults, shipped or the user's own."""
+"""Find and read recipes. A recipe is a YAML file that lists only what differs from the defaults."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..methods.grids import check_grids
 from ..methods.parse import read_methods
 from .schema import Recipe, build_recipe
 
-#: Where the shipped recipes lie.
+#: The folder of the shipped recipes.
 SHIPPED = files("attentiondrop") / "recipes"
 SIZES = "sizes"
 DEFAULT_SIZE = "default_size"
@@ -32,7 +32,7 @@ def shipped() -> list[str]:
 
 
 def read_recipe(name: str, size: str | None = None, changes: Iterable[str] = ()) -> Recipe:
-    """The recipe `name`, a shipped one or a file, in one of its sizes, with changes such as `"training.epochs=3"`.
+    """Read the recipe `name`, a shipped one or a file, in one of its sizes. A change is such as `"training.epochs=3"`.
 
     >>> recipe = read_recipe("cifar10", "paper", ["training.epochs=1"])
     >>> recipe.model.name, recipe.training.batch_size, recipe.training.epochs
@@ -48,7 +48,7 @@ def read_recipe(name: str, size: str | None = None, changes: Iterable[str] = ())
     except ArgumentError:
         try:
             _built(content)
-        except ArgumentError as error:  # wrong by itself: the file is to blame, not a change of it
+        except ArgumentError as error:  # the file is wrong even without the changes, so the message names the file
             raise ArgumentError(f"{name}: {error}") from None
         raise
 
@@ -65,7 +65,7 @@ def _built(content: dict[str, Any]) -> Recipe:
 
 
 def _in_size(content: dict[str, Any], name: str, size: str | None) -> tuple[dict[str, Any], str | None]:
-    """What a recipe says in one of its sizes, and which one that is."""
+    """The settings of a recipe in one of its sizes, and the name of that size."""
     sizes = content.pop(SIZES, None) or {}
     expected = "a mapping from names of sizes to their settings"
     if not isinstance(sizes, dict):
@@ -85,7 +85,7 @@ def _in_size(content: dict[str, Any], name: str, size: str | None) -> tuple[dict
 
 
 def _content(name: str, extending: tuple[str, ...] = ()) -> dict[str, Any]:
-    """What a recipe says, on top of what the one says that it extends."""
+    """The settings of a recipe, merged over those of the recipe that it extends."""
     path = Path(name)
     if name in extending:
         raise bad_argument(f"{name}: {EXTENDS}", "another recipe", " -> ".join((*extending, name)))
@@ -104,7 +104,7 @@ def _content(name: str, extending: tuple[str, ...] = ()) -> dict[str, Any]:
         raise bad_argument(f"{name}: {EXTENDS}", "the name or path of a recipe", parent)
     check_text(f"{name}: {EXTENDS}", parent)
     if Path(parent).suffix in _SUFFIXES:
-        # One name for one file, however it is spelled, or a circle would not be noticed.
+        # A file has one name here, however its path is spelled. Otherwise a circle of recipes would go unnoticed.
         parent = str((path.parent / parent).resolve())
     return merged(_content(parent, (*extending, name)), content)
 

@@ -1,4 +1,4 @@
-"""What all runs of a study share: data, model, training, evaluation. Typed, validated, in plain JSON types on disk."""
+"""The recipe: settings that all runs of a study share. They are typed, validated, and stored in plain JSON types."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ from ..files.typed_settings import build_settings
 from ..tasks.interface import DataSettings, EvaluationSettings, ModelSettings, Task
 from ..tasks.registry import DEFAULT, TASKS, find_task, task_of
 
-#: What can be a folder and stays where it is put.
+#: A name that can be a folder and cannot lead to another place.
 _FOLDER = re.compile(r"\w[\w .+-]{0,99}")
 _MOST_SEEDS = 10_000
 
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """The loop: AdamW, a linear warm-up, then half a cosine to zero. `batch_size` counts all processes together."""
+    """Training: AdamW, a linear warm-up, then half a cosine to zero. `batch_size` counts all processes together."""
 
     epochs: int = 20
     batch_size: int = 64
     learning_rate: float = 1e-3
     weight_decay: float = 1e-2
-    #: Share of all steps.
+    #: The warm-up as a share of all steps.
     warmup: float = 0.1
     label_smoothing: float = 0.0
-    #: The largest norm of a gradient.
+    #: The largest norm of the gradient; a larger one is scaled down.
     clip: float | None = None
-    #: Each batch in so many parts, one after the other.
+    #: Split each batch into this many parts and add up their gradients.
     accumulate: int = 1
-    #: Decay of an average of the weights, which is then what is evaluated.
+    #: Decay of a moving average of the weights. If set, the average is evaluated.
     ema: float | None = None
     precision: str = "float32"
     compile: bool = False
     device: str = "auto"
-    #: With several processes: `ddp`, or `fsdp` to share out weights and optimiser too.
+    #: With several processes: `ddp`, or `fsdp` to split weights and optimiser between the processes.
     parallel: str = "ddp"
-    #: Which weights are tested: those of the epoch that did best on the validation part, or the last.
+    #: Which weights are tested: those of the best epoch on the validation part, or of the last epoch.
     select: str = "best"
-    #: Also keep the weights of every so manyth epoch, which `attentiondrop variance` draws its curve from.
+    #: Also keep the weights of every `keep_every`-th epoch. `attentiondrop variance` uses them for its curve.
     keep_every: int | None = None
     #: How the views of a consistency loss are computed, as in `attentiondrop.torch.consistency_loss`.
     consistency_mode: str = "batch"
@@ -73,10 +73,10 @@ class TrainingSettings:
 
 @dataclass(frozen=True)
 class MeasureSettings:
-    """What is measured during training, at `probes` epochs spread evenly: gradient variance and attention entropy."""
+    """Measurements during training, at `probes` evenly spread epochs: gradient variance and attention entropy."""
 
     probes: int = 5
-    #: Mini-batches for a gradient variance.
+    #: How many mini-batches a gradient variance is computed from.
     batches: int = 4
 
     def __post_init__(self) -> None:
@@ -86,10 +86,10 @@ class MeasureSettings:
 
 @dataclass(frozen=True)
 class TuningSettings:
-    """How `compare` tunes: so many settings of each method, judged on the validation part with a seed of its own."""
+    """How `compare` tunes: it tries `trials` settings of each method on the validation part, with a separate seed."""
 
     trials: int = 0
-    #: Epochs of a trial; those of the recipe by default.
+    #: Epochs of a trial. The default is `training.epochs`.
     epochs: int | None = None
     seed: int = 1000
     #: Method -> field -> values, in place of the built-in grids.
@@ -104,7 +104,7 @@ class TuningSettings:
 
 @dataclass(frozen=True)
 class Recipe:
-    """Settings of a study; only method and seed differ between its runs.
+    """The settings of a study. Its runs differ only in method and seed.
 
     >>> Recipe(training=TrainingSettings(epochs=3)).to_dict()["training"]["epochs"]
     3
@@ -112,7 +112,7 @@ class Recipe:
 
     name: str = "digits"
     size: str = "demo"
-    #: What is learned: the name of a task. `data`, `model` and `evaluation` are of its classes.
+    #: The name of the task. It sets the classes of `data`, `model` and `evaluation`.
     task: str = DEFAULT
     data: DataSettings = field(default_factory=TASKS[DEFAULT].data_settings)
     model: ModelSettings = field(default_factory=TASKS[DEFAULT].model_settings)
@@ -120,9 +120,9 @@ class Recipe:
     evaluation: EvaluationSettings = field(default_factory=TASKS[DEFAULT].evaluation_settings)
     measure: MeasureSettings = field(default_factory=MeasureSettings)
     tuning: TuningSettings = field(default_factory=TuningSettings)
-    #: What `compare` compares when nobody says otherwise; the first one is the baseline.
+    #: The methods that `compare` compares by default. The first one is the baseline.
     methods: tuple[str, ...] = ("none", "dropout", "hard", "blur")
-    #: What `ablate` varies: method -> field -> values.
+    #: What `ablate` varies by default: method -> field -> values.
     ablations: dict[str, Any] = field(default_factory=dict)
     seeds: int = 3
 
@@ -132,7 +132,7 @@ class Recipe:
                 raise bad_argument(section, f"the {cls.__name__} of the task {self.task}", getattr(self, section))
         if integer("seeds", self.seeds, minimum=1) > _MOST_SEEDS:
             raise bad_argument("seeds", f"an integer of at most {_MOST_SEEDS}", self.seeds)
-        # Both name the folder of the results, which must not lead elsewhere.
+        # Both are part of the name of the results folder, so they must not contain a path.
         for name, text in (("name", self.name), ("size", self.size)):
             if not _FOLDER.fullmatch(text) and (text or name == "name"):
                 raise bad_argument(
@@ -146,12 +146,12 @@ class Recipe:
 
 
 def sections_of(task: Task) -> dict[str, type[Any]]:
-    """The sections of a recipe that differ between tasks, and the class that each one has in this task."""
+    """The sections of a recipe that differ between tasks, with their classes in this task."""
     return {"data": task.data_settings, "model": task.model_settings, "evaluation": task.evaluation_settings}
 
 
 def build_recipe(content: Any) -> Recipe:
-    """The recipe that a nested mapping describes; it may name its task.
+    """Build a recipe from a nested mapping, which may name its task.
 
     >>> build_recipe({"data": {"name": "cifar10", "root": "data"}}).task
     'classification'

@@ -1,1 +1,1 @@
-"""Reading and writing plain files: whole or not at all, typed, with clear errors. Knows nothing of training."""
+"""Read and write plain files: never half of one, typed, with clear errors. Knows nothing about training."""

@@ -1,4 +1,4 @@
-"""From a nested mapping, such as a YAML file, to frozen dataclasses: unknown keys and wrong types are clear errors."""
+"""Build frozen dataclasses from a nested mapping, such as a YAML file. Unknown keys and wrong types are refused."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def build_settings(
 ) -> Settings:
     """The dataclass `cls` with the fields that `content` names; the others keep their defaults.
 
-    `kinds` says of fields whose annotation is a base class which class they are built as.
+    `kinds` maps the name of a field to the class to build, for fields that are annotated with a base class.
 
     >>> @dataclasses.dataclass(frozen=True)
     ... class Point:
@@ -60,20 +60,20 @@ def _hints(cls: type[Any]) -> dict[str, Any]:
 
 
 def unknown(where: str, name: str, choices: Iterable[str], what: str = "setting") -> ArgumentError:
-    """An error for a name that does not exist, with the one that was probably meant."""
+    """An error for a name that does not exist. It suggests the closest name and lists all of them."""
     known = list(choices)
     error = unlisted(where, name, known, what)
     return ArgumentError(f"{error}{'' if str(error).endswith('?') else '.'} There are {', '.join(known)}")
 
 
 def unlisted(where: str, name: str, choices: Iterable[str], what: str) -> ArgumentError:
-    """The same where there are too many to list."""
+    """As `unknown`, without the list, for when there are too many names."""
     close = difflib.get_close_matches(name, list(choices), n=1)
     return ArgumentError(f"{where}: no such {what}" + (f", did you mean {close[0]!r}?" if close else ""))
 
 
 def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """`base` with `changes` laid over it, mapping by mapping.
+    """`base` updated with `changes`. Nested mappings are merged, other values are replaced.
 
     >>> merged({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}})
     {'a': {'b': 3, 'c': 2}}
@@ -86,7 +86,7 @@ def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
 
 
 def _coerced(hint: Any, value: Any, where: str) -> Any:
-    """`value` as what the annotation says: nested dataclasses, tuples from lists, floats from integers."""
+    """`value` converted to the annotated type: nested dataclasses, tuples from lists, floats from integers."""
     options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     if value is None and type(None) in options:
         return None
@@ -101,7 +101,7 @@ def _coerced(hint: Any, value: Any, where: str) -> Any:
         item = typing.get_args(kind)[1]
         return {key: _coerced(item, one, f"{where}.{key}") for key, one in _plain(value, where).items()}
     if kind is float and isinstance(value, str):
-        # YAML reads 1e-3 as a text: its numbers need a point.
+        # YAML reads 1e-3 as a text, because its numbers need a decimal point.
         try:
             return float(value)
         except ValueError:
@@ -121,13 +121,13 @@ def _coerced(hint: Any, value: Any, where: str) -> Any:
 
 
 def check_text(where: str, text: str) -> None:
-    """Refuse a text that cannot be written into a file or be part of a path."""
+    """Refuse a text that cannot be stored in a file or be part of a path."""
     if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
         raise bad_argument(where, "a text without zero bytes and half characters", text)
 
 
 def _plain(value: Any, where: str, depth: int = 0) -> Any:
-    """Values of any name, as `model.arguments` has them: what JSON can hold, since they are stored with every run."""
+    """Check values under free names, as in `model.arguments`. JSON must be able to hold them: every run stores them."""
     if depth > _DEEPEST:
         raise bad_argument(where, f"at most {_DEEPEST} levels of nesting", value)
     if isinstance(value, Mapping):

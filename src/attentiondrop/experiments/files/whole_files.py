@@ -1,4 +1,4 @@
-"""Files that a crash leaves whole: written beside their place, synced, then moved into it."""
+"""Files that are never half written, even after a crash: write a temporary file, sync it, then rename it."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from ...errors import AttentionDropError
 
 
 class DamagedRecordError(AttentionDropError):
-    """A file that is there but cannot be read."""
+    """A file exists but cannot be read."""
 
 
 def damaged(path: Path, error: Exception) -> DamagedRecordError:
-    """The one wording of "this file is broken", in one line."""
+    """The error for a file that cannot be read, in one line."""
     return DamagedRecordError(f"{path} cannot be read: {' '.join(str(error).split()) or type(error).__name__}")
 
 
 def make_writable(folder: Path) -> None:
-    """Create `folder` if need be, and make sure before any training that results can be written into it."""
+    """Create `folder` if needed. Called before training, to be sure that results can be written there."""
     folder.mkdir(parents=True, exist_ok=True)
     if not os.access(folder, os.W_OK | os.X_OK):
         raise PermissionError(errno.EACCES, "results cannot be written into this folder", str(folder))
@@ -31,9 +31,9 @@ def make_writable(folder: Path) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path`; what is written there takes the place of `path` if nothing is raised.
+    """Yield a temporary path beside `path`. The file written there replaces `path`, unless an error is raised.
 
-    A reader, or a crash, sees the old file or the new one, never half of one.
+    A reader sees the old file or the new one, never half of one, even after a crash.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -41,7 +41,7 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.touch()
         mode = temporary.stat().st_mode
         yield temporary
-        os.chmod(temporary, mode)  # as any new file here: some libraries make theirs private
+        os.chmod(temporary, mode)  # the mode of any new file: some libraries make their files private
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -50,23 +50,23 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a whole text file."""
+    """Write a text file, whole or not at all."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write JSON for people too; numbers that are not finite are refused, JSON has none."""
+    """Write indented JSON. Numbers that are not finite are refused, because JSON has none."""
     write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
 
 
 def read_json(path: Path) -> Any | None:
-    """What the file holds, None where there is none; one that cannot be read raises `DamagedRecordError`."""
+    """The content of a JSON file, or None if there is no file. Raises `DamagedRecordError` if it cannot be read."""
     return _read(path, lambda text: json.loads(text))
 
 
 def append_line(path: Path, content: dict[str, Any]) -> None:
-    """Add one line of JSON, synced."""
+    """Add one line of JSON and sync it to disk."""
     with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(content, allow_nan=False) + "\n")
         file.flush()
@@ -74,7 +74,7 @@ def append_line(path: Path, content: dict[str, Any]) -> None:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of a JSON-lines file; a last line that a crash cut off does not count."""
+    """The lines of a JSON-lines file. A last line that a crash cut off is ignored."""
 
     def whole_lines(text: str) -> list[dict[str, Any]]:
         return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]

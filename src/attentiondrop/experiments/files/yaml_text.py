@@ -1,4 +1,4 @@
-"""YAML that a person wrote, read with limits: what is too deep, too large or ambiguous is one clear error."""
+"""Read YAML that a person wrote, with limits. Text that is too deep, too large or ambiguous is one clear error."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import yaml
 
 from ...errors import ArgumentError
 
-#: A recipe has about a hundred values, three levels deep. An alias counts as what it stands for.
+#: Far more than a recipe needs. An alias counts as many values as the part that it repeats.
 _MOST_BYTES, _MOST_VALUES, _DEEPEST = 1_000_000, 10_000, 20
 
 
 def read_yaml_file(path: Path) -> Any:
-    """What the file says; one that is no YAML of a reasonable size raises an `ArgumentError` that names it."""
+    """The content of a YAML file. Raises an `ArgumentError` with its path if it is not YAML or is too large."""
     with path.open("rb") as file:
         content = file.read(_MOST_BYTES + 1)
     if len(content) > _MOST_BYTES:
@@ -28,19 +28,19 @@ def read_yaml_file(path: Path) -> Any:
 
 
 def read_yaml(text: str, name: str) -> Any:
-    """What `text` says, in the types of YAML; `name` tells people where it stands."""
+    """The values in `text`, in the types of YAML. Errors begin with `name`, which says where the text comes from."""
     try:
         _check_size(text, name)
         return yaml.load(text, _Loader)  # a SafeLoader
     except ArgumentError:
         raise
-    # Beyond its own errors, PyYAML lets through what int(), date() and others say of a value.
+    # PyYAML also raises the errors of int(), date() and others for a bad value.
     except Exception as error:
         raise ArgumentError(f"{name}: expected YAML, but {' '.join(str(error).split())}") from None
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]
-    """Refuses a key that is given twice: YAML itself keeps the last one without a word."""
+    """Refuses a key that is given twice. PyYAML would silently keep the last one."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         seen = set()
@@ -57,7 +57,7 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
 
 @dataclass
 class _Extent:
-    """How many values a part of the text stands for, aliases written out, and how many levels it has."""
+    """How many values a part of the text has once aliases are written out, and how many levels."""
 
     values: int = 1
     levels: int = 1
@@ -65,7 +65,7 @@ class _Extent:
 
 
 def _check_size(text: str, name: str) -> None:
-    """Read the events alone, which are no more than the text: a few aliases can stand for billions of values."""
+    """Count values and levels before anything is built, because a few aliases can stand for billions of values."""
     anchors: dict[str, _Extent] = {}
     open_parts: list[_Extent] = [_Extent()]
 

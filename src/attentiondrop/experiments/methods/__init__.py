@@ -1,7 +1,7 @@
-"""What is compared: attention specs, and comparators. One file a comparator, with its tuning grid.
+"""What is compared: attention specs and comparators. Each comparator has its own file, with its tuning grid.
 
-A new comparator is a new file and its line here. The order of these lines is the order in which a method that joins
-several comparators is written.
+A new comparator needs a new file and a line here. The canonical text of a method lists its comparators in the order
+of these lines.
 """
 
 # isort: off

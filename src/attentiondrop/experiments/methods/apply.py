@@ -1,4 +1,4 @@
-"""A method applied to a model: built with its rates, changed, attached; and the loss to train it with."""
+"""Apply a method to a model, and make the loss to train the model with."""
 
 from __future__ import annotations
 
@@ -35,29 +35,29 @@ class Applied:
             self.attachment.set_progress(progress)
 
     def begin_epoch(self, epoch: int, epochs: int) -> None:
-        """Tell those that act on each epoch."""
+        """Tell every acting comparator that an epoch begins."""
         for acting in self.acting.values():
             acting.begin_epoch(epoch, epochs)
 
     def begin_step(self, progress: float) -> None:
-        """Move schedules on, and tell those that act on each step."""
+        """Set the schedules, and tell every acting comparator that a step begins."""
         self.set_progress(progress)
         for acting in self.acting.values():
             acting.begin_step(progress)
 
     def end_step(self) -> None:
-        """Tell them that the weights have changed."""
+        """Tell every acting comparator that the weights have changed."""
         for acting in self.acting.values():
             acting.end_step()
 
     def batch(self, batch: Batch) -> Batch:
-        """A training batch as the method wants it."""
+        """The training batch after the method has changed it."""
         for acting in self.acting.values():
             batch = acting.batch(batch)
         return batch
 
     def objective(self, task: Task, label_smoothing: float, mode: Mode) -> Objective:
-        """The training loss: the loss of the task as a mean, with what the method adds to it."""
+        """The training loss: the mean loss of the task, and what the method adds to it."""
         smoothing = self.method.label_smoothing or label_smoothing
 
         def loss(model: nn.Module, batch: Batch) -> Tensor:
@@ -81,20 +81,20 @@ class Applied:
         return loss
 
     def state_dict(self) -> dict[str, Any]:
-        """What goes on with a resumed run: learned and adaptive rates, and what comparators keep."""
+        """What a resumed run needs: learned and adaptive rates, and the state of comparators."""
         rates = {} if self.attachment is None else self.attachment.state_dict()
         acting = {name: acting.state_dict() for name, acting in self.acting.items()}
         return {**rates, **({_ACTING: acting} if acting else {})}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state_dict` was taken."""
+        """Restore what `state_dict` returned."""
         for name, acting in self.acting.items():
             acting.load_state_dict(state[_ACTING][name])
         if self.attachment is not None:
             self.attachment.load_state_dict({key: value for key, value in state.items() if key != _ACTING})
 
     def parameters(self) -> list[nn.Parameter]:
-        """Rates that are learned."""
+        """The learned rates."""
         return [] if self.attachment is None else list(self.attachment.parameters())
 
 

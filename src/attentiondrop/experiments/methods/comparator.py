@@ -1,7 +1,7 @@
-"""What a comparator is: a regulariser that is no attention spec. Each one is a file beside this one.
+"""A comparator is a regulariser that is not an attention spec. Each one has its own file beside this one.
 
-A `Comparator` is plain data: its fields, its tuning grid, and what it does to a run. What lives as long as a run, such
-as a mask of pruned weights, is an `Acting` that the comparator makes for the model of the run.
+A `Comparator` is plain data: its fields, its tuning grid, and what it does to a run. Anything that lives during a run,
+such as a mask of pruned weights, is in an `Acting` that the comparator makes for the model of the run.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ COMPARATORS: dict[str, type[Comparator]] = {}
 
 
 class Acting:
-    """A comparator at work on the model of one run. Each hook does nothing unless a subclass fills it."""
+    """A comparator at work on the model of one run. Each hook does nothing unless a subclass overrides it."""
 
     def begin_epoch(self, epoch: int, epochs: int) -> None:
-        """Called before each epoch, counted from zero. Pruning belongs here: what is left of training then fits again.
+        """Called before each epoch, counted from zero. Prune here: the rest of training then adapts the other weights.
 
-        A resumed run calls it for the epochs that are left, after `load_state_dict`.
+        A resumed run calls this for the remaining epochs, after `load_state_dict`.
         """
 
     def begin_step(self, progress: float) -> None:
-        """Called before each step; `progress` is the share of all steps that are done."""
+        """Called before each step. `progress` is the share of all steps that are done."""
 
     def batch(self, batch: Batch) -> Batch:
-        """The training batch to use instead of this one. Draws come from torch's global generator."""
+        """The training batch to use instead of this one. Draw from torch's global generator."""
         return batch
 
     def loss(self, loss: Tensor) -> Tensor:
-        """The loss to use instead of this one, a mean over the batch."""
+        """The loss to use instead of this one. Both are means over the batch."""
         return loss
 
     def end_step(self) -> None:
@@ -49,12 +49,12 @@ class Acting:
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state_dict` was taken."""
+        """Restore what `state_dict` returned."""
 
 
 @dataclass(frozen=True)
 class Comparator:
-    """Base of all comparators. A subclass with a `name` is known to every command from then on."""
+    """Base of all comparators. A subclass with a `name` registers itself and is known to every command."""
 
     name: ClassVar[str] = ""
     #: What tuning tries: field -> values.
@@ -70,24 +70,24 @@ class Comparator:
         return f"{self.name}({fields})"
 
     def model_rates(self) -> dict[str, float]:
-        """Rates the model is built with: `dropout` (activations) and `drop_path`."""
+        """Rates to build the model with: `dropout` (of activations) and `drop_path`."""
         return {}
 
     def change(self, model: nn.Module) -> None:
-        """Change the model after it was built, or replace modules; parameters and `state_dict` keys must stay."""
+        """Change the built model, for example replace modules. Parameters and `state_dict` keys must stay."""
 
     def act(self, model: nn.Module) -> Acting | None:
-        """What takes part in the training of the model, after `change`; None if nothing does."""
+        """The object that takes part in training, made after `change`; None if there is none."""
         return None
 
     @property
     def consistency(self) -> Consistency | None:
-        """A consistency loss."""
+        """The consistency loss to train with, if any."""
         return None
 
     @property
     def label_smoothing(self) -> float:
-        """Label smoothing in the loss of the task."""
+        """The label smoothing in the loss of the task."""
         return 0.0
 
 

@@ -1,4 +1,4 @@
-"""DropConnect: weights are dropped."""
+"""DropConnect: dropout of weights."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DropConnect(Dropping):
-    """Weights of the linear layers are zeroed anew in every pass, and the others grow by 1 / (1 - p)."""
+    """Every pass zeroes weights of the linear layers with probability p and divides the others by 1 - p."""
 
     name = "dropconnect"
 
     def change(self, model: nn.Module) -> None:
-        """Swap the class of the linear layers."""
+        """Turn the linear layers into layers that drop weights."""
         from .dropconnect_layers import drop_connections
 
         drop_connections(model, self.p)

@@ -1,6 +1,6 @@
-"""DropConnect: every pass in training uses the linear layers with some of their weights zeroed.
+"""Linear layers for DropConnect: every training pass zeroes some of their weights.
 
-By hand, since no well-kept library has it for torch modules as they are (timm's `drop_connect` is stochastic depth).
+Our own code, since no well-kept library does this to existing modules (timm's `drop_connect` is stochastic depth).
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ from ...errors import ArgumentError
 
 
 class DropConnectLinear(nn.Linear):
-    """`nn.Linear` whose weights are zeroed at a rate in training; in evaluation it is `nn.Linear`."""
+    """An `nn.Linear` that drops weights in training. In evaluation it is a plain `nn.Linear`."""
 
     connection_drop: float = 0.0
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - the name nn.Linear gives it
-        """One mask of the weights for the whole batch, drawn anew in each pass, expectation kept."""
+        """Each pass draws one mask of the weights for the whole batch. The expected weights stay the same."""
         return F.linear(input, F.dropout(self.weight, self.connection_drop, self.training), self.bias)
 
 
 def drop_connections(model: nn.Module, p: float) -> int:
-    """Let every `nn.Linear` of `model` drop its weights at rate `p`; says how many there are.
+    """Let every `nn.Linear` of `model` drop its weights at rate `p`. Returns how many layers were changed.
 
-    Parameters and `state_dict` keys stay. `nn.MultiheadAttention` hides its projections from this.
+    Parameters and `state_dict` keys stay. The projections of `nn.MultiheadAttention` are not changed.
 
     >>> layers = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
     >>> drop_connections(layers, p=0.5)
     2
     """
-    # The exact class: a subclass may compute something else.
+    # Only the exact class: a subclass may compute something else.
     found = [module for module in model.modules() if type(module) is nn.Linear]
     if not found:
         raise ArgumentError(f"dropconnect: expected a model with nn.Linear layers, received {type(model).__name__}")

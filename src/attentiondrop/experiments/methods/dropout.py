@@ -9,10 +9,10 @@ from .comparator import Dropping
 
 @dataclass(frozen=True)
 class Dropout(Dropping):
-    """Dropout of activations, by the model's own rates."""
+    """Dropout of activations, done by the dropout layers of the model."""
 
     name = "dropout"
 
     def model_rates(self) -> dict[str, float]:
-        """The rate of every dropout of activations that the model has."""
+        """The rate of all dropout layers of the model, except those of attention weights."""
         return {"dropout": self.p}

@@ -9,7 +9,7 @@ from .comparator import Dropping
 
 @dataclass(frozen=True)
 class DropPath(Dropping):
-    """Stochastic depth, by the model's own rate: residual branches are skipped, the later the likelier."""
+    """Stochastic depth, done by the model: residual branches are skipped, later layers more often."""
 
     name = "droppath"
 

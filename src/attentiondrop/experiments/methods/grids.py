@@ -1,4 +1,4 @@
-"""Which settings of a method are tried: points of its grid, the same number for every method."""
+"""The settings that tuning and ablations try: points of the grid of a method."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from .parse import NONE, check_part, read_method, terms
 
 
 def built_in_grids() -> dict[str, dict[str, list[Any]]]:
-    """Method -> field -> values, as each method says itself."""
+    """Method -> field -> values, as each method defines them."""
     found = {name: comparator.grid for name, comparator in COMPARATORS.items()}
     found |= {name: spec.grid for name, spec in REGISTRY.items()}
     return {name: grid for name, grid in found.items() if grid}
 
 
 def candidates(text: str, trials: int, seed: int, grids: Mapping[str, Any] | None = None) -> list[str]:
-    """At most `trials` settings of the method `text`, the defaults first, the others drawn from its grid.
+    """At most `trials` settings of the method `text`: the defaults, then random points of its grid.
 
-    What `text` gives explicitly stays. A grid with fewer points is tried whole; `trials` 0 means the defaults alone.
+    Fields that `text` gives are not varied. A grid with fewer points is tried whole. With `trials` 0 only the defaults.
 
     >>> candidates("dropout", trials=2, seed=0)
     ['dropout(p=0.1)', 'dropout(p=0.05)']
@@ -40,7 +40,7 @@ def candidates(text: str, trials: int, seed: int, grids: Mapping[str, Any] | Non
 
 
 def grid_methods(text: str, axes: Mapping[tuple[int, str], list[Any]]) -> list[str]:
-    """The methods of a grid, in the order of `itertools.product`; a key names a part of the method and its field."""
+    """The methods of a grid, in the order of `itertools.product`. A key is (index of a part of the method, field)."""
     found = []
     for values in itertools.product(*axes.values()):
         chosen: dict[int, dict[str, Any]] = {}
@@ -52,7 +52,7 @@ def grid_methods(text: str, axes: Mapping[tuple[int, str], list[Any]]) -> list[s
 
 
 def check_grids(grids: Mapping[str, Any], where: str) -> None:
-    """Refuse a grid that is not method -> field -> list of values that the method takes."""
+    """Refuse a grid that is not method -> field -> list of values, or has values that the method does not accept."""
     for name, fields in grids.items():
         if not isinstance(fields, Mapping) or not all(isinstance(one, list) and one for one in fields.values()):
             raise bad_argument(f"{where}.{name}", "a mapping from fields to lists of values", fields)

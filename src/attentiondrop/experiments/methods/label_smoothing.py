@@ -10,7 +10,7 @@ from .comparator import Comparator
 
 @dataclass(frozen=True)
 class LabelSmoothing(Comparator):
-    """A share of the target goes to all classes evenly."""
+    """Label smoothing: the share `epsilon` of the target is spread evenly over all classes."""
 
     epsilon: float = 0.1
     name = "labelsmoothing"
@@ -21,5 +21,5 @@ class LabelSmoothing(Comparator):
 
     @property
     def label_smoothing(self) -> float:
-        """The share."""
+        """The share of the target that is spread."""
         return self.epsilon

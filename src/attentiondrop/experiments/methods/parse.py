@@ -1,4 +1,4 @@
-"""From the text of a method to what it consists of: the one place that reads every method.
+"""Read the text of a method. All code that reads methods uses this module.
 
 A method is `none`, comparators (`dropout`, `dropconnect`, `r-drop`, ...), attention specs that
 `attentiondrop.parse` reads, or any of them joined with `+`.
@@ -25,7 +25,7 @@ _SLUG_LENGTH = 100
 
 @dataclass(frozen=True)
 class Method:
-    """One way of regularising: comparators, and a spec to attach to the attention.
+    """One way to regularise: comparators, and a spec to attach to the attention.
 
     >>> read_method("hard+dropout").text
     'dropout(p=0.1)+hard(p=0.1,k=5)'
@@ -49,13 +49,13 @@ class Method:
 
     @property
     def text(self) -> str:
-        """The canonical text; equal methods have equal texts, and `read_method` reads it back."""
+        """The canonical text. Equal methods have equal texts, and `read_method` can read it."""
         parts = [str(part) for part in self.comparators] + ([] if self.spec is None else [str(self.spec)])
         return "+".join(parts) or NONE
 
     @property
     def slug(self) -> str:
-        """The text as a folder name that needs no quoting; a nested or long text gets a checksum to stay unique."""
+        """The text as a folder name that needs no quotes. A nested or long text gets a checksum, to stay unique."""
         text = self.text
         slug = re.sub(r"[^\w.=+-]+", "_", text.replace(")", "")).strip("_")
         nested = re.search(r"\([^)]*\(", text) is not None
@@ -78,11 +78,11 @@ class Method:
 
     @property
     def label_smoothing(self) -> float | None:
-        """What replaces the recipe's label smoothing, if the method has its own."""
+        """The label smoothing of the method, which replaces that of the recipe; None if it has none."""
         return next((part.label_smoothing for part in self.comparators if part.label_smoothing), None)
 
     def model_rates(self) -> dict[str, float]:
-        """Rates the model is built with."""
+        """Rates to build the model with."""
         return {key: rate for part in self.comparators for key, rate in part.model_rates().items()}
 
     def _of_spec(self) -> Consistency | None:
@@ -91,7 +91,7 @@ class Method:
 
 
 def read_methods(texts: Iterable[str]) -> list[Method]:
-    """The methods of a comparison, in order; one that is given twice is an error."""
+    """The methods of a comparison, in order. The same method twice is an error."""
     methods: list[Method] = []
     for text in texts:
         method = read_method(text)
@@ -104,7 +104,7 @@ def read_methods(texts: Iterable[str]) -> list[Method]:
 
 
 def read_method(text: str) -> Method:
-    """The method that `text` describes, or an error that says what there is."""
+    """The method that `text` describes. The error for an unknown name lists all methods."""
     parts = split_terms(text)
     names = [_name(part, text) for part in parts]
     if NONE in names:
@@ -126,28 +126,28 @@ def read_method(text: str) -> Method:
 
 
 def check_part(text: str) -> None:
-    """Refuse a single part that could not be part of any method."""
+    """Refuse the text of a single part that no method could contain."""
     _comparator(text, text) if _name(text, text) in COMPARATORS else parse(text)
 
 
 @dataclass(frozen=True)
 class Term:
-    """One part of a method as it was written: which fields were given, and which were left to their defaults."""
+    """One part of a method as the user wrote it, with only the fields that the user gave."""
 
     name: str
     given: dict[str, Any]
-    #: What is no list of fields: the parts of `oneof`, kept as they are.
+    #: The text as it was written. A container such as `oneof` has only this, since its arguments are not fields.
     text: str
 
     def having(self, **fields: Any) -> str:
-        """The text with these fields in addition."""
+        """The text with these fields added or replaced."""
         if not fields:
             return self.text
         return f"{self.name}({','.join(f'{field}={value}' for field, value in (self.given | fields).items())})"
 
 
 def terms(text: str) -> list[Term]:
-    """The parts of a method as they were written."""
+    """The parts of a method as the user wrote them."""
     found = []
     for part in split_terms(text):
         name = _name(part, text)

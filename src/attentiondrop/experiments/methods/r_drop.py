@@ -1,4 +1,4 @@
-"""R-Drop: two passes with dropout, pulled together."""
+"""R-Drop: two passes with dropout, trained to agree."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class RDrop(Comparator):
         number("p", self.p, 0.0, 1.0)
 
     def model_rates(self) -> dict[str, float]:
-        """The dropout that makes its passes differ."""
+        """The dropout that makes the two passes differ."""
         return {"dropout": self.p}
 
     @property
     def consistency(self) -> Consistency:
-        """Symmetric, and the task loss over all views."""
+        """Symmetric KL; the task loss is averaged over both passes."""
         return r_drop(self.weight)

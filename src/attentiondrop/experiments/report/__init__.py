@@ -1,4 +1,4 @@
-"""The report of a study: one HTML page that needs nothing else, the same tables as Markdown, one CSV row a run."""
+"""The report of a study: one self-contained HTML page, the same tables as Markdown, a CSV file with a row per run."""
 
 from .write import ReportPaths, write_report, write_summary
 

@@ -1,4 +1,4 @@
-"""Ablations: two fields as a heat map, one as a line with intervals; differences on the validation part."""
+"""Ablations on the validation part: a grid of two fields is a heat map, a grid of one field a line with intervals."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .scales import Scale, fit
 
 
 def ablations(summary: Summary) -> Section | None:
-    """The section, None where there is no ablation."""
+    """The section; None if there is no ablation."""
     baseline = summary.grid_baseline
     if baseline is None:
         return None
@@ -31,7 +31,7 @@ def ablations(summary: Summary) -> Section | None:
     blocks: list[Block] = [Text(f"{start}The baseline `{baseline.method}` {level} there.")]
     for grid in summary.grids:
         blocks += (_heat_map if len(grid.grid.axes) == 2 else _line)(grid, metric)
-    # Where there is no comparison, nobody else says which runs do not count.
+    # The results section says which runs do not count. Without a comparison there is none, so say it here.
     lines = [ablation_remark(summary, quote="`"), *([] if summary.rows else origin_remarks(summary))]
     blocks += map(Text, lines)
     return Section("ablation", "Ablation", blocks)
@@ -115,7 +115,7 @@ def _point(at: float, found: Difference) -> Point:
 
 
 def _positions(values: list[Any]) -> list[float]:
-    """Where numbers belong, if their labels would not collide there; else side by side."""
+    """Positions on the axis: the numbers themselves, or equal distances if labels would overlap."""
     numbers = [float(value) for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
     if len(numbers) == len(values) > 1 and numbers == sorted(set(numbers)):
         closest = min(after - before for before, after in itertools.pairwise(numbers))

@@ -1,4 +1,4 @@
-"""What a report consists of, before it is HTML or Markdown: sections of paragraphs, tables, figures and code."""
+"""The parts of a report, before they become HTML or Markdown: sections of paragraphs, tables, figures and code."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from .markup import Markup
 
 @dataclass(frozen=True)
 class Text:
-    """A paragraph; `code` in backticks."""
+    """A paragraph. Text in backticks is shown as code."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Notes:
-    """Remarks, one a line."""
+    """A list of remarks."""
 
     lines: list[str]
 
 
 @dataclass(frozen=True)
 class Code:
-    """Something to copy; with a `summary` it is folded away at first."""
+    """Text to copy. With a `summary` it is folded at first."""
 
     text: str
     summary: str | None = None
@@ -32,7 +32,7 @@ class Code:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure of one or more plots; Markdown leaves it out, so tables must hold the numbers too."""
+    """A figure with one or more plots. Markdown leaves it out, so its numbers must also be in a table."""
 
     content: Markup
     caption: str
@@ -44,26 +44,26 @@ class Cell:
 
     text: str
     code: bool = False
-    #: A difference that remains after Holm's correction.
+    #: Whether it is a difference that remains after Holm's correction.
     marked: bool = False
-    #: In words rather than numbers: aligned to the left and never in figures.
+    #: Whether it holds words, which are aligned to the left, and not a number.
     words: bool = False
-    #: From -1 (far below the baseline) to 1 (far above), the colour of a heat map.
+    #: The colour of a heat map, from -1 (much worse than the baseline) to 1 (much better).
     shade: float | None = None
-    #: Drawn instead of the text in HTML.
+    #: In HTML this is shown instead of the text.
     plot: Markup | None = None
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table whose first column names its rows. A cell that is plain text is a number."""
+    """A table whose first column names its rows. A plain text in `rows` is a number."""
 
     caption: str
     headings: list[str | Cell]
     rows: list[list[str | Cell]]
-    #: Above the headings, what the columns of a heat map are.
+    #: The field that the columns of a heat map vary, shown above the headings.
     across: str | None = None
-    #: A heat map: cells of equal width, coloured by their shade.
+    #: Whether it is a heat map: cells of equal width, coloured by their shade.
     heat: bool = False
 
 
@@ -72,7 +72,7 @@ Block: TypeAlias = Text | Notes | Code | Picture | Table
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and what is below it."""
+    """A heading and the blocks below it."""
 
     key: str
     title: str
@@ -80,10 +80,10 @@ class Section:
 
 
 def cell(value: str | Cell) -> Cell:
-    """A plain text as a cell."""
+    """Turn a plain text into a cell."""
     return value if isinstance(value, Cell) else Cell(value)
 
 
 def name(method: str) -> Cell:
-    """A method in the first column."""
+    """A cell with the name of a method."""
     return Cell(method, code=True, words=True)

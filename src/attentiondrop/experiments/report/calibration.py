@@ -1,4 +1,4 @@
-"""Reliability diagrams: how often predictions of a given confidence are right, pooled over the seeds."""
+"""Reliability diagrams: how often predictions of a given confidence are right, over all seeds together."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .scales import Scale
 
 CAPTION = (
     "Accuracy over confidence on the test part, predictions of all seeds together; empty bins are left out. On the "
-    "diagonal, confidence is what it says; below it, the model is overconfident. Grey bars: the share of predictions "
+    "diagonal, confidence equals accuracy; below it, the model is overconfident. Grey bars: the share of predictions "
     "in each bin."
 )
 
@@ -34,7 +34,7 @@ class Bin:
 
 
 def calibration(summary: Summary, looks: dict[str, Look]) -> Section | None:
-    """The section, None where there is nothing to show."""
+    """The section; None if there is nothing to show."""
     blocks: list[Block] = []
     if any(len(row.differences) > 1 for row in summary.rows):
         blocks.append(_differences(summary))
@@ -69,7 +69,7 @@ def _differences(summary: Summary) -> Table:
 
 
 def _directions(metrics: Sequence[Metric]) -> str:
-    """Which direction is better, once where all agree."""
+    """Which direction is better, said once if it is the same for all metrics."""
     if len({metric.higher_is_better for metric in metrics}) == 1:
         return f"{'higher' if metrics[0].higher_is_better else 'lower'} is better"
     higher = [metric.label for metric in metrics if metric.higher_is_better]
@@ -77,7 +77,7 @@ def _directions(metrics: Sequence[Metric]) -> str:
 
 
 def pooled(row: Row) -> tuple[list[Bin], int]:
-    """The bins that hold a prediction, and how many there are; seeds with other bins than the first are left out."""
+    """The bins with predictions, and the number of all bins. Seeds with other bins than the first are left out."""
     found = [each.result.reliability for each in row.outcomes if each.result and each.result.reliability]
     if not found:
         return [], 0

@@ -1,4 +1,4 @@
-"""Plots as SVG: axes, lines with bands, points with intervals. Colours come from the page's style sheet."""
+"""Plots as SVG: axes, lines with bands, points with intervals. The style sheet of the page sets the colours."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .scales import Scale
 
 @dataclass(frozen=True)
 class Point:
-    """A value, and how far it may be off."""
+    """A value, and the range around it, if known."""
 
     x: float
     y: float
@@ -22,7 +22,7 @@ class Point:
 
 @dataclass
 class Chart:
-    """One plot. Draw into it, then ask for the `svg`."""
+    """One plot. Draw into it, then get its `svg`."""
 
     x: Scale
     y: Scale
@@ -30,23 +30,23 @@ class Chart:
     y_title: str
     width: int = 420
     height: int = 270
-    #: Tick labels of the x axis that are not the scale's own.
+    #: Ticks of the x axis, instead of those of the scale.
     x_ticks: list[tuple[float, str]] | None = None
     margin: tuple[float, float, float, float] = (24, 12, 38, 46)
     _drawn: list[Markup] = field(default_factory=list)
 
     def left(self, x: float) -> float:
-        """The horizontal place of a value."""
+        """The horizontal position of a value."""
         _, right, _, left = self.margin
         return left + self.x.place(x) * (self.width - left - right)
 
     def top(self, y: float) -> float:
-        """The vertical place of a value; what is outside of the axis is drawn on its edge."""
+        """The vertical position of a value. A value outside the axis is drawn at its end."""
         top, _, bottom, _ = self.margin
         return self.height - bottom - min(1.0, max(0.0, self.y.place(y))) * (self.height - top - bottom)
 
     def band(self, points: Sequence[Point], look: Look) -> None:
-        """The area between `low` and `high`."""
+        """Draw the area between `low` and `high`."""
         known = [
             (self.left(p.x), self.top(p.low), self.top(p.high))
             for p in points
@@ -58,7 +58,7 @@ class Chart:
             self._add(look, tag("path", d=f"M{'L'.join(there + back)}Z", class_="band"))
 
     def line(self, points: Sequence[Point], look: Look, every: int = 1) -> None:
-        """A line through the points, with a marker at every so many of them and at the ends."""
+        """Draw a line through the points, with a marker at every `every`-th point and at both ends."""
         places = [(self.left(point.x), self.top(point.y)) for point in points]
         if len(places) > 1:
             path = "M" + "L".join(f"{x:.2f} {y:.2f}" for x, y in places)
@@ -69,7 +69,7 @@ class Chart:
                 self._add(look, tag("path", d=look.marker, class_="marker", transform=f"translate({x:.2f} {y:.2f})"))
 
     def intervals(self, points: Sequence[Point], look: Look) -> None:
-        """A whisker from `low` to `high` at each point."""
+        """Draw a whisker from `low` to `high` at each point."""
         for point in points:
             if point.low is not None and point.high is not None:
                 x, low, high = self.left(point.x), self.top(point.low), self.top(point.high)
@@ -77,7 +77,7 @@ class Chart:
                 self._add(look, tag("path", d=path, class_="whisker"))
 
     def rule(self, y: float, label: str = "") -> None:
-        """A horizontal line to compare with."""
+        """Draw a horizontal reference line."""
         place = self.top(y)
         left, right = self.margin[3], self.width - self.margin[1]
         self._drawn.append(tag("path", d=f"M{left} {place:.2f}H{right}", class_="rule"))
@@ -85,11 +85,11 @@ class Chart:
             self._drawn.append(tag("text", label, x=left + 2, y=place - 4, class_="note"))
 
     def shape(self, markup: Markup) -> None:
-        """Anything else."""
+        """Add any other SVG element."""
         self._drawn.append(markup)
 
     def svg(self, label: str) -> Markup:
-        """The plot; `label` says for those who cannot see it what it shows, in numbers."""
+        """The plot. `label` describes it in words and numbers, for people who cannot see it."""
         return tag(
             "svg",
             tag("title", label),

@@ -1,4 +1,4 @@
-"""The sections of a report, in order; those that have nothing to show are left out."""
+"""The sections of a report, in order. Sections without content are left out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .training import training
 
 
 def sections(summary: Summary) -> list[Section]:
-    """Everything below the title and the summary in words."""
+    """All sections below the title and the introduction."""
     looked = looks(row.label for row in summary.rows)
     found = [
         results(summary),

@@ -1,4 +1,4 @@
-"""Numbers as readers expect them."""
+"""Format numbers for readers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ..analysis.intervals import Difference, Spread
 from ..tasks.metrics import Metric
 from .blocks import Cell
 
-#: Written as escapes, since they look like other signs.
+#: Written as escapes, because they look like other characters.
 DASH, TIMES = "\u2013", "\u00d7"
 NOTHING = Cell(DASH)
 BLANK = Cell(DASH, words=True)
@@ -35,14 +35,14 @@ def difference_heading(metric: Metric) -> str:
 
 
 def p_value(p: float | None) -> str | Cell:
-    """Three digits are more than anyone needs."""
+    """A p value with three digits, or a dash."""
     if p is None:
         return NOTHING
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def epsilon(value: float) -> str:
-    """Steps of 8-bit pixels where it is one: 0.0313725 is 8/255.
+    """The size of an attack. A multiple of half a step of 8-bit pixels is shown as such: 0.0313725 is 8/255.
 
     >>> epsilon(8 / 255), epsilon(0.5 / 255), epsilon(0.05), epsilon(0.0)
     ('8/255', '0.5/255', '0.05', '0')

@@ -1,4 +1,4 @@
-"""Differences with their intervals, drawn small enough for a column of a table; the numbers stand beside them."""
+"""Small plots of differences with intervals, for a column of a table. The column beside it has the numbers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _EDGE = 12
 
 
 def interval_scale(differences: Sequence[Difference]) -> Scale | None:
-    """One scale for all rows, with zero in it; None where there is nothing to draw."""
+    """One scale for all rows, which includes zero; None if there is nothing to draw."""
     if not differences:
         return None
     ends = [end for each in differences if each.interval for end in (each.interval.low, each.interval.high)]
@@ -21,7 +21,7 @@ def interval_scale(differences: Sequence[Difference]) -> Scale | None:
 
 
 def interval_axis(scale: Scale, label: str) -> Markup:
-    """The labels above the column; `label` says what they count."""
+    """The axis labels above the column; `label` names what the axis shows."""
     labels = [
         tag("text", text, x=_left(value, scale), y=15, class_="tick", text_anchor="middle")
         for value, text in scale.ticks(5)

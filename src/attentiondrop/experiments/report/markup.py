@@ -1,4 +1,4 @@
-"""SVG and short pieces of HTML by functions: what is no `Markup` is escaped, so no text of a study breaks a page."""
+"""Functions for SVG and short pieces of HTML. All text except `Markup` is escaped, so no text can break a page."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _VOID = frozenset({"meta", "br", "hr", "line", "rect", "circle", "path", "use"})
 
 
 def code(text: str) -> Markup:
-    """A method or a value; a long one may be broken after a `+` or a comma."""
+    """A method or a value, as code. Lines may break after a `+` or a comma."""
     return tag("code", Markup(str(escape(text)).replace("+", "+<wbr>").replace(",", ",<wbr>")))
 
 
 def join(*children: Child) -> Markup:
-    """One after the other."""
+    """The children, one after the other."""
     return Markup("".join(escape(child) for child in children))
 
 
 def attributes(**values: Attribute) -> Markup:
-    """Those that are not None, each with a space before it. A trailing underscore is dropped, others become hyphens."""
+    """Attributes that are not None, each after a space. A last underscore is dropped, others become hyphens."""
     return Markup("").join(
         Markup(' {}="{}"').format(key.rstrip("_").replace("_", "-"), _number(value))
         for key, value in values.items()
@@ -48,5 +48,5 @@ def tag(name: str, /, *children: Child, **values: Attribute) -> Markup:
 
 
 def _number(value: str | int | float) -> str:
-    """Coordinates to a hundredth of a pixel: more would only make the file larger."""
+    """Coordinates are rounded to a hundredth of a pixel, to keep the file small."""
     return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)

@@ -14,7 +14,7 @@ from .words import facts, heading, paragraphs
 
 
 def html_page(summary: Summary, sections: Sequence[Section]) -> str:
-    """A page that loads nothing else: no script, no font, no picture from elsewhere."""
+    """A self-contained page: it loads no script, font or image."""
     style = resources.files(__package__).joinpath("style.css").read_text(encoding="utf-8")
     return render_html.page(
         heading=heading(summary),
@@ -27,7 +27,7 @@ def html_page(summary: Summary, sections: Sequence[Section]) -> str:
 
 
 def markdown_page(summary: Summary, sections: Sequence[Section]) -> str:
-    """The same tables, without the pictures."""
+    """The same text and tables, without the figures."""
     parts = [f"# {render_markdown.escape(heading(summary))}"]
     parts += [render_markdown.escape(text) for text in paragraphs(summary)]
     parts += [written for each in sections if (written := render_markdown.section(each))]

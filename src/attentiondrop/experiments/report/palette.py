@@ -1,4 +1,4 @@
-"""How each method looks in every plot: a colour that the colour-blind can tell apart, a dash pattern, a marker."""
+"""The look of each method in all plots: a colour (distinct for colour-blind people too), a dash pattern, a marker."""
 
 from __future__ import annotations
 
@@ -24,35 +24,35 @@ _MARKERS = (
 
 @dataclass(frozen=True)
 class Look:
-    """The look of the method with this number; the baseline is number 0. None: the plot shows no single method."""
+    """The look of the method with this number. The baseline is 0; None is for plots that do not compare methods."""
 
     number: int | None
 
     @property
     def group(self) -> str:
-        """The classes that carry the colour."""
+        """The CSS classes that set the colour."""
         return "series accent" if self.number is None else f"series c{self.number % COLOURS}"
 
     @property
     def dashes(self) -> str | None:
-        """Beyond eight methods the colours come again, with other dashes."""
+        """The dash pattern. After eight methods the colours repeat, with other dashes."""
         number = self.number or 0
         return _DASHES[(number + number // COLOURS) % len(_DASHES)]
 
     @property
     def marker(self) -> str:
-        """A path around the origin."""
+        """The SVG path of the marker, around the origin."""
         number = self.number or 0
         return _MARKERS[(number + 2 * (number // COLOURS)) % len(_MARKERS)]
 
 
 def looks(methods: Iterable[str]) -> dict[str, Look]:
-    """One look a method, in order."""
+    """Method -> look, in order."""
     return {method: Look(number) for number, method in enumerate(methods)}
 
 
 def legend(methods: dict[str, Look]) -> Markup:
-    """What stands for what."""
+    """The legend: a sample of the look of each method."""
     entries = [tag("li", _sample(look), code(method)) for method, look in methods.items()]
     return tag("ul", *entries, class_="legend")
 

@@ -1,4 +1,4 @@
-"""Where the numbers come from: cost, tuning, what went wrong, machines and versions, the recipe, the command."""
+"""Sections on where the numbers come from: cost, tuning, failures, machines, versions, the recipe, the command."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def cost(summary: Summary) -> Section | None:
     if shared - {"1"}:
         blocks.append(
             Text(
-                f"Up to {max(map(int, shared))} runs shared the machine at a time and slowed one another down: these "
+                f"Up to {max(map(int, shared))} runs shared the machine at a time and slowed each other down: these "
                 "figures say little about the cost of a method. `attentiondrop bench` measures that."
             )
         )
@@ -44,7 +44,7 @@ def cost(summary: Summary) -> Section | None:
 
 
 def tuning(summary: Summary) -> Section | None:
-    """What was tried for each method, and what was picked."""
+    """The settings that were tried for each method, and the picked one."""
     if not summary.tuning or summary.study.comparison is None:
         return None
     metrics = summary.metrics
@@ -62,14 +62,12 @@ def tuning(summary: Summary) -> Section | None:
     headings: list[str | Cell] = ["Method", Cell("Setting", words=True), *(metric.heading for metric in judged)]
     headings.append(Cell("", words=True))
     caption = f"Tried on the validation part, with seed {summary.study.comparison.tuning_seed}"
-    text = (
-        f"Picked by validation {metrics.primary.label}; one seed picks by chance among settings that are about as good."
-    )
+    text = f"Picked by validation {metrics.primary.label}; with one seed, chance decides between similar settings."
     return Section("tuning", "Tuning", [Table(caption, headings, body), Text(text)])
 
 
 def problems(summary: Summary) -> Section:
-    """Every run that was asked for and has no scores."""
+    """Every run of the study that has no scores."""
     lost = [each for each in summary.outcomes if each.status != "finished"]
     if not lost:
         return Section("failed", "What failed", [Text(f"Nothing: all {len(summary.outcomes)} runs finished.")])
@@ -126,7 +124,7 @@ def environment(summary: Summary) -> Section:
 
 
 def again(summary: Summary) -> Section:
-    """How to make this study, and this page, once more."""
+    """How to run this study and write this page again."""
     plans = (summary.study.comparison, summary.study.ablation)
     commands = [plan.command for plan in plans if plan is not None]
     text = (

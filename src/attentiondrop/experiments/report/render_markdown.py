@@ -1,4 +1,4 @@
-"""Blocks as Markdown, without the pictures."""
+"""The report as Markdown, without the figures."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from collections.abc import Sequence
 
 from .blocks import Block, Cell, Code, Notes, Picture, Section, Table, Text, cell
 
-#: Between single backticks: to Markdown, two or more of them are another sign, which could open a span elsewhere.
+#: Code between single backticks. Two or more backticks mean something else in Markdown and could open another span.
 _CODE = re.compile(r"(?<![`\\])(`[^`]+`)(?!`)")
-#: What Markdown could read as the beginning or end of something. A backslash before a space, an underscore in a word
-#: and brackets that no link follows mean nothing to it and stay readable.
+#: Characters that Markdown could read as markup. A backslash before a space, an underscore inside a word and brackets
+#: without a link have no meaning there, so they stay as they are.
 _ACTIVE = re.compile(r"\\(?=[!-/:-@\[-`{-~]|$)|[`*~]|(?<![^\W_])_|_(?![^\W_])|\](?=[(\[:])|!(?=\[)")
-#: What would make a line a heading, a list or a rule.
+#: Line starts that Markdown would read as a heading, a list or a rule.
 _START = re.compile(r"^(?:#|[-+](?=[\s-]|$)|\d+(?=[.)](?:\s|$)))")
 
 
 def section(content: Section) -> str:
-    """A section with its heading; empty if pictures are all it has."""
+    """A section with its heading; empty if it has only figures."""
     blocks = [written for each in content.blocks if (written := block(each))]
     return "\n\n".join([f"## {escape(content.title)}", *blocks]) if blocks else ""
 
 
 def block(content: Block) -> str:
-    """Any block."""
+    """One block; a figure is empty."""
     match content:
         case Text():
             return escape(content.text)
@@ -41,7 +41,7 @@ def block(content: Block) -> str:
 
 
 def escape(text: str) -> str:
-    """One line without anything that Markdown would take for HTML or for a sign; `code` in backticks stays as it is."""
+    """The text in one line, escaped so that Markdown sees no HTML and no markup. Code in backticks stays as it is."""
     parts = _CODE.split(" ".join(text.split()))
     written = "".join(part if index % 2 else _plain(part) for index, part in enumerate(parts))
     return _START.sub(lambda found: f"{found[0]}\\" if found[0].isdigit() else f"\\{found[0]}", written)
@@ -69,7 +69,7 @@ def _line(cells: Sequence[Cell]) -> str:
 
 def _cell(content: Cell) -> str:
     text = " ".join(content.text.split())
-    # A pipe ends a cell even within code, and only where no backslash stands before it can it be kept from that.
+    # A pipe ends a cell even inside code. A backslash prevents that, unless another one already stands before the pipe.
     whole = content.code and text and "`" not in text and "\\|" not in text
     written = f"`{text}`".replace("|", "\\|") if whole else _in_cell(text)
     return written + (" \\*" if content.marked else "")

@@ -1,4 +1,4 @@
-"""The results: one row a method, its difference to the baseline with an interval, and every seed by itself."""
+"""The results: a row per method with its difference to the baseline, other scores, and the score of every run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .interval_plot import interval_axis, interval_plot, interval_scale
 
 
 def results(summary: Summary) -> Section | None:
-    """The section, None where nothing was compared."""
+    """The section; None if there is no comparison."""
     if not summary.rows:
         return None
     lines = [*remarks(summary, quote="`"), *origin_remarks(summary)]
@@ -47,7 +47,7 @@ def _primary(summary: Summary) -> Table:
 
 def _scores(summary: Summary) -> Table:
     others = summary.metrics.others
-    # Some metrics do not exist for all data, such as top-5 where there are five classes.
+    # Some metrics do not exist for all data, such as top-5 with five classes or fewer.
     others = tuple(each for each in others if each.compared or any(each.name in row.scores for row in summary.rows))
     headings: list[str | Cell] = ["Method", *(metric.heading for metric in others)]
     body: list[list[str | Cell]] = []

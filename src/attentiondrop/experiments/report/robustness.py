@@ -1,4 +1,4 @@
-"""Accuracy under attack, and whether the attack can be believed."""
+"""Accuracy under attack, and whether the attack is sound."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NORMS = {"linf": "L∞", "l2": "L2"}
 
 
 def robustness(summary: Summary, looks: dict[str, Look]) -> Section | None:
-    """The section, None where no attack was run."""
+    """The section; None if no attack was run."""
     rows = [row for row in summary.rows if row.robust]
     if not rows:
         return None
@@ -46,7 +46,7 @@ def _table(rows: tuple[Row, ...], epsilons: list[float]) -> Table:
 
 
 def _plot(rows: list[Row], epsilons: list[float], looks: dict[str, Look]) -> Picture:
-    # Equally far apart: sizes of attack differ by factors, and zero is among them.
+    # At equal distances: sizes of attacks differ by large factors, and a logarithmic axis could not show zero.
     places = {value: float(index) for index, value in enumerate(epsilons)}
     curves = {
         row.label: [_point(value, places[value], row) for value in epsilons if value in row.robust] for row in rows
@@ -91,7 +91,7 @@ def _how(rows: list[Row]) -> list[str]:
         for row in rows
         for each in _attacks(row)
     )
-    return [f"Attack: {'; '.join(ways)}. What survives is an upper bound: a stronger attack may break more."]
+    return [f"Attack: {'; '.join(ways)}. The accuracy is an upper bound: a stronger attack may lower it."]
 
 
 def _soundness(rows: list[Row]) -> list[str]:

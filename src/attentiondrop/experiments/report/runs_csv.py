@@ -1,4 +1,4 @@
-"""One row a run, with everything that a spreadsheet or a script may want."""
+"""A CSV file with a row per run, for spreadsheets and scripts."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from .figures import epsilon
 
 
 def runs_csv(summary: Summary) -> str:
-    """The text of results.csv; a number that is not there is an empty field.
+    """The text of results.csv. A missing number is an empty field.
 
-    The difference of the primary metric is the run's own, to the baseline with the same seed. `p_value` (paired t test
-    over the seeds) and `p_holm` (adjusted for the number of methods) are the method's and repeat in each of its rows.
+    The difference of the primary metric is between this run and the baseline run with the same seed. `p_value` (paired
+    t test over the seeds) and `p_holm` (adjusted for the number of methods) belong to the method, so all its rows
+    repeat them.
     """
     rows = [_row(summary, each) for each in summary.outcomes]
     names = list(dict.fromkeys(name for row in rows for name in row))

@@ -1,4 +1,4 @@
-"""From numbers to places on an axis, and which of them get a label."""
+"""Axes of plots: the positions of numbers, and the ticks with their labels."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Scale:
     whole: bool = False
 
     def place(self, value: float) -> float:
-        """0 at `low`, 1 at `high`; on a logarithmic axis, zero and less lie infinitely far below."""
+        """0 at `low`, 1 at `high`. On a logarithmic axis, values of zero or less are at minus infinity."""
         if self.log and value <= 0:
             return -math.inf
         if self.log:
@@ -39,9 +39,9 @@ class Scale:
 
 
 def fit(values: Iterable[float], *, room: float = 0.06, ceiling: float | None = None, log: bool = False) -> Scale:
-    """A scale that holds the values with some room; a logarithmic one is taken where they span a factor of 30.
+    """A scale that holds the values with some room. With `log` it is logarithmic if they span more than a factor of 30.
 
-    `ceiling` is what the values cannot exceed, such as 100 %.
+    `ceiling` is the largest possible value, such as 100 %.
     """
     found = list(values)
     low, high = min(found), max(found)

@@ -1,4 +1,4 @@
-"""Numbers by epoch: the mean over the seeds, and how far the seeds lie apart."""
+"""Numbers by epoch: mean and standard deviation over the seeds."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from ..train.epoch_log import Epoch
 from .chart import Point
 
 Value = Callable[[Epoch], float | None]
-#: `max` or `min`.
+#: `max` or `min`, whichever is better.
 Best = Callable[[Iterable[float]], float]
 
 
 def by_epoch(outcomes: Sequence[Outcome], value: Value, *, best: Best | None = None) -> list[Point]:
-    """Mean and one standard deviation to both sides, over the finished runs; `best` picks each run's
-    best value so far.
+    """Epoch by epoch, the mean over finished runs and one standard deviation to both sides.
 
-    Runs that stopped early are left out altogether: a mean over fewer and fewer seeds would show their loss as a jump.
+    With `best`, each run counts with its best value so far. Runs that stopped early are left out for all epochs:
+    otherwise the mean would jump where they stop.
     """
     found: dict[int, list[float]] = {}
     for each in outcomes:
         if each.run is None or each.status != "finished":
             continue
         so_far: list[float] = []
-        # A run that was resumed may have recorded an epoch twice: the later one counts.
+        # A resumed run may have recorded an epoch twice. The later record counts.
         for epoch in {epoch.epoch: epoch for epoch in each.run.epochs}.values():
             number = value(epoch)
             if best is not None:
@@ -38,7 +38,7 @@ def by_epoch(outcomes: Sequence[Outcome], value: Value, *, best: Best | None = N
 
 
 def stretches(points: Sequence[Point]) -> list[list[Point]]:
-    """Cut where an epoch is missing, so that a line does not cross what was not measured."""
+    """The points in parts, cut where an epoch is missing, so that no line is drawn over epochs without a value."""
     parts: list[list[Point]] = []
     for point in points:
         if parts and point.x - parts[-1][-1].x == 1:

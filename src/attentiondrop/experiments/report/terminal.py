@@ -1,4 +1,4 @@
-"""The end of a comparison on a terminal: a table of at most 100 columns, and what to keep in mind below it."""
+"""The result of a study on a terminal: tables of at most 100 columns, with notes below."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-#: Columns that a terminal needs to show everything.
+#: The width in characters that a terminal needs for all columns.
 WIDE = 100
 
 
 def show(summary: Summary, console: Console) -> None:
-    """Print the comparison and the ablations, in signs that the console can write."""
+    """Print the comparison and the ablations, with characters that the console can print."""
     sign = "±" if console.encoding.lower().startswith("utf") else "+-"
     if summary.rows:
         console.print(render(summary, sign, console.width))
@@ -32,7 +32,7 @@ def show(summary: Summary, console: Console) -> None:
 def render(summary: Summary, sign: str = "±", width: int = 100) -> Table:
     """The rich table of a comparison. Runs that have not finished are counted, not hidden.
 
-    Speed is left out where `width` is too small for all columns.
+    If `width` is too small for all columns, the column for speed is left out.
     """
     table = _table(f"{title(summary)}: mean {sign} standard deviation over the seeds", "method")
     primary, *others = [metric for metric in summary.metrics.all if metric.brief]
@@ -123,7 +123,7 @@ def _spread(spread: Spread | None, metric: Metric, sign: str) -> str:
 
 
 def _room(differences: Sequence[Difference | None]) -> str:
-    """What stands where others have a mark, so that numbers stay below each other."""
+    """The blanks for rows without a mark, so that numbers stay aligned."""
     return " " * (1 + len(MARK)) if any(each is not None and each.marked for each in differences) else ""
 
 

@@ -1,4 +1,4 @@
-"""The four panels of training, by epoch, and the entropy of attention where it was measured."""
+"""Plots of training by epoch: validation metric, loss, gradient variance, convergence, attention entropy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .series import Best, Value, by_epoch, stretches
 
 @dataclass(frozen=True)
 class Panel:
-    """One plot over the epochs. A sparse one was measured at a few epochs only; its points are joined all the same."""
+    """One plot over the epochs. `sparse` means measured only at some epochs; its points are still joined by lines."""
 
     title: str
     unit: str
@@ -26,7 +26,7 @@ class Panel:
     note: str = ""
     factor: float = 1.0
     ceiling: float | None = None
-    #: Draw the best value so far, which is the one that this function picks.
+    #: `max` or `min`: draw the best value so far. None: draw the value of each epoch.
     best: Best | None = None
     sparse: bool = False
     log: bool = False
@@ -38,7 +38,7 @@ PANELS = (
         "Training loss",
         "nats",
         lambda epoch: epoch.train_loss,
-        "With what a method does in training, so its level is not comparable between methods.",
+        "It includes what a method does in training, so its level is not comparable between methods.",
         log=True,
     ),
     Panel(
@@ -62,7 +62,7 @@ ENTROPY = (
         "Attention entropy in training",
         "nats",
         lambda epoch: epoch.perturbed_entropy,
-        "The same, of what the method makes of it.",
+        "The same, after the method has changed the attention.",
         sparse=True,
     ),
 )
@@ -70,7 +70,7 @@ CAPTION = "Mean over the seeds of finished runs, by epoch; bands are one standar
 
 
 def training(summary: Summary, looks: dict[str, Look]) -> Section | None:
-    """The section, None where no run has finished."""
+    """The section; None if no run has finished."""
     target = next((row.reach.target for row in summary.rows if row.reach is not None), None)
     metric = summary.metrics.primary
     panels = [_validation(metric), *PANELS, *([_convergence(metric, target)] if target else []), *ENTROPY]
@@ -97,7 +97,7 @@ def _validation(metric: Metric) -> Panel:
 
 
 def _convergence(metric: Metric, target: float) -> Panel:
-    """In per cent of what the baseline ends with; a metric that is better when it is lower keeps its own unit."""
+    """In per cent of the final value of the baseline. A metric for which lower is better keeps its own unit."""
     note = f"Best validation {metric.label} so far; the dashed line is the target of the table above."
     best = max if metric.higher_is_better else min
     if not metric.higher_is_better:
@@ -131,7 +131,7 @@ def _panel(panel: Panel, rows: Sequence[Row], looks: dict[str, Look]) -> Markup 
     every = [point for points in curves.values() for point in points]
     heights = [point.y for point in every]
     heights += [point.high for point in every if point.high is not None]
-    if not panel.log:  # a band may reach down to nothing there
+    if not panel.log:  # on a logarithmic axis, a band may reach below zero
         heights += [max(0.0, point.low) for point in every if point.low is not None]
     if panel.target is not None:
         heights.append(panel.target[0])

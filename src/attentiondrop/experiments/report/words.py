@@ -1,4 +1,4 @@
-"""The study in words: what was compared, on which data, what can and what cannot be said."""
+"""The introduction of the report: what was compared, on which data, the outcome, and its limits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def heading(summary: Summary) -> str:
 
 
 def paragraphs(summary: Summary) -> list[str]:
-    """What to read if one reads nothing else."""
+    """The paragraphs at the top of the report."""
     found = [_setting(summary)]
     if summary.rows:
         found.append(_outcome(summary))
@@ -28,7 +28,7 @@ def paragraphs(summary: Summary) -> list[str]:
 
 
 def facts(summary: Summary) -> list[tuple[str, str]]:
-    """The size of the study at a glance."""
+    """Names and sizes of the study, for the header of the page."""
     recipe, outcomes = summary.plan.recipe, summary.outcomes
     done = sum(each.status == "finished" for each in outcomes)
     found = [

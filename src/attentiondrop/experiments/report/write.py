@@ -1,4 +1,4 @@
-"""From the folder of a study to the files that people read."""
+"""Write the files of a report into the folder of a study."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .runs_csv import runs_csv
 
 @dataclass(frozen=True)
 class ReportPaths:
-    """What was written."""
+    """The paths of the files of a report."""
 
     html: Path
     markdown: Path
@@ -24,7 +24,7 @@ class ReportPaths:
 
 
 def write_report(folder: Path, interval: str = "t") -> ReportPaths:
-    """Write `report.html`, `report.md` and `results.csv` into the folder of a study, however far it has come.
+    """Write `report.html`, `report.md` and `results.csv` into the folder of a study, also of an unfinished one.
 
     `interval` is "t" or "bootstrap", see `attentiondrop.experiments.analysis.intervals`.
     """
@@ -32,7 +32,7 @@ def write_report(folder: Path, interval: str = "t") -> ReportPaths:
 
 
 def write_summary(summary: Summary) -> ReportPaths:
-    """The same for a study that has been read already."""
+    """As `write_report`, for a study that has already been read."""
     content, folder = sections(summary), summary.study.folder
     paths = ReportPaths(folder / "report.html", folder / "report.md", folder / "results.csv")
     write_text(paths.html, html_page(summary, content))

@@ -1,1 +1,1 @@
-"""One run and many: what is asked for, doing it, and what is kept of it."""
+"""Runs: the request for a run, how one or many runs are done, and what is stored of them."""

@@ -1,4 +1,4 @@
-"""Each kind of run, tried on two examples before the first run: what cannot be trained is one error, not one a run."""
+"""Try each kind of run on two examples before the first run, so that a setup that cannot train gives one error."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from ..train.loop import initial_model
 from .execute import data_for
 from .job import Job
 
-#: Two, since normalisation over a batch needs more than one.
+#: Normalisation over a batch needs more than one example.
 _EXAMPLES = 2
 
-#: What passed in this process: the trials of a method, its final runs and all seeds are of one kind.
+#: The kinds of runs that have passed in this process. All seeds and trials of a method are of one kind.
 _passed: set[tuple[str, ...]] = set()
 
 
 def check_jobs(jobs: Iterable[Job]) -> None:
-    """Build the model of every kind of job, apply its method, and take one step on the CPU; nothing is kept of it.
+    """Build the model of every kind of job, apply its method, and do one backward pass on the CPU. Nothing is kept.
 
-    A model that does not exist, does not fit the data or has no attention to attach to raises an `ArgumentError`.
-    Settings of a method beyond its name are not looked at.
+    Raises an `ArgumentError` if the model does not exist, does not fit the data or has no attention to attach to.
+    Jobs whose methods differ only in their fields are one kind, so only the first of them is tried.
     """
     for job in jobs:
         kind = _kind(job)
         if kind not in _passed:
             recipe = job.settings()
-            with torch.random.fork_rng(devices=()):  # all of it happens on the CPU
+            with torch.random.fork_rng(devices=()):  # the trial runs on the CPU only
                 _try(recipe, job.method, data_for(recipe))
             _passed.add(kind)
 

@@ -1,4 +1,4 @@
-"""With what a run was made: versions, commit, platform, device. Plain texts, stored with every run."""
+"""The environment of a run: versions, commit, platform, device. Stored with every run as plain texts."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ def environment(device: str, at_once: int = 1) -> dict[str, str]:
 
 
 def versions() -> dict[str, str]:
-    """Of torch and of this package, as `environment` has them."""
+    """The versions of torch and of this package, and its commit, as in `environment`."""
     return {"torch": torch.__version__, "attentiondrop": __version__, "commit": _commit()}
 
 
 @cache
 def _commit() -> str:
-    """Of the code that runs: asking git takes longer than scoring a small model."""
+    """The commit of this code. Cached, because asking git takes longer than scoring a small model."""
     return source_commit(Path(__file__).parents[1])
 
 
 def continued(then: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a run that goes on with other versions than it began with: both are named.
+    """The environment of a resumed run. Where a version differs from the one it began with, both are named.
 
     >>> continued({"torch": "2.11.0"}, {"torch": "2.15.0", "python": "3.12"})
     {'torch': '2.11.0, then 2.15.0', 'python': '3.12'}

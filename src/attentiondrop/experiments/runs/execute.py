@@ -1,4 +1,4 @@
-"""One run from beginning to end: lock, resume, train, score, record."""
+"""Do one run from beginning to end: lock, resume, train, score, record."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class BusyError(AttentionDropError):
 
 
 def data_for(recipe: Recipe) -> Data:
-    """The data of a recipe; the last ones are kept, since the runs of a study share them."""
+    """The data of a recipe. The data of the last call is cached, since all runs of a study share it."""
     return _data(recipe.task, recipe.data)
 
 
@@ -52,18 +52,18 @@ def _data(task: str, settings: DataSettings) -> Data:
 
 
 def execute(job: Job, on_epoch: OnEpoch = lambda done: None, say: Say = lambda line: None, wait: bool = True) -> Result:
-    """Do what is missing of a run and return its result; one that is there already is returned at once.
+    """Do what is missing of a run and return its result. A finished run returns its result at once.
 
-    A finished run whose evaluation alone has changed is scored again from its weights. One of another recipe is erased
-    only if the job says so; else `WouldEraseError`. The test part is given to final jobs only.
-    Whatever goes wrong while it trains makes a `failed` result, with the traceback in its folder; lack of disk space
-    is raised, since nothing else could be recorded either.
+    If only the evaluation settings of a finished run have changed, its weights are scored again. A finished run of
+    another recipe is erased only if `job.overwrite` is set; otherwise `WouldEraseError` is raised. Only final jobs get
+    the test part. An error in training gives a `failed` result, with the traceback in the folder of the run. Lack of
+    disk space is raised instead, since no further run could be recorded.
 
     Args:
         job: what to run.
-        on_epoch: hears how many epochs are done.
-        say: hears lines for people.
-        wait: for another process that works on the same run; else `BusyError`.
+        on_epoch: called with the number of epochs that are done.
+        say: called with lines for people.
+        wait: whether to wait while another process works on the same run; otherwise raise `BusyError`.
     """
     job.folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -99,14 +99,14 @@ def _execute(job: Job, on_epoch: OnEpoch, say: Say) -> Result:
         if is_lack_of_space(error):
             raise
         result = _failed(job, in_words(error), start)
-        # Scores that could not be made again leave those that are there, and the run finished.
+        # If scoring again failed, the run stays finished and keeps its old scores.
         if found.todo != "score":
             _finish(job, result)
     return result
 
 
 def _begin(job: Job, found: Standing, data: Data) -> None:
-    """Clear the folder of what does not belong to the run, and record what is asked for."""
+    """Remove files that do not belong to the run from its folder, and write its request."""
     if found.stale:
         clear(job.folder)
     for leftover in (RESULT, TRACEBACK):
@@ -118,7 +118,7 @@ def _begin(job: Job, found: Standing, data: Data) -> None:
 
 
 def _finish(job: Job, result: Result) -> None:
-    """Record the result, and remove what nobody needs any more."""
+    """Write the result, and remove files that are no longer needed."""
     if not is_main_process():
         return
     write_result(job.folder, result)
@@ -130,7 +130,7 @@ def _finish(job: Job, result: Result) -> None:
 
 
 def _train_from_sound_files(job: Job, data: Data, on_epoch: OnEpoch, say: Say) -> Result:
-    """Train and test; a run whose weights or state turn out to be damaged says so and begins with its first epoch."""
+    """Train and test. If stored weights or state are damaged, say so and start again from the first epoch."""
     try:
         return _train_and_test(job, data, on_epoch, say)
     except DamagedRecordError as error:
@@ -149,7 +149,7 @@ def _train_and_test(job: Job, data: Data, on_epoch: OnEpoch, say: Say) -> Result
     training = Training(recipe, method, job.seed, data, job.folder)
     accelerator = training.accelerator
     if training.resume():
-        say(f"{job.label}: goes on after epoch {training.done}")
+        say(f"{job.label}: resumes after epoch {training.done}")
     on_epoch(training.done)
     with Trackers(job, accelerator.is_main_process) as trackers:
 
@@ -179,13 +179,13 @@ def _train_and_test(job: Job, data: Data, on_epoch: OnEpoch, say: Say) -> Result
 
 
 def _throughput(epochs: Sequence[Epoch]) -> float | None:
-    """Samples a second; the first epoch warms up, so it counts only if it is the only one."""
+    """Samples per second, the median over epochs. The first epoch warms up and counts only if it is the only one."""
     speeds = [epoch.samples / epoch.seconds for epoch in epochs]
     return statistics.median(speeds[1:] or speeds) if speeds else None
 
 
 def _failed(job: Job, error: str, start: float) -> Result:
-    """Called while the error is handled: where it came from is kept in the run's folder."""
+    """The result of a failed run. Call it while handling the error: it writes the traceback into the folder."""
     if is_main_process():
         write_text(job.folder / TRACEBACK, traceback.format_exc())
     return Result("failed", time.perf_counter() - start, epochs=0, error=error)

@@ -1,4 +1,4 @@
-"""A finished run read back: its model, method and data, checked to be those it was made with."""
+"""Load a finished run: its model, method and data. The data must be the data that the run was made with."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .store import REQUEST, Run, read_run
 
 @dataclass(frozen=True)
 class LoadedRun:
-    """A run: what is on disk, and what it stands for. `model` perturbs in train mode and is plain in eval mode."""
+    """A run: its record, and the objects built from it. `model` perturbs in train mode and is plain in eval mode."""
 
     record: Run
     recipe: Recipe
@@ -41,10 +41,10 @@ def load_run(
     """Load the run in `folder`, in eval mode.
 
     Args:
-        folder: as `attentiondrop train` and `compare` make them.
-        weights: of the best epoch on the validation part, or the last.
-        device: where to.
-        root: where the data is, for data sets that are read from a folder or file: a run does not store paths.
+        folder: the folder of a run that `attentiondrop train` or `compare` made.
+        weights: those of the best epoch on the validation part, or of the last epoch.
+        device: where to put model and data.
+        root: the folder or file of the data, for data sets that need one: a run does not store paths.
     """
     run = read_run(folder)
     if run is None:

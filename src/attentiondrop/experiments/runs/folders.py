@@ -1,4 +1,4 @@
-"""Where runs lie in the folder of a study."""
+"""The folders of runs within the folder of a study."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from .store import REQUEST
 
 
 def run_folder(out: Path, method: str, seed: int, part: str = FINAL) -> Path:
-    """Where a run belongs."""
+    """The folder of a run; `part` is its kind, see `kinds`."""
     return out / part / read_method(method).slug / f"seed{seed}"
 
 
 def run_folders(out: Path) -> Iterator[tuple[str, Path]]:
-    """The kind and the folder of every run that was ever begun there."""
+    """The kind and the folder of every run that was started in `out`."""
     for kind in KINDS:
         for request in sorted((out / kind).glob(f"*/*/{REQUEST}")):
             yield kind, request.parent

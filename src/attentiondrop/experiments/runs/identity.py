@@ -1,7 +1,7 @@
-"""When two runs of one method and seed are the same: what their weights rest on, and what only their scores rest on.
+"""When two runs of one method and seed are the same: which settings decide the weights, and which only the scores.
 
-Settings are plain mappings here, as they lie on disk: records of older versions can be compared too, and a report is
-written without any framework.
+Settings are plain mappings here, as they are stored. So records of older versions can be compared too, and a report
+needs no framework.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .kinds import FINAL, TUNING
 _WITHOUT_EFFECT = (("data", "root"), ("data", "download"), ("data", "workers"), ("model", "checkpoint_activations"))
 _TRAINED = ("task", "data", "model", "training", "measure")
 _EVALUATION = "evaluation"
-#: The setting of training that only says which of the stored weights are scored.
+#: This setting of training only decides which of the stored weights are scored.
 _SELECT = "select"
 
 Recipe = Mapping[str, Any]
@@ -34,9 +34,9 @@ def recorded(recipe: Recipe) -> dict[str, Any]:
 
 
 def recipe_of(kind: str, recipe: Recipe) -> dict[str, Any]:
-    """What runs of a kind make of the recipe of their study.
+    """The recipe that runs of a kind use, made from the recipe of their study.
 
-    Only final runs have the settings that need the test part; trials have epochs of their own and no probes.
+    Only final runs keep the settings that need the test part. Tuning trials have their own epochs and no probes.
     """
     if kind == FINAL:
         return dict(recipe)
@@ -48,7 +48,7 @@ def recipe_of(kind: str, recipe: Recipe) -> dict[str, Any]:
 
 
 def trained_from(recipe: Recipe, checksums: Checksums, kind: str) -> dict[str, Any]:
-    """Everything that the weights of a run rest on: where it differs, the run has to be trained again."""
+    """Everything that decides the weights of a run. If any of it changes, the run must be trained again."""
     found = recorded(recipe)
     found.pop(_EVALUATION, None)
     if kind == FINAL and isinstance(found.get("training"), dict):
@@ -57,10 +57,10 @@ def trained_from(recipe: Recipe, checksums: Checksums, kind: str) -> dict[str, A
 
 
 def scored_from(recipe: Recipe, checksums: Checksums, kind: str) -> dict[str, Any]:
-    """Everything else that the scores of a run rest on: where it differs, stored weights are scored again.
+    """Everything else that decides the scores of a run. If any of it changes, the stored weights are scored again.
 
-    Empty for runs that are not final: they are scored on the validation part alone, and the size of a batch changes no
-    score there.
+    Empty for runs that are not final: they are scored only on the validation part, where no evaluation setting
+    changes a score.
     """
     if kind != FINAL:
         return {}
@@ -70,7 +70,9 @@ def scored_from(recipe: Recipe, checksums: Checksums, kind: str) -> dict[str, An
 
 
 def differences(then: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """In words, where `now` differs; what only one of them records cannot be compared and is passed over.
+    """How `now` differs from `then`, in words.
+
+    A top-level entry that only one of them has is ignored. Within a section, a missing value counts as None.
 
     >>> differences({"training": {"epochs": 3, "ema": None}}, {"training": {"epochs": 8}})
     ['training.epochs 3 -> 8']

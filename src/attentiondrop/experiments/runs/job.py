@@ -1,4 +1,4 @@
-"""A run as a request that can be sent to another process, and what became of the folder it belongs to."""
+"""A job is a request for a run that can be sent to another process. `standing` says what is left to do for it."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ from .identity import differences, recorded, scored_from, trained_from
 from .kinds import FINAL, NAMES
 from .store import Request, Result, Run, read_run, scored_by
 
-#: Held by the process that works on a run.
+#: The lock file that a process holds while it works on a run.
 LOCK = ".lock"
 
 
 class WouldEraseError(AttentionDropError):
-    """Finished runs of another recipe are in the way, and nobody said that they may go."""
+    """Finished runs of another recipe would be erased, and `overwrite` does not allow it."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """One run: recipe, method, seed, its kind, and where it is kept. Plain data."""
+    """One run to do: recipe, method, seed, kind and folder of the study. Plain data."""
 
     recipe: dict[str, Any] = field(hash=False)
     method: str
     seed: int
     out: str
-    #: Its kind, see `kinds`: what is not final is never given the test part.
+    #: Its kind, see `kinds`. Only final runs are given the test part.
     part: str = FINAL
     #: Whether weights are kept once the run is finished.
     keep_weights: bool = True
     trackers: tuple[str, ...] = ()
-    #: How many jobs share the machine, which their times should be read with.
+    #: How many jobs share the machine. It is recorded, because it changes their times.
     at_once: int = 1
-    #: Whether a finished run of another recipe may be erased for it.
+    #: Whether this job may erase a finished run of another recipe.
     overwrite: bool = False
 
     @property
     def final(self) -> bool:
-        """Whether it is tested: all others choose something, on the validation part."""
+        """Whether it is a final run, which is tested. Other runs serve to choose settings on the validation part."""
         return self.part == FINAL
 
     @property
@@ -55,29 +55,29 @@ class Job:
 
     @property
     def label(self) -> str:
-        """For people."""
+        """The name of the job in lines for people."""
         return f"{self.method}, seed {self.seed}" + ("" if self.final else f", {NAMES[self.part]}")
 
     def settings(self) -> Recipe:
-        """The recipe, typed."""
+        """The recipe as a `Recipe`."""
         return build_recipe(self.recipe)
 
     def request(self, checksums: Mapping[str, str]) -> Request:
-        """What the run is made of, as it is stored; `checksums` may name parts of the data that it is not given."""
+        """The request to store with the run. The checksum of the test part is left out unless the run is final."""
         given = {part: checksum for part, checksum in checksums.items() if self.final or part != "test"}
         return Request(self.method, self.seed, recorded(self.settings().to_dict()), given)
 
     def scored(self, checksums: Mapping[str, str]) -> dict[str, Any]:
-        """What its scores will rest on beside the weights."""
+        """What decides its scores beside the weights, see `scored_from`."""
         return scored_from(recorded(self.settings().to_dict()), checksums, self.part)
 
     @property
     def weights(self) -> Path:
-        """The weights that are scored."""
+        """The file of the weights that are scored."""
         return self.folder / (BEST if self.settings().training.select == "best" else LAST)
 
     def epochs_done(self) -> int:
-        """How many epochs its folder shows, for a progress bar."""
+        """How many epochs its folder records, for a progress bar."""
         try:
             with (self.folder / EPOCHS).open("rb") as file:
                 return sum(1 for _ in file)
@@ -90,24 +90,24 @@ class Standing:
     """What is left to do for a job: nothing (`done`), scoring stored weights (`score`), or training (`train`)."""
 
     todo: Literal["done", "score", "train"]
-    #: What its folder holds.
+    #: The run in its folder.
     run: Run | None = None
-    #: Of a job that is done.
+    #: The result, if the job is done.
     result: Result | None = None
-    #: What differs from the run in the folder, in words.
+    #: How the job differs from the run in the folder, in words.
     changes: tuple[str, ...] = ()
-    #: Whether what the folder holds belongs to another recipe, or cannot be read, and has to go.
+    #: Whether the run in the folder must be erased: it is of another recipe, or cannot be read.
     stale: bool = False
-    #: Whether that is a finished run.
+    #: Whether that would erase a finished run.
     erases: bool = False
-    #: For people.
+    #: The reason, in words for people.
     why: str | None = None
 
 
 def standing(job: Job, checksums: Mapping[str, str]) -> Standing:
-    """Look at the folder of a job.
+    """Read the folder of a job and decide what is left to do.
 
-    A run that failed is tried again, one that diverged would diverge again.
+    A failed run is tried again. A diverged run is not, since it would diverge again.
     """
     try:
         run = read_run(job.folder)
@@ -138,7 +138,7 @@ def standing(job: Job, checksums: Mapping[str, str]) -> Standing:
 
 
 def check_erasing(jobs: Sequence[Job], standings: Mapping[Job, Standing]) -> None:
-    """Refuse to train over finished runs of another recipe, unless that was asked for."""
+    """Refuse to erase finished runs of another recipe, unless the job has `overwrite`."""
     lost = [job for job in jobs if standings[job].erases and not job.overwrite]
     if lost:
         more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
@@ -147,16 +147,16 @@ def check_erasing(jobs: Sequence[Job], standings: Mapping[Job, Standing]) -> Non
 
 
 def would_erase(where: str, changes: Sequence[str], finished: int) -> WouldEraseError:
-    """What is in the way, in one line."""
+    """The error that names what differs and how many runs would be erased, in one line."""
     runs = "1 finished run" if finished == 1 else f"{finished} finished runs"
     return WouldEraseError(
-        f"{where}: made with another recipe ({'; '.join(changes)}), {runs} would go; "
+        f"{where}: made with another recipe ({'; '.join(changes)}), {runs} would be erased; "
         "use another --out, or --overwrite to train anew"
     )
 
 
 def clear(folder: Path) -> None:
-    """Remove what an earlier run with other settings, or a damaged one, has left in the folder."""
+    """Remove the files of an earlier run, all but the lock, from its folder."""
     for path in folder.iterdir():
         if path.name != LOCK:
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""The stored weights of a run, scored: at the end of its training, and again when only the evaluation has changed."""
+"""Score the stored weights of a run: after training, and again if only the evaluation settings have changed."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from .store import Result, Run
 
 
 def scores_of(job: Job, data: Data, epochs: Sequence[Epoch], accelerator: Accelerator) -> dict[str, Any]:
-    """How good the weights are that the recipe selects, as fields of a `Result`, on the parts that `data` holds."""
+    """The scores of the weights that the recipe selects, on the parts that `data` holds, as fields of a `Result`."""
     recipe, checksums = job.settings(), data.checksums
-    # A new model with the stored weights, in float32: what `evaluate` finds later.
+    # A new model with the stored weights, in float32, so that `attentiondrop evaluate` gives the same scores later.
     model = initial_model(recipe, read_method(job.method), job.seed, data).to(accelerator.device)
     checkpoint.load_into(model, job.weights, recipe.model.name)
     held_out = data.having(*(part for part in data.counts if part != "train")).to(accelerator.device)
@@ -37,7 +37,7 @@ def scores_of(job: Job, data: Data, epochs: Sequence[Epoch], accelerator: Accele
 
 
 def score_again(job: Job, run: Run, data: Data) -> Result:
-    """The result of a finished run with new scores; what was measured in training stays."""
+    """The result of a finished run with new scores. What was measured in training stays."""
     if run.result is None:
         raise ValueError(f"{run.folder} has no result")
     accelerator = make_accelerator(job.settings().training)
@@ -45,7 +45,7 @@ def score_again(job: Job, run: Run, data: Data) -> Result:
 
 
 def best_epoch(metrics: Metrics, epochs: Sequence[Epoch]) -> int:
-    """The epoch whose weights were kept as the best ones: those with the best scores on the validation part."""
+    """The epoch whose weights were kept as the best: the one with the best scores on the validation part."""
     judged = {each.epoch: each.validation for each in epochs if each.validation is not None}
-    # The first of equals, as `Best` has it.
+    # Of equal epochs the first, as in `Best`.
     return max(judged, key=lambda epoch: metrics.merit(judged[epoch]))

@@ -1,10 +1,10 @@
-"""The kinds of runs that a study has; each kind lies in a folder of that name."""
+"""The kinds of runs of a study. Each kind has a folder of that name."""
 
 from __future__ import annotations
 
-#: Only final runs are given the test part. Trials of a tuning and points of an ablation choose settings, and whoever
-#: chooses must not have seen it.
+#: Only final runs are given the test part. Tuning trials and points of an ablation serve to choose settings, and the
+#: choice must not depend on the test part.
 FINAL, TUNING, VARIED = "runs", "tuning", "ablation"
 KINDS = (FINAL, TUNING, VARIED)
-#: For people.
+#: The names of the kinds in texts for people.
 NAMES = {FINAL: "final", TUNING: "tuning", VARIED: "ablation"}

@@ -1,4 +1,4 @@
-"""What an earlier process has left in the folder of a run, and how to begin anew."""
+"""Remove what an earlier process left in the folder of a run."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 from ..train.epoch_log import EPOCHS
 from .store import REQUEST, RESULT, TRACEBACK
 
-#: As `files.replacing` names them. Only files that a run itself writes: others may be written without its lock.
+#: Temporary files as `whole_files.replacing` names them. Only those of a run itself, which are written under its lock.
 _OWN = "|".join(map(re.escape, (REQUEST, EPOCHS, RESULT, TRACEBACK))) + r"|\w+\.safetensors"
 _TEMPORARY = re.compile(rf"\.(?:{_OWN})\.(?P<process>\d+)\.tmp")
 
 
 def remove_temporary(folder: Path) -> None:
-    """Remove half-written files of processes that were killed; the lock of the run must be held."""
+    """Remove half-written files of processes that were killed. The caller must hold the lock of the run."""
     for path in folder.iterdir():
         found = _TEMPORARY.fullmatch(path.name)
         if found and not _lives(int(found["process"])):
@@ -23,13 +23,13 @@ def remove_temporary(folder: Path) -> None:
 
 
 def forget_progress(folder: Path) -> None:
-    """Remove epochs, weights and state, so that the run begins with its first epoch."""
+    """Remove epochs, weights and state, so that the run starts again from its first epoch."""
     for path in (folder / EPOCHS, *folder.glob("*.safetensors")):
         path.unlink(missing_ok=True)
 
 
 def _lives(process: int) -> bool:
-    """Whether another process of this machine has that number; the one that asks is only about to write."""
+    """Whether another process of this machine has this id. Our own id does not count: we have written nothing yet."""
     if process == os.getpid():
         return False
     try:
@@ -37,5 +37,5 @@ def _lives(process: int) -> bool:
     except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
-        pass  # somebody else's
+        pass  # the process belongs to another user
     return True

@@ -1,4 +1,4 @@
-"""Worker processes that end with the command that started them, however it ends."""
+"""Let worker processes end when the command that started them ends, however it ends."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import os
 import threading
 from typing import Any
 
-#: What the shell reports of a process that was killed; nobody is left to read it.
+#: The exit status of a killed process. Nobody is left to read it.
 _KILLED = 137
 
 
 def end_with_parent() -> None:
-    """In a worker process: stop at once when the parent is gone, even if it was killed and could say nothing.
+    """Call this in a worker process: it stops at once when its parent is gone, even if the parent was killed.
 
-    The parent holds one end of a pipe that the system closes with it, and a thread waits at the other. What a worker
-    writes is whole or not there at all, so it may stop anywhere; the lock of its run goes with it.
+    The parent holds one end of a pipe, which the system closes when the parent ends. A thread waits at the other end.
+    A worker may stop anywhere, since it never leaves half-written files and the system releases its lock.
     """
     parent = multiprocessing.parent_process()
     if parent is not None:

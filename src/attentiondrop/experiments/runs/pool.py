@@ -1,4 +1,4 @@
-"""The jobs of a study, done: one after the other, in several processes, or on a Ray cluster."""
+"""Run the jobs of a study: one after the other, in several processes, or on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from .orphans import end_with_parent
 from .store import Result
 from .versions import counted, versions_text
 
-#: Seconds between two looks at how far other processes are.
+#: Seconds between two checks of the progress of other processes.
 _POLL = 0.5
 
 
 class Listener(Protocol):
-    """Who hears how far a study has come."""
+    """Receives the messages and the progress of a study."""
 
     def say(self, line: str) -> None:
-        """Something a person should read, in one line."""
+        """Show one line to the user."""
 
     def plan(self, total: int) -> None:
-        """That many epochs have to be trained, over all runs."""
+        """All runs together have to train `total` epochs."""
 
     def progress(self, label: str, done: float) -> None:
-        """That many of them are done; `label` names what is going on."""
+        """`done` of these epochs are done; `label` names the current run."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,10 @@ class Where:
 def run_jobs(
     jobs: Sequence[Job], checksums: dict[str, str], listener: Listener, where: Where, more: int = 0
 ) -> dict[Job, Result]:
-    """The result of each job; those that are done already are not run again. `more` epochs are announced for later.
+    """Run all jobs that are not done yet, and return the result of each job.
 
-    Nothing is started where finished runs of another recipe are in the way, see `Job.overwrite`.
+    `more` is a number of epochs that later calls will train; it only counts for the progress. If a job would erase a
+    finished run without `Job.overwrite`, nothing is started.
     """
     each = list(dict.fromkeys(jobs))
     found = {job: standing(job, checksums) for job in each}
@@ -80,7 +81,7 @@ def run_jobs(
 
 
 def _say_what_is_there(found: Mapping[Job, Standing], listener: Listener) -> None:
-    """Which runs are kept, which are only scored, and which are run again, with the reason."""
+    """Say which runs are kept, which are only scored, and which are run again, with the reason."""
     for one in found.values():
         if one.todo == "train" and one.why is not None:
             listener.say(one.why)
@@ -97,7 +98,7 @@ def _say_what_is_there(found: Mapping[Job, Standing], listener: Listener) -> Non
 
 
 class _Bar:
-    """The listener, told about epochs over all jobs."""
+    """Counts the epochs of all jobs together and reports them to the listener."""
 
     def __init__(self, listener: Listener, jobs: Mapping[Job, Standing], more: int) -> None:
         self.listener, self.jobs = listener, list(jobs)
@@ -114,7 +115,7 @@ class _Bar:
         self.epoch(job, self.epochs[job])
 
     def look(self, running: int) -> None:
-        """At the folders of jobs that other processes work on."""
+        """Read the progress of jobs in other processes from their folders."""
         for job in self.jobs:
             if self.done.get(job, 0) < self.epochs[job]:
                 self.done[job] = job.epochs_done()
@@ -122,7 +123,7 @@ class _Bar:
 
 
 def describe(job: Job, result: Result) -> str:
-    """How a run ended, in a few words, with the part of the data that they are about."""
+    """How a run ended, in a few words, with the part of the data that was scored."""
     part, scores = ("test", result.test) if result.test is not None else ("validation", result.validation)
     if scores is None:
         return f"{result.status}: {result.error}"
@@ -131,7 +132,7 @@ def describe(job: Job, result: Result) -> str:
 
 
 def _in_sequence(jobs: Sequence[Job], bar: _Bar) -> Iterator[tuple[Job, Result]]:
-    """One after the other; those that another process works on come last."""
+    """Run one job after the other. Jobs that another process works on come last."""
     busy = []
     for job in jobs:
         try:
@@ -164,21 +165,21 @@ def _in_processes(jobs: Sequence[Job], workers: int, bar: _Bar) -> Iterator[tupl
             bar.look(min(workers, len(waiting)))
     except BrokenProcessPool:
         raise AttentionDropError(
-            "a worker process died, perhaps for lack of memory: use fewer --workers; the same command goes on"
+            "a worker process died, perhaps for lack of memory: use fewer --workers; run the same command to resume"
         ) from None
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
-        if waiting:  # an error or an interruption: nobody waits for what is running
+        if waiting:  # after an error or an interruption, the runs in progress are not needed
             for process in set(multiprocessing.active_children()) - others:
                 process.terminate()
 
 
 def _prepare_worker(numbers: Any, workers: int) -> None:
-    """Give a worker its share of the cores, and the accelerators in turn."""
+    """Give a worker its share of the cores and one of the accelerators."""
     end_with_parent()
     import torch
 
-    # Ctrl-C reaches all processes of a terminal: the parent ends the workers, and one message is enough.
+    # Ctrl-C reaches all processes of a terminal. Workers ignore it: the parent ends them, and prints one message.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // workers))
@@ -187,7 +188,7 @@ def _prepare_worker(numbers: Any, workers: int) -> None:
 
 
 def _on_ray(jobs: Sequence[Job], address: str, bar: _Bar) -> Iterator[tuple[Job, Result]]:
-    """As tasks of a cluster that is there already; its machines must see the same `--out` folder."""
+    """Run the jobs as tasks of a running cluster. All its machines must see the same `--out` folder."""
     with _ray(address) as ray:
         gpus = 1.0 if ray.cluster_resources().get("GPU") else 0.0
         remote = ray.remote(num_gpus=gpus, max_retries=2)(execute)
@@ -204,7 +205,7 @@ def _on_ray(jobs: Sequence[Job], address: str, bar: _Bar) -> Iterator[tuple[Job,
 
 
 def _check_address(address: str) -> None:
-    """Knock before Ray does: it takes minutes to find that nobody is there."""
+    """Try to connect before Ray does, because Ray takes minutes to notice that there is no cluster."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if address == "auto" or not colon:
         return

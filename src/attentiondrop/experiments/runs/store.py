@@ -1,4 +1,4 @@
-"""What is kept of a run: a folder with what was asked for, one line an epoch, and the result, written last."""
+"""The folder of a run: its request, one line per epoch, and its result, which is written last."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from ..train.epoch_log import EPOCHS, Epoch, upgraded_epoch
 from .identity import scored_from
 from .kinds import FINAL
 
-#: Raised when training or evaluation starts to mean something else: older results are then not reused.
+#: Increase this when training or evaluation changes its meaning. Results of an older format are not reused.
 FORMAT = 2
 
 REQUEST, RESULT, TRACEBACK = "run.json", "result.json", "traceback.txt"
 
 #: In the environment of a run: how many runs shared its machine.
 AT_ONCE = "runs at once"
-#: In the environment of a run: what its numbers may change with, although the recipe is the same.
+#: In the environment of a run: versions that may change its numbers, although the recipe is the same.
 VERSIONS = ("torch", "attentiondrop", "commit")
 
 Record = TypeVar("Record")
@@ -31,14 +31,14 @@ Record = TypeVar("Record")
 
 @dataclass(frozen=True)
 class Request:
-    """What a run is: everything that its numbers depend on, known before it starts."""
+    """What was asked for: everything that the numbers of a run depend on, known before it starts."""
 
     method: str
     seed: int
-    #: The resolved recipe, every field of it, in plain JSON types.
+    #: The recipe with every field, in plain JSON types.
     recipe: dict[str, Any]
-    #: SHA-256 of the parts it was given, after limiting and label noise: "train", "validation" and, if it is a final
-    #: run, "test".
+    #: SHA-256 of the parts of the data that the run is given, after limiting and label noise: "train", "validation"
+    #: and, for a final run, "test".
     checksums: dict[str, str]
     format: int = FORMAT
 
@@ -51,14 +51,14 @@ class Result:
     seconds: float
     epochs: int
     error: str | None = None
-    #: The epoch whose weights were tested, picked on the validation part.
+    #: The epoch whose weights are scored: the best on the validation part, or the last, as `training.select` says.
     best_epoch: int | None = None
     #: Every metric of the task, by name.
     validation: dict[str, float] | None = None
     test: dict[str, float] | None = None
     reliability: ReliabilityDiagram | None = None
     robustness: RobustnessReport | None = None
-    #: Training samples a second, the median epoch without the first.
+    #: Training samples per second: the median over epochs, without the first.
     throughput: float | None = None
     #: Of the accelerator; None on a CPU.
     peak_memory_mib: float | None = None
@@ -68,13 +68,13 @@ class Result:
     scored_with: dict[str, str] | None = None
 
     def without_test(self) -> Result:
-        """As whoever chooses settings may see it."""
+        """The result without anything from the test part, for choosing settings."""
         return dataclasses.replace(self, test=None, reliability=None, robustness=None)
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run folder, read. `result` is None while the run is not finished."""
+    """The content of the folder of a run. `result` is None while the run is not finished."""
 
     folder: Path
     request: Request
@@ -85,24 +85,24 @@ class Run:
 
 
 def write_request(folder: Path, request: Request, environment: dict[str, str]) -> None:
-    """Begin a run."""
+    """Write the request, when a run begins."""
     write_json(folder / REQUEST, {**dataclasses.asdict(request), "environment": environment})
 
 
 def write_result(folder: Path, result: Result) -> None:
-    """End a run."""
+    """Write the result, when a run ends."""
     write_json(folder / RESULT, dataclasses.asdict(result))
 
 
 def scored_by(run: Run) -> dict[str, Any]:
-    """What the scores of a final run rest on beside its weights."""
+    """What decided the scores of a final run beside its weights."""
     if run.result is not None and run.result.scored is not None:
         return run.result.scored
     return scored_from(run.request.recipe, run.request.checksums, FINAL)
 
 
 def read_run(folder: Path) -> Run | None:
-    """The run in `folder`, None where there is none; what cannot be read raises `DamagedRecordError`."""
+    """The run in `folder`, or None if there is none. Raises `DamagedRecordError` if it cannot be read."""
     request = read_json(folder / REQUEST)
     if request is None:
         return None
@@ -121,7 +121,7 @@ def read_run(folder: Path) -> Run | None:
 
 @dataclass(frozen=True)
 class _Environment:
-    """What `run.json` has beside the request."""
+    """The part of `run.json` that is not the request."""
 
     environment: dict[str, str]
 
@@ -143,7 +143,7 @@ def _result(content: Any, request: Request, path: Path) -> Result:
 
 
 def _upgraded_result(content: Any) -> Any:
-    """A result as it is written today. Older versions wrote a metric that a task does not have as null."""
+    """A result in today's form. Older versions wrote null for a metric that the task does not have."""
     if not isinstance(content, dict):
         return content
     parts = {part: content[part] for part in ("validation", "test") if isinstance(content.get(part), dict)}
@@ -153,7 +153,7 @@ def _upgraded_result(content: Any) -> Any:
 
 
 def _build(cls: type[Record], content: Any, path: Path) -> Record:
-    """The record that a file holds: every field is there and of its type."""
+    """Build a record from the content of a file. Every field must be there with its type."""
     try:
         return build_settings(cls, content)
     except (AttentionDropError, TypeError) as error:

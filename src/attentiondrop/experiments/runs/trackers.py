@@ -1,4 +1,4 @@
-"""TensorBoard and Weights & Biases, for those who want to watch: what is in the run folder, in their form."""
+"""Also send the numbers of a run to TensorBoard or Weights & Biases, for users who want to watch it there."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TRACKERS = ("tensorboard", "wandb")
 
 
 class Trackers:
-    """The trackers of one run; without any, nothing happens."""
+    """The trackers of one run. Does nothing if there are none, or outside the main process."""
 
     def __init__(self, job: Job, main: bool) -> None:
         self._names = job.trackers if main else ()
@@ -42,14 +42,14 @@ class Trackers:
             tracker.finish()
 
     def epoch(self, epoch: Epoch) -> None:
-        """One epoch."""
+        """Log one epoch."""
         values = {key: value for key, value in dataclasses.asdict(epoch).items() if value is not None}
         scores = {f"validation_{name}": value for name, value in values.pop("validation", {}).items()}
         step = values.pop("epoch")
         self._log(values | scores, step)
 
     def result(self, result: Result) -> None:
-        """The end."""
+        """Log the test scores."""
         if result.test is not None:
             self._log({f"test_{name}": value for name, value in result.test.items()}, step=result.epochs)
 

@@ -1,1 +1,1 @@
-"""Questions that take many runs: comparisons, ablations, certificates, gradient variance."""
+"""Studies of runs: comparisons, ablations, certificates, gradient variance."""

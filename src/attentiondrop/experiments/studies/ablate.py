@@ -1,4 +1,4 @@
-"""One method over a grid of its fields, the same seeds at every point, judged on the validation part."""
+"""Ablation: train one method at each point of a grid, with the same seeds, and judge it on the validation part."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .claiming import claim
 from .compare import check_alone
 from .plan import Ablation, Grid
 
-#: What is varied when neither the recipe nor the user says: the paper's ablation.
+#: The paper's ablation, used when neither the user nor the recipe names a grid.
 PAPER = {"hard": {"p": [0.05, 0.1, 0.2], "k": [3, 5, 10]}, "blur": {"sigma_max": [0.1, 0.3, 0.5, 0.7, 1.0]}}
 
 
@@ -37,7 +37,7 @@ def ablate(
 ) -> Ablation:
     """Train every point of every grid, and the baseline without any method, with the seeds 0 to `seeds - 1`.
 
-    `overwrite` is that of `compare`.
+    `overwrite` is as in `compare`.
     """
     check_alone("ablate")
     chosen: Mapping[str, Any] = grids or recipe.ablations or PAPER
@@ -62,7 +62,7 @@ def ablate(
 def _grid(name: str, axes: Mapping[str, list[Any]]) -> Grid:
     if not 1 <= len(axes) <= 2:
         raise ArgumentError(f"ablation of {name}: expected one or two fields to vary, received {len(axes)}")
-    # A field belongs to the first part of the method that is named; others are fixed in its text.
+    # A varied field belongs to the first part of the method. The text of the method fixes the other parts.
     first = terms(name)[0]
     keys = {(0, field): list(values) for field, values in axes.items()}
     for field in axes:

@@ -1,4 +1,4 @@
-"""Certificates for a run: bounds on its true risk, from data that had no part in making it."""
+"""Certificates for a run: bounds on its true risk, from data that was not used to train or choose it."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from ..train.loop import initial_model
 from ..train.seeding import own_generators
 
 FILE = "certificate.json"
-#: The metric whose complement a certificate bounds.
+#: A certificate bounds one minus this metric.
 _CERTIFIED = "accuracy"
-#: What may be held out, and where it comes from otherwise: a sentence for the refusal.
+#: Parts that cannot certify a run, and the reason for the error message.
 _USED = {
     "train": "the model was trained on it",
     "validation": "it picked the epoch, and the method's settings where they were tuned",
 }
-#: A larger share of held-out examples that occur in training or validation too is no accident.
+#: If a larger share of the held-out examples also occurs in training or validation, the part is refused.
 _REPEATED = 0.01
-#: More examples than this are not compared one by one.
+#: With more examples than this in all parts, they are not compared one by one.
 _COMPARED = 200_000
-#: A training part of more bytes is not held in memory for a prior and a posterior.
+#: A larger training part, in bytes, gets no certificate from a prior, which needs all of it in memory.
 _IN_MEMORY = 2**31
-#: A prior is trained for the epochs of the recipe, up to this.
+#: A prior is trained for the epochs of the recipe, but at most this many.
 PRIOR_EPOCHS = 20
 
 OnProgress = Callable[[str, float], None]
@@ -42,7 +42,7 @@ OnProgress = Callable[[str, float], None]
 
 @dataclass(frozen=True)
 class RunCertificates:
-    """All there is to certify about a run."""
+    """The certificates of a run."""
 
     method: str
     weights: str
@@ -76,16 +76,16 @@ def certify_run(
     """Certify a finished run on a part of its data that it has not used.
 
     Args:
-        folder: of the run.
-        part: only "test" has had no part in training or choosing; the others are refused.
+        folder: the folder of the run.
+        part: must be "test". The run used the other parts to train or to choose, so they are refused.
         weights: "best" or "last".
-        draws: of each example, at least 2.
+        draws: how many perturbed passes for each example, at least 2.
         delta: each certificate is wrong with probability at most delta.
-        prior_epochs: for the model of the data-dependent prior; 0 leaves that certificate out. By default those of the
-            recipe, at most 20.
+        prior_epochs: training epochs of the data-dependent prior. 0 leaves that certificate out. The default is the
+            epochs of the recipe, at most `PRIOR_EPOCHS`.
         device, root: as for `load_run`.
-        seed: of draws and of the prior's share.
-        on_progress: hears what is going on and the share that is done.
+        seed: for the draws and for the share of the data that the prior is trained on.
+        on_progress: called with a label and the share that is done.
     """
     if part in _USED:
         raise ArgumentError(f"part: expected 'test', received {part!r}, which proves nothing: {_USED[part]}")
@@ -94,7 +94,7 @@ def certify_run(
     on_progress("loading the run", 0.0)
     run = load_run(folder, "best" if weights == "best" else "last", device, root)
     check_certifiable(run)
-    # Schedules have arrived at their end.
+    # Certify the rates that schedules end with.
     run.applied.set_progress(1.0)
     suspects, notes = check_held_out(run, part)
     count, batch_size = run.data.counts[part], run.recipe.evaluation.batch_size
@@ -131,16 +131,16 @@ def certify_run(
 
 
 def check_held_out(run: LoadedRun, part: str) -> tuple[np.ndarray | None, list[str]]:
-    """Refuse a part that is one the run has used; say which of its examples occur there too.
+    """Refuse a part that the run has used. Return which of its examples also occur in used parts, and notes.
 
-    `load_run` has compared the data with the checksums that the run recorded: these are the parts it was made with.
+    `load_run` has already checked that the data is the data of the run.
     """
     checksums = run.record.request.checksums
     for used in _USED:
         if checksums[used] == checksums[part]:
             raise ArgumentError(f"part {part}: its checksum is that of the {used} part, which proves nothing")
     if sum(run.data.counts.values()) > _COMPARED:
-        return None, ["examples were not compared one by one with those of the other parts, of which there are many"]
+        return None, ["examples were not compared one by one with those of the other parts: there are too many"]
     found = repeated(_inputs(run.data, part), (inputs for used in _USED for inputs in _inputs(run.data, used)))
     if found.mean() > _REPEATED:
         raise ArgumentError(
@@ -151,7 +151,7 @@ def check_held_out(run: LoadedRun, part: str) -> tuple[np.ndarray | None, list[s
 
 
 def check_certifiable(run: LoadedRun) -> None:
-    """Refuse a run of a task whose examples cannot be counted as right or wrong, one by one."""
+    """Refuse a run of a task in which a single prediction is not simply right or wrong."""
     if _CERTIFIED not in {metric.name for metric in run.task.metrics.all} or not hasattr(run.data, "published"):
         raise ArgumentError(
             f"run: expected one of a task that measures {_CERTIFIED}, received one of {run.task.name}: "
@@ -173,7 +173,7 @@ def _why_no_posterior(run: LoadedRun) -> str | None:
 def _posterior(
     run: LoadedRun, part: str, epochs: int, delta: float, seed: int, on_progress: OnProgress
 ) -> PosteriorCertificate:
-    """A new model with the run's method and recipe, trained as a prior and a posterior."""
+    """Train a new model with the method and recipe of the run, as prior and posterior, and certify it."""
     training, data = run.recipe.training, run.data
     model = initial_model(run.recipe, run.method, run.record.request.seed, data).to(data.device)
     applied = Applied(run.method, model)

@@ -1,4 +1,4 @@
-"""A folder belongs to one recipe: a study of another one is refused, so that no table mixes them."""
+"""A folder belongs to one recipe. A study of another recipe is refused there, so that no table mixes two recipes."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from .plan import Ablation, Comparison, read_study, write_study
 
 
 def claim(out: Path, study: Comparison | Ablation, jobs: Sequence[Job], overwrite: bool = False) -> None:
-    """Write what a study consists of into its folder, before its first run. `jobs` are those known by then.
+    """Write the plan of a study into its folder, before its first run. `jobs` are the jobs that are already known.
 
-    Refused with `WouldEraseError` where the folder belongs to a study of another recipe that has finished runs or that
-    another process works on, and where a job would erase a finished run. With `overwrite` the folder changes hands;
-    runs go one by one, as they are trained again, and the report leaves out those that are still of the other recipe.
+    Raises `WouldEraseError` if the folder belongs to a study of another recipe that has finished runs or that another
+    process works on, or if a job would erase a finished run. With `overwrite` the new study takes the folder: each old
+    run is erased when it is trained again, and until then the report leaves it out.
     """
     out.mkdir(parents=True, exist_ok=True)
     with FileLock(out / LOCK):
@@ -41,7 +41,7 @@ def claim(out: Path, study: Comparison | Ablation, jobs: Sequence[Job], overwrit
 
 
 def renew(out: Path, study: Comparison | Ablation) -> None:
-    """Write it again, now that more is known; refused if another command has taken the folder meanwhile."""
+    """Write the plan again when more of it is known. Refused if another command has taken the folder meanwhile."""
     with FileLock(out / LOCK):
         for plan in _plans(out):
             if type(plan) is type(study) and (changes := _changes(plan, study)):
@@ -60,13 +60,13 @@ def _changes(plan: Comparison | Ablation, study: Comparison | Ablation) -> list[
 def _plans(out: Path) -> list[Comparison | Ablation]:
     try:
         found = read_study(out)
-    except (ArgumentError, DamagedRecordError):  # none yet, or one that is about to be written anew
+    except (ArgumentError, DamagedRecordError):  # there is no plan yet, or a damaged one that will be replaced
         return []
     return [plan for plan in (found.comparison, found.ablation) if plan is not None]
 
 
 def _finished(out: Path, study: Comparison | Ablation) -> int:
-    """How many runs have ended that are not of the recipe of `study`."""
+    """How many finished or diverged runs in `out` were made with another recipe than that of `study`."""
     found = 0
     for kind, folder in run_folders(out):
         try:
@@ -80,7 +80,7 @@ def _finished(out: Path, study: Comparison | Ablation) -> int:
 
 
 def _is_busy(out: Path) -> bool:
-    """Whether a process works on one of the runs."""
+    """Whether some process works on one of the runs."""
     for _, folder in run_folders(out):
         try:
             with FileLock(folder / LOCK, blocking=False):

@@ -1,4 +1,4 @@
-"""Several methods, one recipe: the same number of trials for each on the validation part, then paired seeds."""
+"""Compare several methods with one recipe: tune each on the validation part, then train all with the same seeds."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def compare(
     trackers: tuple[str, ...] = (),
     overwrite: bool = False,
 ) -> Comparison:
-    """Tune and train every method with the seeds 0 to `seeds - 1`; keep what `out` already holds of this recipe.
+    """Tune and train every method with the seeds 0 to `seeds - 1`. Runs of this recipe in `out` are kept.
 
-    Where it holds finished runs of another one, it is refused unless `overwrite` lets them go.
-    The seeds are the outer loop: after an interruption, what is there is a comparison of all methods on fewer seeds.
+    If `out` holds finished runs of another recipe, the call is refused, unless `overwrite` allows to erase them.
+    The seeds are the outer loop: after an interruption, the finished runs compare all methods on fewer seeds.
     """
     check_alone("compare")
     read_methods(methods)
@@ -80,7 +80,7 @@ def compare(
 
 
 def check_alone(command: str) -> None:
-    """Refuse to start a study in every process of torchrun."""
+    """Refuse to run under torchrun, where every process would start the whole study."""
     if processes() > 1:
         raise ArgumentError(
             f"{command} starts its runs itself: under torchrun or accelerate launch use train, one run at a time, "
@@ -89,7 +89,7 @@ def check_alone(command: str) -> None:
 
 
 def _best(metrics: Metrics, results: dict[str, Result]) -> str:
-    """The setting that does best on the validation part; the first of equal ones."""
+    """The trial with the best scores on the validation part; of equal ones the first."""
     judged = {
         method: metrics.merit(result.validation) for method, result in results.items() if result.validation is not None
     }

@@ -1,4 +1,4 @@
-"""The gradient variance of a run at its checkpoints, taken apart, and over training."""
+"""The gradient variance of a run: over training, and split into its causes at each checkpoint."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..train.epoch_log import BEST, LAST
 from ..train.loop import initial_model
 
 FILE, PICTURE = "variance.json", "variance.png"
-#: Weights of an epoch, where a run keeps them: epoch12.safetensors.
+#: Weights of an epoch that `training.keep_every` kept, such as epoch12.safetensors.
 _EPOCH = re.compile(r"epoch(\d+)\.safetensors")
 
 OnProgress = Callable[[str, float], None]
@@ -27,7 +27,7 @@ OnProgress = Callable[[str, float], None]
 
 @dataclass(frozen=True)
 class RunVariance:
-    """What was found about a run: (epoch, variance while training), (epoch, decomposition at a checkpoint)."""
+    """What was found: `measured` has (epoch, variance in training), `checkpoints` has (epoch, decomposition)."""
 
     folder: Path
     method: str
@@ -37,7 +37,7 @@ class RunVariance:
 
     @property
     def curve(self) -> Curve:
-        """To be drawn."""
+        """The curve to draw."""
         return Curve(f"{self.method}, seed {self.seed}", self.measured, self.checkpoints)
 
     def to_dict(self) -> dict[str, Any]:
@@ -51,9 +51,9 @@ class RunVariance:
 
 
 def checkpoints(folder: Path, best_epoch: int | None, last_epoch: int) -> dict[int, Path]:
-    """Epoch -> weights, in order: the best, the last, and whatever else the run has kept.
+    """Epoch -> file of weights, in order of epochs: the best, the last, and all others that the run has kept.
 
-    The weights before training, epoch 0, need no file: the seed gives them.
+    Epoch 0, before training, has no file: the seed gives its weights.
     """
     found = {int(match[1]): path for path in folder.iterdir() if (match := _EPOCH.fullmatch(path.name))}
     for epoch, name in ((best_epoch, BEST), (last_epoch, LAST)):
@@ -74,21 +74,21 @@ def variance_of_run(
     seed: int = 0,
     on_progress: OnProgress = lambda label, share: None,
 ) -> RunVariance:
-    """Take the gradient variance apart at every checkpoint of a run, on its training part without augmentation.
+    """Split the gradient variance at every checkpoint of a run, on its training part without augmentation.
 
     Args:
-        folder: of the run.
-        examples: at most so many training examples, picked at random.
-        draws: of each example or mini-batch, at least 2.
+        folder: the folder of the run.
+        examples: use at most this many training examples, picked at random.
+        draws: how many perturbed passes for each example or mini-batch, at least 2.
         method: "samples", "batches" or "auto", as for `gradient_variance`.
-        batches: with the second, how many mini-batches are drawn from all training examples.
+        batches: for method "batches", how many mini-batches are drawn from the examples.
         device, root: as for `load_run`.
-        seed: of draws and choices.
-        on_progress: hears what is going on and the share that is done.
+        seed: for the draws and for the choice of examples.
+        on_progress: called with a label and the share that is done.
     """
     on_progress("loading the run", 0.0)
     run = load_run(folder, "best", device, root)
-    # Schedules have arrived at their end.
+    # Use the rates that schedules end with.
     run.applied.set_progress(1.0)
     result, training = run.record.result, run.recipe.training
     last = len(run.record.epochs)

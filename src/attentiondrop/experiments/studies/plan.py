@@ -1,4 +1,4 @@
-"""What a comparison or an ablation consists of, kept beside its runs so that the report can be made again."""
+"""The plan of a comparison or an ablation. It is stored beside the runs, so that the report can be made again."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ COMPARISON, ABLATION = "comparison.json", "ablation.json"
 
 @dataclass(frozen=True)
 class Entry:
-    """One method of a comparison: what was asked for, and what tuning made of it."""
+    """One method of a comparison: as the user asked for it, and as tuning has set it."""
 
     #: As the user wrote it, such as "hard".
     name: str
-    #: In full, such as "hard(p=0.1,k=5)"; None while it is being tuned.
+    #: With all fields, such as "hard(p=0.1,k=5)"; None while it is being tuned.
     method: str | None
-    #: What was tried on the validation part; empty without tuning.
+    #: The settings that were tried on the validation part; empty without tuning.
     trials: list[str]
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Several methods, one recipe, paired seeds. Differences are to the first method."""
+    """Several methods, one recipe, the same seeds for each. Differences are to the first method."""
 
     command: str
     recipe: dict[str, Any]
@@ -49,11 +49,11 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Grid:
-    """One ablation: a method over one or two of its fields."""
+    """One ablation: a method with one or two of its fields varied."""
 
-    #: Such as "hard".
+    #: The method, such as "hard".
     name: str
-    #: Field -> values, one or two of them.
+    #: Field -> values, for one or two fields.
     axes: dict[str, list[Any]]
     #: In the order of itertools.product over the axes.
     methods: list[str]
@@ -69,9 +69,9 @@ class Ablation:
     grids: list[Grid]
     #: The method the grids are compared with.
     baseline: str
-    #: As those of a comparison.
+    #: As in a comparison.
     checksums: dict[str, str] = field(default_factory=dict)
-    #: Where its runs lie: older versions kept them among the final ones.
+    #: The kind of its runs, which names their folder. Older versions kept them among the final runs.
     part: str = FINAL
 
     def all_methods(self) -> list[str]:
@@ -84,7 +84,7 @@ Plan = TypeVar("Plan", Comparison, Ablation)
 
 @dataclass(frozen=True)
 class Study:
-    """The folder of `compare` and `ablate`, read."""
+    """The content of a folder that `compare` or `ablate` wrote."""
 
     folder: Path
     comparison: Comparison | None
@@ -99,18 +99,18 @@ class Study:
         return plan
 
     def run(self, method: str, seed: int, part: str = FINAL) -> Run | None:
-        """One of its runs, None where there is none yet."""
+        """One of its runs, or None if it does not exist yet."""
         return read_run(run_folder(self.folder, method, seed, part))
 
 
 def write_study(out: Path, study: Comparison | Ablation) -> None:
-    """Keep it."""
+    """Write the plan of a study into its folder."""
     name = COMPARISON if isinstance(study, Comparison) else ABLATION
     write_json(out / name, dataclasses.asdict(study))
 
 
 def read_study(out: Path) -> Study:
-    """Read it back; a folder without one is an error."""
+    """Read the plans in a folder; a folder without one is an error."""
     comparison, ablation = read_json(out / COMPARISON), read_json(out / ABLATION)
     if comparison is None and ablation is None:
         raise ArgumentError(f"{out}: expected the folder of `attentiondrop compare` or `ablate`, found neither")
@@ -118,7 +118,7 @@ def read_study(out: Path) -> Study:
 
 
 def _read(cls: type[Plan], content: Any, path: Path) -> Plan | None:
-    """A study that a file holds: every field is there and of its type, and its methods can be read."""
+    """Build a plan from the content of a file. Every field must be there with its type, and every method readable."""
     if content is None:
         return None
     try:

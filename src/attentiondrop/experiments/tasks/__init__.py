@@ -1,1 +1,1 @@
-"""What is learned: a task brings data, model, loss and metrics. Everything else works on any task."""
+"""Tasks: a task provides data, model, loss and metrics. The other packages work with any task."""

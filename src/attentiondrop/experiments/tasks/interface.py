@@ -1,6 +1,6 @@
-"""What a task is to everything around it. Training, records, tables and reports use this interface and nothing else.
+"""The interface of a task. Training, records, tables and reports use only this interface.
 
-This module loads no framework, so that a recipe can be checked and a report be written without one.
+This module loads no framework, so that checking a recipe and writing a report need none.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DataSettings:
-    """What every `data` section of a recipe has: a name, and where files are."""
+    """Settings of every `data` section of a recipe: a name, and where the files are."""
 
     name: str = ""
     root: str | None = None
@@ -31,17 +31,17 @@ class DataSettings:
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """What every `model` section of a recipe has: a name."""
+    """Settings of every `model` section of a recipe: a name."""
 
     name: str = ""
 
 
 @dataclass(frozen=True)
 class EvaluationSettings:
-    """What every `evaluation` section of a recipe has: how much is evaluated at once."""
+    """Settings of every `evaluation` section of a recipe: the batch size."""
 
     batch_size: int = 512
-    #: Settings that need the test part. Runs that choose something are not given it, and have these values instead.
+    #: Values of settings that need the test part, for runs without it (tuning and ablation).
     WITHOUT_TEST: ClassVar[dict[str, Any]] = {}
 
     def __post_init__(self) -> None:
@@ -49,23 +49,23 @@ class EvaluationSettings:
 
 
 class Batch(NamedTuple):
-    """What the model is given, a tensor or a dict of keyword arguments, and what it should make of it."""
+    """Inputs of the model (a tensor, or a dict of keyword arguments), and the targets."""
 
     inputs: Any
     targets: Any
 
 
 class Data(Protocol):
-    """Data in the parts "train", "validation" and "test". Some of them may be held back.
+    """Data in the parts "train", "validation" and "test". Some parts may be missing, see `having`.
 
-    The order of training depends on (seed, epoch) alone, and torch's global generators are not touched. So a run can
-    go on at any epoch. Of `world` processes, `rank` gets its share of every batch: the shares of all ranks together
-    are the batch of a single process.
+    The training order depends only on (seed, epoch), and torch's global generators are not touched. So a run can
+    resume at any epoch. With `world` processes, each `rank` gets its share of every batch: the shares of all ranks
+    together are the batch of a single process.
     """
 
-    #: SHA-256 of each part.
+    #: Part -> SHA-256.
     checksums: dict[str, str]
-    #: Examples of each part.
+    #: Part -> number of examples.
     counts: dict[str, int]
     device: torch.device
 
@@ -74,25 +74,25 @@ class Data(Protocol):
         """What an example is, for error messages: `images of 3 x 32 x 32 pixels`."""
 
     def having(self, *parts: str) -> Data:
-        """These parts and no others."""
+        """The data with only these parts."""
 
     def to(self, device: str | torch.device) -> Data:
-        """The same data, given out on `device`."""
+        """The same data with batches on `device`."""
 
     def steps(self, batch_size: int) -> int:
-        """Batches of an epoch."""
+        """The number of batches in an epoch."""
 
     def train_batches(
         self, *, seed: int, epoch: int, batch_size: int, rank: int = 0, world: int = 1
     ) -> Iterator[Batch]:
-        """One epoch of training; `batch_size` counts all ranks together."""
+        """The batches of one training epoch; `batch_size` counts all ranks together."""
 
     def batches(self, part: str, batch_size: int, *, rank: int = 0, world: int = 1) -> Iterator[Batch]:
-        """A whole part, in order, as it is evaluated."""
+        """The batches of a whole part, in order, for evaluation."""
 
 
 class Judgement(NamedTuple):
-    """How good a model is. What only the test part can tell is None where that part is held back."""
+    """The scores of a model. Fields that need the test part are None if the data does not hold it."""
 
     validation: dict[str, float]
     test: dict[str, float] | None = None
@@ -109,7 +109,7 @@ OnBatch = Callable[[int, int], None]
 
 
 class Task(ABC):
-    """Data, model, loss and metrics of one kind of problem. Tasks have no state; there is one object of each class."""
+    """Data, model, loss and metrics of one kind of problem. A task has no state; each class has one object."""
 
     name: ClassVar[str]
     metrics: ClassVar[Metrics]
@@ -117,36 +117,36 @@ class Task(ABC):
     data_settings: ClassVar[type[DataSettings]]
     model_settings: ClassVar[type[ModelSettings]]
     evaluation_settings: ClassVar[type[EvaluationSettings]]
-    #: Whether batches of equal size may have unequal counts, as batches of sentences have.
+    #: Whether `count` may differ between batches of equal size, as for sentences.
     counts_vary: ClassVar[bool] = False
 
     @abstractmethod
     def packages(self, data: DataSettings) -> Sequence[str]:
-        """The Python packages that these data need, beyond those that every command needs."""
+        """The Python packages that this data needs, beyond those that every command needs."""
 
     @abstractmethod
     def special(self, data: Mapping[str, Any]) -> list[str]:
-        """What is unusual about a stored `data` section, in words for a report."""
+        """What is unusual about a stored `data` section, in words, for a report."""
 
     @abstractmethod
     def load_data(self, settings: Any) -> Any:
-        """Read the data, on the CPU: a `Data`."""
+        """Read the data, on the CPU. Returns a `Data`."""
 
     @abstractmethod
     def build_model(self, settings: Any, data: Any, rates: Mapping[str, float], seed: int) -> nn.Module:
         """A new model for the data, on the CPU.
 
-        Its weights depend on `seed` alone. `rates` are those of the model itself that a method sets: `dropout` and
+        Its weights depend only on `seed`. `rates` are the rates that a method sets in the model: `dropout` and
         `drop_path`.
         """
 
     @abstractmethod
     def examples(self, data: Any, count: int) -> Batch:
-        """Made-up examples that a model of the data can be tried on."""
+        """Artificial examples, to try a model on before any training."""
 
     @abstractmethod
     def loss(self, output: Any, targets: Any, label_smoothing: float) -> tuple[Tensor, int]:
-        """The loss of a batch, summed, and what to divide it by."""
+        """The summed loss of a batch, and the count to divide it by."""
 
     def logits(self, output: Any) -> Tensor:
         """What a consistency loss compares: [batch, ..., classes]."""
@@ -158,11 +158,11 @@ class Task(ABC):
         return None
 
     def count(self, targets: Any) -> int:
-        """What the loss of a batch is divided by, known without computing it."""
+        """The count that the loss of a batch is divided by, without computing the loss."""
         return len(targets)
 
     def split(self, batch: Batch, parts: int) -> list[Batch]:
-        """The batch in equal parts, one after the other."""
+        """The batch split into equal parts, in order."""
         return [
             Batch(inputs, targets)
             for inputs, targets in zip(batch.inputs.chunk(parts), batch.targets.chunk(parts), strict=True)
@@ -172,7 +172,7 @@ class Task(ABC):
     def scores(
         self, model: nn.Module, data: Any, part: str, batch_size: int, accelerator: Accelerator | None
     ) -> dict[str, float]:
-        """Every metric on one part; with several processes each one evaluates its share."""
+        """Every metric on one part. With several processes, each evaluates its share."""
 
     @abstractmethod
     def judge(
@@ -183,4 +183,4 @@ class Task(ABC):
         accelerator: Accelerator | None = None,
         on_batch: OnBatch | None = None,
     ) -> Judgement:
-        """The final word on a model, on the parts that `data` holds."""
+        """The final scores of a model, on the parts that `data` holds."""

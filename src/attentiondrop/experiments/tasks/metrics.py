@@ -1,4 +1,4 @@
-"""A metric: what a number of a run is called, in which unit it is shown, and which direction is better."""
+"""A metric: the name of a number, the unit it is shown in, and which direction is better."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ class Metric:
     ('95.1 %', 'Accuracy, %', 'accuracy %', 'points')
     """
 
-    #: As records hold it.
+    #: The name in records.
     name: str
-    #: As sentences and headings name it.
+    #: The name in sentences and headings.
     label: str
-    #: Of the number that is shown.
+    #: The unit of the number that is shown.
     unit: str
     higher_is_better: bool
-    #: From the number in the record to the number that is shown: 100 for shares that are shown in per cent.
+    #: The number in the record times this is shown: 100 for shares that are shown in per cent.
     factor: float = 1.0
     #: Digits after the point in a report, and on a terminal.
     digits: int = 2
     brief_digits: int = 1
-    #: Whether differences to the baseline are tested for it.
+    #: Whether its differences to the baseline are computed and tested.
     compared: bool = True
-    #: Whether a terminal, which has little room, shows it.
+    #: Whether the table on the terminal, which has little room, shows it.
     brief: bool = True
 
     @property
@@ -47,7 +47,7 @@ class Metric:
 
     @property
     def difference_unit(self) -> str:
-        """Differences of per cents are points."""
+        """The unit of a difference. For per cents it is points."""
         return "points" if self.unit == PERCENT else self.unit
 
     @property
@@ -57,7 +57,7 @@ class Metric:
 
     @property
     def ceiling(self) -> float | None:
-        """The largest value that can be, as shown."""
+        """The largest possible value, as it is shown; None if there is none."""
         return 100.0 if self.unit == PERCENT else None
 
     def text(self, value: float, digits: int | None = None) -> str:
@@ -66,26 +66,26 @@ class Metric:
         return f"{shown} {self.unit}" if self.unit == PERCENT else shown
 
     def better(self, value: float) -> float:
-        """A number that grows as the value gets better."""
+        """A number that is higher for better values."""
         return value if self.higher_is_better else -value
 
 
 @dataclass(frozen=True)
 class Metrics:
-    """The metrics of a task. The first one is primary: it picks epochs and settings, and leads every table."""
+    """The metrics of a task. The first one is primary: it chooses epochs and settings, and comes first in tables."""
 
     all: tuple[Metric, ...]
-    #: Tells apart what is equal in the primary metric, which many runs are where it is a share of few examples.
+    #: The name of the metric that decides between equal primary metrics. Accuracies on few examples are often equal.
     tie_break: str | None = None
 
     @property
     def primary(self) -> Metric:
-        """The metric that decides."""
+        """The metric that chooses epochs and settings."""
         return self.all[0]
 
     @property
     def others(self) -> tuple[Metric, ...]:
-        """The metrics that inform."""
+        """All other metrics."""
         return self.all[1:]
 
     def named(self, name: str) -> Metric:
@@ -93,12 +93,12 @@ class Metrics:
         return next(metric for metric in self.all if metric.name == name)
 
     def merit(self, scores: Mapping[str, float]) -> tuple[float, ...]:
-        """Tuples that compare as the scores of one part do: the larger one is the better one."""
+        """A tuple to compare scores by: better scores give a larger tuple."""
         names = [self.primary.name, *([] if self.tie_break is None else [self.tie_break])]
         return tuple(self.named(name).better(scores[name]) for name in names)
 
     def can_judge(self, scores: Mapping[str, float] | None) -> bool:
-        """Whether the scores have what `merit` needs."""
+        """Whether the scores have all metrics that `merit` needs."""
         return scores is not None and all(
             name in scores for name in (self.primary.name, self.tie_break) if name is not None
         )

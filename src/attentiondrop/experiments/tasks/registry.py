@@ -1,4 +1,4 @@
-"""The tasks there are, by name."""
+"""All tasks, by name."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from ..files.typed_settings import unknown
 from .classification.task import Classification
 from .interface import Task
 
-#: Recipes and records that name no task are of this one: older versions had no other.
+#: The task of recipes and records that name none. Older versions had no other task.
 DEFAULT = Classification.name
 TASKS: dict[str, Task] = {task.name: task for task in (Classification(),)}
 
 
 def find_task(name: Any) -> Task:
-    """The task of that name, or an error that lists all of them.
+    """The task of that name. The error for an unknown name lists all tasks.
 
     >>> find_task("classification").metrics.primary.label
     'accuracy'
@@ -26,5 +26,5 @@ def find_task(name: Any) -> Task:
 
 
 def task_of(recipe: Mapping[str, Any]) -> Task:
-    """The task of a recipe in plain types, as it lies on disk."""
+    """The task of a recipe in plain types, as it is stored."""
     return find_task(recipe.get("task", DEFAULT))

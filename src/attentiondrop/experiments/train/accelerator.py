@@ -17,7 +17,7 @@ _PRECISION = {"float32": "no", "bfloat16": "bf16", "float16": "fp16"}
 
 
 def device_of(settings: TrainingSettings) -> str:
-    """The device that `auto` means here, and an error for one that is not there."""
+    """The device to use on this machine. A device that the machine does not have is an error."""
     found = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if settings.device == "auto":
         return next(name for name in ("cuda", "mps", "cpu") if found[name])
@@ -27,22 +27,22 @@ def device_of(settings: TrainingSettings) -> str:
 
 
 def on_this_machine(recipe: Recipe) -> Recipe:
-    """The recipe with the device it will run on: a run on another one is another run."""
+    """The recipe with the actual device instead of `auto`: a run on another device counts as another run."""
     return dataclasses.replace(recipe, training=dataclasses.replace(recipe.training, device=device_of(recipe.training)))
 
 
 def processes() -> int:
-    """How many processes torchrun or `accelerate launch` started together with this one."""
+    """How many processes torchrun or `accelerate launch` started, this one included."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def is_main_process() -> bool:
-    """Whether this process is the one that writes."""
+    """Whether this is the process that writes files."""
     return int(os.environ.get("RANK", "0")) == 0
 
 
 def make_accelerator(settings: TrainingSettings) -> Accelerator:
-    """A new Accelerator; an earlier run of this process may have had another precision."""
+    """A new Accelerator. State of an earlier run is cleared, since that run may have had another precision."""
     device = device_of(settings)
     world = processes()
     share = settings.batch_size // settings.accumulate
@@ -52,7 +52,7 @@ def make_accelerator(settings: TrainingSettings) -> Accelerator:
         )
     if settings.precision == "float16" and device == "cpu":
         raise bad_argument("training.precision", "'float32' or 'bfloat16' on a CPU", settings.precision)
-    # Both are singletons of the process.
+    # Both classes keep one state for the whole process.
     AcceleratorState._reset_state()
     GradientState._reset_state()
     return Accelerator(

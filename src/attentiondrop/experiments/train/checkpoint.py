@@ -1,6 +1,6 @@
-"""Weights and training state on disk, as safetensors: nothing here is ever unpickled.
+"""Store weights and training state as safetensors. Nothing is ever unpickled.
 
-By hand, because `Accelerator.save_state` writes pickles, and several files that a crash can leave out of step.
+`Accelerator.save_state` is not used: it writes pickles, and several files that may not fit together after a crash.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def load_weights(path: Path, device: str = "cpu") -> dict[str, Tensor]:
 
 
 def load_into(model: nn.Module, path: Path, name: str) -> None:
-    """Read the weights of `model`, which people call `name`; those of another model are refused in one line."""
+    """Load the weights in `path` into `model`. Weights of another model are refused in one line, with its `name`."""
     weights, own = load_weights(path), model.state_dict()
     missing = [key for key in own if key not in weights]
     unknown = [key for key in weights if key not in own]
@@ -60,7 +60,7 @@ def save_state(path: Path, state: Mapping[str, Any]) -> None:
 
 
 def load_state(path: Path) -> dict[str, Any] | None:
-    """Read back what `save_state` wrote, on the CPU; None where there is no file."""
+    """Read what `save_state` wrote, on the CPU; None if there is no file."""
     if not path.exists():
         return None
     try:
@@ -76,7 +76,7 @@ def _write(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | No
         with replacing(path) as temporary:
             save_file(tensors, temporary, metadata)
     except SafetensorError as error:
-        # It hides what the system said, such as that the disk is full, in its text.
+        # safetensors has the error of the system, such as a full disk, only in its text.
         if found := re.search(r"os error (\d+)", str(error)):
             number = int(found[1])
             raise OSError(number, os.strerror(number), str(path)) from error
@@ -109,5 +109,5 @@ def _unpacked(node: dict[str, Any], file: Any) -> Any:
 
 
 def _stored(tensor: Tensor) -> Tensor:
-    # A copy of its own: safetensors refuses tensors that share memory, as tied weights do.
+    # Copy: safetensors refuses tensors that share memory, such as tied weights.
     return tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)

@@ -1,4 +1,4 @@
-"""What a run writes while it is trained: a line an epoch, weights, and the state to resume from."""
+"""What a run writes while it is trained: a line per epoch, weights, and the state to resume from."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ BEST, LAST, STATE = "best.safetensors", "last.safetensors", "state.safetensors"
 
 @dataclass(frozen=True)
 class Epoch:
-    """One epoch of training. What is measured at a few epochs only is None at the others."""
+    """One epoch of training. Fields that are measured only at some epochs are None at the others."""
 
     #: Counted from one.
     epoch: int
     learning_rate: float
-    #: None when it stopped being a number.
+    #: None if the loss was not a finite number.
     train_loss: float | None
-    #: Every metric on the validation part; None when the loss stopped being a number.
+    #: Every metric on the validation part; None if the loss was not a finite number.
     validation: dict[str, float] | None
-    #: Training alone, without validation and measurements.
+    #: The time of training, without validation and measurements.
     seconds: float
     samples: int
     #: The trace of the covariance of a mini-batch gradient, and the squared norm of the mean gradient.
     gradient_variance: float | None = None
     gradient_norm2: float | None = None
-    #: Mean entropy of attention rows in nats, over heads and layers: of the model, and of what the method makes of it.
+    #: Mean entropy of attention rows in nats, over heads and layers: before and after the method changes the attention.
     attention_entropy: float | None = None
     perturbed_entropy: float | None = None
 
 
 def write_epoch(folder: Path, epoch: Epoch) -> None:
-    """Add an epoch."""
+    """Add the line of an epoch."""
     append_line(folder / EPOCHS, dataclasses.asdict(epoch))
 
 
 def upgraded_epoch(line: Any) -> Any:
-    """A line as it is written today. Older versions had two scores of the validation part as fields of their own.
+    """A line in today's form. Older versions stored two validation scores as separate fields.
 
     >>> upgraded_epoch({"epoch": 1, "validation_accuracy": 0.5, "validation_nll": 1.2})
     {'epoch': 1, 'validation': {'accuracy': 0.5, 'nll': 1.2}}

@@ -1,4 +1,4 @@
-"""The training loop: one method, one seed, epoch by epoch, resumable after each of them."""
+"""The training loop for one method and one seed. It can be resumed after each epoch."""
 
 from __future__ import annotations
 
@@ -35,37 +35,37 @@ from .sharding import full_state, is_sharded, load_full_state, model_weights
 
 @dataclass
 class Best:
-    """The epoch that did best on the validation part so far."""
+    """The best epoch on the validation part so far."""
 
     metrics: Metrics
     epoch: int = 0
     scores: dict[str, float] | None = None
 
     def improves(self, epoch: int, found: dict[str, float]) -> bool:
-        """Take note of an epoch; whether it is the best one now. Of equal epochs the first one stays the best."""
+        """Store the epoch if it is the best so far, and return whether it is. Of equal epochs the first is the best."""
         if self.scores is not None and not self.metrics.merit(found) > self.metrics.merit(self.scores):
             return False
         self.epoch, self.scores = epoch, found
         return True
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """The state, in plain values."""
         return {"epoch": self.epoch, "scores": self.scores}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state_dict` was taken. Older versions had the scores beside the epoch."""
+        """Restore what `state_dict` returned. Older versions stored the scores beside the epoch."""
         self.epoch = state["epoch"]
         self.scores = state.get("scores", {name: value for name, value in state.items() if name != "epoch"})
 
 
 def initial_model(recipe: Recipe, method: Method, seed: int, data: Data) -> nn.Module:
-    """The model before training, on the CPU, with the method's own rates but nothing applied yet."""
+    """The model before training, on the CPU. It is built with the rates of the method, which is not applied yet."""
     task = find_task(recipe.task)
     return task.build_model(recipe.model, data, method.model_rates(), derived_seed(seed, "model"))
 
 
 class Training:
-    """A run in training. `folder` receives an epoch line, the best and last weights and the state to resume from.
+    """A run in training. It writes epoch lines, the best and last weights and the state to resume from to `folder`.
 
     Of `data` it keeps what training and the choice of the epoch need: no training ever holds the test part.
     """
@@ -100,7 +100,7 @@ class Training:
         self.steps = self.data.steps(settings.batch_size)
         smallest = min(settings.batch_size, self.data.counts["train"])
         if smallest % (settings.accumulate * self.accelerator.num_processes):
-            # Parts of unequal size would not average to the batch, and too few of them would never take a step.
+            # With unequal parts, their mean is not the mean of the batch. With too few parts, no step is taken.
             raise bad_argument(
                 "training.accumulate", f"parts that divide {smallest} examples evenly", settings.accumulate
             )
@@ -109,9 +109,9 @@ class Training:
         self.done = 0
 
     def resume(self) -> int:
-        """Go on from the stored state, if there is one; returns the epochs that are done.
+        """Restore the stored state, if there is one. Returns the number of epochs that are done.
 
-        A state that cannot be used raises `DamagedRecordError` in every process; this object is of no use then.
+        A state that cannot be used raises `DamagedRecordError` in every process. Do not use this object after that.
         """
         state, lines = self._stored()
         if state is not None:
@@ -128,13 +128,13 @@ class Training:
                 reason = f"{self.folder / STATE} does not belong to this run: {in_words(error)}"
                 raise DamagedRecordError(reason) from error
         if self.accelerator.is_main_process:
-            # A crash between writing an epoch and its state leaves lines that will be written again.
+            # A crash after writing an epoch and before its state leaves a line for an epoch that is trained again.
             write_text(self.folder / EPOCHS, "".join(lines[: self.done]))
         self.accelerator.wait_for_everyone()
         return self.done
 
     def _stored(self) -> tuple[dict[str, Any] | None, list[str]]:
-        """The state and the lines of all epochs, as every process finds them: one that cannot read them stops all."""
+        """The state and the lines of all epochs. If one process cannot read them, all processes stop."""
         state, lines, damage = None, list[str](), None
         path = self.folder / EPOCHS
         try:
@@ -150,7 +150,7 @@ class Training:
         return state, lines
 
     def run(self, on_epoch: Callable[[Epoch], None]) -> list[Epoch]:
-        """Train the epochs that are left. Ends early when the loss stops being a number."""
+        """Train the remaining epochs. Ends early if the loss is not a finite number."""
         epochs = []
         while self.done < self.settings.epochs:
             epoch = self._epoch(self.done)
@@ -165,7 +165,7 @@ class Training:
         return epochs
 
     def _epoch(self, index: int) -> Epoch:
-        # Everything random in an epoch follows from its number, so a resumed run draws what an undisturbed one does.
+        # The number of an epoch decides all its random draws, so a resumed run draws the same as an uninterrupted one.
         torch.manual_seed(derived_seed(self.seed, "epoch", index, self.accelerator.process_index))
         start = time.perf_counter()
         loss = self._train(index)
@@ -184,7 +184,7 @@ class Training:
         )
 
     def _train(self, index: int) -> float:
-        """One epoch; returns the mean loss over all processes. Synchronises with the device once, at its end."""
+        """Train one epoch and return the mean loss over all processes. Waits for the device only once, at the end."""
         accelerator, settings = self.accelerator, self.settings
         self.model.train()
         self.applied.begin_epoch(index, settings.epochs)
@@ -219,7 +219,7 @@ class Training:
     def _weights(self, parts: Sequence[Batch]) -> Sequence[float | Tensor | None]:
         """What the mean loss of each part of a batch is multiplied by, None for nothing.
 
-        The mean over all parts and processes is then the mean over the whole batch, also where counts differ.
+        With these factors, the mean over all parts and processes is the mean over the batch, even if counts differ.
         """
         if not self.task.counts_vary:
             return [None] * len(parts)
@@ -239,7 +239,7 @@ class Training:
         self.applied.begin_step(step / steps)
 
     def _validate(self, epoch: int) -> dict[str, float]:
-        """Judge the weights on the validation part, and keep them if they are the best so far."""
+        """Score the weights on the validation part, and keep them if they are the best so far."""
         judged = self.plain if self.ema is None else self.ema.module
         batch_size = self.recipe.evaluation.batch_size
         found = self.task.scores(judged, self.data, "validation", batch_size, self.accelerator)
@@ -248,7 +248,7 @@ class Training:
         return found
 
     def _probe(self, epoch: int) -> dict[str, float | None]:
-        """Measure what `Epoch` has of gradients and attention, in a single process."""
+        """Measure the fields of `Epoch` about gradients and attention. Only done in a single process."""
         if self.accelerator.num_processes > 1:
             return {}
         torch.manual_seed(derived_seed(self.seed, "probe", epoch))
@@ -270,7 +270,7 @@ class Training:
         }
 
     def _save(self) -> None:
-        """Write the state to resume from, and after the last epoch the last weights."""
+        """Write the state to resume from and, after the last epoch, the last weights."""
         state = full_state(self.accelerator, self.model, self.optimizer)
         state |= {
             "epoch": self.done,

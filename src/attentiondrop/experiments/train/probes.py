@@ -1,4 +1,4 @@
-"""Measured at a few epochs of a training: the variance of mini-batch gradients and the entropy of attention."""
+"""Measurements at some epochs of training: the variance of mini-batch gradients and the entropy of attention."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ..tasks.interface import Batch, forward
 Objective = Callable[[nn.Module, Batch], Tensor]
 
 
-#: Of a batch, how many samples and rows of attention are looked at.
+#: How many samples of a batch, and rows of their attention, are measured.
 _SAMPLES, _ROWS = 16, 16
 
 
 def probe_epochs(epochs: int, probes: int) -> set[int]:
-    """The epochs after which something is measured, counted from one: the first, the last, and some between.
+    """The epochs after which to measure, counted from one: the first, the last, and some in between.
 
     >>> sorted(probe_epochs(20, 5))
     [1, 6, 11, 15, 20]
@@ -36,12 +36,12 @@ def probe_epochs(epochs: int, probes: int) -> set[int]:
 def gradient_spread(model: nn.Module, objective: Objective, batches: Iterable[Batch]) -> tuple[float, float]:
     """The trace of the covariance of a mini-batch gradient, and the squared norm of the mean gradient.
 
-    Both are unbiased: the norm of the average over B batches is too large by the trace over B. Mini-batches and draws
-    both vary. The gradients of the model are cleared.
+    Both estimates are unbiased: the squared norm of the average over B batches is corrected by the trace divided by B.
+    Mini-batches and draws both vary. The `.grad` of the parameters is not touched.
     """
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     mean = [torch.zeros_like(parameter, dtype=torch.float32) for parameter in parameters]
-    # Welford's update: one pass, and no difference of large sums.
+    # Welford's update needs one pass and avoids differences of large sums.
     spread, count = torch.zeros((), device=parameters[0].device), 0
     for batch in batches:
         gradients = torch.autograd.grad(objective(model, batch), parameters, allow_unused=True)
@@ -60,11 +60,11 @@ def gradient_spread(model: nn.Module, objective: Objective, batches: Iterable[Ba
 def attention_entropies(
     model: nn.Module, attachment: Attachment | None, inputs: Tensor
 ) -> tuple[float, float] | tuple[None, None]:
-    """Mean entropy of attention rows in nats over layers and heads: as the model has it, and as the method leaves it.
+    """Mean entropy of attention rows in nats, over layers and heads: before and after the method changes them.
 
-    None for a model whose attention cannot be reached.
+    None if the attention of the model cannot be reached.
     """
-    # Without a method of the attention, a regulariser that drops nothing does the watching.
+    # If no spec is attached, attach one that drops nothing, to watch the attention.
     try:
         watched = attach(model, HardMasking(p=0.0, k=1)) if attachment is None else attachment
     except AttachError:
@@ -72,7 +72,7 @@ def attention_entropies(
     state = watched.state_dict()
     try:
         watched.watch(rows=_ROWS, samples=_SAMPLES)
-        forward(model.forward, inputs)  # not the compiled one: watching would compile it anew
+        forward(model.forward, inputs)  # not the compiled model: watching would compile it again
         found = list(watched.stats().values())
     finally:
         watched.unwatch()

@@ -1,4 +1,4 @@
-"""Seeds for the parts of a run, from its seed and what they are for: a run resumes without stored generators."""
+"""Seeds derived from the seed of a run and a purpose, so that a run can resume without stored generator states."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 
 def derived_seed(seed: int, *purpose: int | str) -> int:
-    """A seed for one purpose; different purposes have unrelated seeds.
+    """A seed for one purpose. Different purposes get unrelated seeds.
 
     >>> derived_seed(0, "epoch", 1) != derived_seed(0, "epoch", 2)
     True
@@ -21,6 +21,6 @@ def derived_seed(seed: int, *purpose: int | str) -> int:
 
 @contextmanager
 def own_generators() -> Iterator[None]:
-    """Within, torch's global generators may be seeded; afterwards they are as they were."""
+    """Restore torch's global generators at the end, so that the code inside may seed them."""
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         yield

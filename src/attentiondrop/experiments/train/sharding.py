@@ -1,4 +1,4 @@
-"""State of model and optimiser as one process has it, also where several share the weights (FSDP)."""
+"""The full state of model and optimiser, as in a single process, even if processes share the weights (FSDP)."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _SPREAD = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
 
 
 def is_sharded(accelerator: Accelerator) -> bool:
-    """Whether each process holds a part of the weights only."""
+    """Whether each process holds only a part of the weights."""
     return bool(accelerator.distributed_type == DistributedType.FSDP)
 
 
 def model_weights(accelerator: Accelerator, model: nn.Module) -> dict[str, Tensor]:
-    """The `state_dict` of the bare model; with FSDP every process must call this, and the main one gets it."""
+    """The `state_dict` of the unwrapped model. With FSDP every process must call this; only the main one gets it."""
     if is_sharded(accelerator):
         return get_model_state_dict(model, options=_WHOLE)  # type: ignore[return-value]
     weights: dict[str, Tensor] = accelerator.unwrap_model(model).state_dict()
@@ -43,7 +43,7 @@ def full_state(accelerator: Accelerator, model: nn.Module, optimizer: Any) -> di
 
 
 def load_full_state(accelerator: Accelerator, model: nn.Module, optimizer: Any, state: dict[str, Any]) -> None:
-    """Go on from what `full_state` gave."""
+    """Restore what `full_state` returned."""
     if is_sharded(accelerator):
         set_model_state_dict(model, state["model"], options=_SPREAD)
         set_optimizer_state_dict(model, optimizer.optimizer, state["optimizer"], options=_SPREAD)

@@ -1,4 +1,4 @@
-"""Models by name, and those for images of any size."""
+"""Models of timm by name, for images of any size."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class TestModels:
         model = build_model(settings, classes=7, channels=3, size=32, rates={"dropout": 0.2, "drop_path": 0.1}, seed=0)
         assert model(torch.zeros(2, 3, 32, 32)).shape == (2, 7)
         rates = {module.p for module in model.modules() if isinstance(module, nn.Dropout)}
-        assert rates == {0.0, 0.2}  # attention weights keep theirs
+        assert rates == {0.0, 0.2}  # the dropout of attention weights stays 0
 
     def test_a_model_without_patches_takes_its_own_rate(self) -> None:
         model = build_model(TimmSettings("resnet10t"), classes=3, channels=1, size=32, rates={"dropout": 0.3}, seed=0)

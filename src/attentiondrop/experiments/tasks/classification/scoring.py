@@ -1,4 +1,4 @@
-"""How good a model is on one part of the data: predictions, scores, reliability, robustness."""
+"""Evaluate a model on one part of the data: predictions, scores, reliability, robustness."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Predictions = tuple[Tensor, Tensor]
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """`model` in eval mode, and back as it was."""
+    """Put `model` into eval mode, and restore its mode at the end."""
     training = model.training
     model.eval()
     try:
@@ -35,8 +35,8 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 def predict(
     model: nn.Module, data: ImageData, part: str, batch_size: int, rank: int = 0, world: int = 1
 ) -> Predictions:
-    """Logits in float32 and labels of one process's share of a part, on the CPU."""
-    # What was compiled was compiled for training: another mode and batch size would be compiled anew.
+    """Logits in float32 and labels on the CPU, for the share of a part that belongs to one process."""
+    # A model is compiled for training. In eval mode or with another batch size it would be compiled again.
     compiled = getattr(model, "_compiled_call_impl", None) is not None
     call = model.forward if compiled else model
     with evaluating(model):
@@ -50,7 +50,7 @@ def predict(
 def predict_all(
     model: nn.Module, data: ImageData, part: str, batch_size: int, accelerator: Accelerator | None
 ) -> Predictions:
-    """Logits and labels of a whole part, its shares gathered from all processes."""
+    """Logits and labels of a whole part, gathered from all processes."""
     if accelerator is None or accelerator.num_processes == 1:
         return predict(model, data, part, batch_size)
     share = predict(model, data, part, batch_size, accelerator.process_index, accelerator.num_processes)
@@ -61,7 +61,7 @@ def predict_all(
 def scores_of_part(
     model: nn.Module, data: ImageData, part: str, batch_size: int, accelerator: Accelerator | None
 ) -> dict[str, float]:
-    """Every metric by its name; top-5 only where there are more than five classes."""
+    """Name of the metric -> value. Top-5 is there only if there are more than five classes."""
     return _by_name(*predict_all(model, data, part, batch_size, accelerator))
 
 
@@ -72,7 +72,7 @@ def judge(
     accelerator: Accelerator | None = None,
     on_batch: Callable[[int, int], None] | None = None,
 ) -> Judgement:
-    """Scores on the validation part and, only if `data` holds the test part, scores, reliability, robustness there."""
+    """Scores on the validation part and, if `data` holds the test part, scores, reliability and robustness on it."""
     validation = scores_of_part(model, data, "validation", settings.batch_size, accelerator)
     if "test" not in data.counts:
         return Judgement(validation)
@@ -90,7 +90,7 @@ def _by_name(logits: Tensor, labels: Tensor) -> dict[str, float]:
 def attack(
     model: nn.Module, data: ImageData, settings: AttackSettings, on_batch: Callable[[int, int], None] | None = None
 ) -> RobustnessReport | None:
-    """Accuracy under PGD; None where nothing is to be attacked."""
+    """Accuracy under PGD attack; None if the settings name no epsilon."""
     if not settings.pgd_epsilons:
         return None
     batches = list(_first(data, settings))

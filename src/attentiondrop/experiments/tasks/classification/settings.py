@@ -13,7 +13,8 @@ from ..interface import EvaluationSettings, ModelSettings
 class TimmSettings(ModelSettings):
     """The model: `vit_digits`, or any name that timm knows.
 
-    `patch_size` is given to models that have one, so that small images fit; `arguments` goes to `timm.create_model`.
+    `patch_size` replaces the patch size of the model, so that it fits small images. `arguments` are passed to
+    `timm.create_model`.
     """
 
     name: str = "vit_digits"
@@ -30,13 +31,13 @@ class TimmSettings(ModelSettings):
 
 @dataclass(frozen=True)
 class AttackSettings(EvaluationSettings):
-    """What is measured on the test part, once, at the end. Without `pgd_epsilons` nothing is attacked."""
+    """The attack on the test part, once, at the end. Without `pgd_epsilons` there is no attack."""
 
     pgd_epsilons: tuple[float, ...] = ()
     pgd_norm: str = "linf"
     pgd_steps: int = 20
     pgd_restarts: int = 1
-    #: Attack at most so many of the test images, the first ones.
+    #: Attack only this many of the test images, the first ones.
     pgd_examples: int = 1000
     WITHOUT_TEST: ClassVar[dict[str, Any]] = {"pgd_epsilons": []}
 

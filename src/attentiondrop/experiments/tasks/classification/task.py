@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
     from .data.dataset import ImageData
 
-#: What reading each data set needs; the others need NumPy alone.
+#: Data set -> the package that reads it. The others need only NumPy.
 _PACKAGES = {"digits": "sklearn"} | dict.fromkeys(("cifar10", "cifar100", "fashion-mnist", "imagenet"), "torchvision")
 
 
 class Classification(Task):
-    """Images, each of one class; models of timm. Heavy modules are imported when they are used."""
+    """Images, each with one class; models of timm. Heavy modules are imported only when they are used."""
 
     name = "classification"
     data_settings: ClassVar[type[DataSettings]] = ImageSettings
@@ -39,11 +39,11 @@ class Classification(Task):
     )
 
     def packages(self, data: DataSettings) -> Sequence[str]:
-        """Data sets of torchvision need torchvision, the digits scikit-learn."""
+        """torchvision for its data sets and for ImageNet, scikit-learn for the digits."""
         return [_PACKAGES[data.name]] if data.name in _PACKAGES else []
 
     def special(self, data: Mapping[str, Any]) -> list[str]:
-        """Noisy labels, and fewer images than there are."""
+        """Label noise, and a reduced number of images."""
         found = []
         if noise := _number(data, "label_noise"):
             found.append(f"{100 * noise:g} % of the training labels replaced by wrong ones")
@@ -76,7 +76,7 @@ class Classification(Task):
         return Batch(images, torch.arange(count) % data.classes)
 
     def loss(self, output: Tensor, targets: Tensor, label_smoothing: float) -> tuple[Tensor, int]:
-        """Cross entropy. Targets are classes, or shares of all classes, as methods that mix images make them."""
+        """Cross entropy. Targets are class indices, or class probabilities from methods that mix images."""
         from torch.nn.functional import cross_entropy
 
         total = cross_entropy(output.float(), targets, reduction="sum", label_smoothing=label_smoothing)
@@ -105,6 +105,6 @@ class Classification(Task):
 
 
 def _number(section: Mapping[str, Any], key: str) -> float | None:
-    """A setting that is a number; a study that somebody changed by hand may hold anything."""
+    """The setting if it is a number, otherwise None: a record that was changed by hand may hold anything."""
     found = section.get(key)
     return found if isinstance(found, (int, float)) else None

@@ -1,4 +1,4 @@
-"""From model settings and data to a model: the small one for the digits, or any of timm's by name."""
+"""Build a model from its settings and the data: the small model for the digits, or any model of timm by name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from . import digits_vit
 from .settings import TimmSettings
 
 DIGITS = "vit_digits"
-#: What timm's models call the rates of a method: dropout of activations, and stochastic depth.
+#: The arguments of timm for the rates of a method: dropout of activations, and stochastic depth.
 _DROPOUT = ("proj_drop_rate", "pos_drop_rate")
 _DROP_PATH = "drop_path_rate"
 
@@ -27,9 +27,9 @@ def build_model(
 ) -> nn.Module:
     """A new model for images of `channels` x `size` x `size`, on the CPU.
 
-    The weights depend on `seed` alone, so that all methods of one seed start from the same; torch's global generator
-    is left as it was. `rates` may name `dropout`, which sets every rate of activations that the model has and leaves
-    the attention weights alone (that is `attndropout`), and `drop_path`.
+    The weights depend only on `seed`, so that all methods with one seed start from the same weights. torch's global
+    generator is not changed. `rates` may have `drop_path` and `dropout`. `dropout` sets every dropout of activations
+    in the model, but not the dropout of attention weights (that is `attndropout`).
     """
     if settings.name != DIGITS and not timm.is_model(settings.name):
         raise unlisted(f"model.name {settings.name!r}", settings.name, [DIGITS, *timm.list_models()], "model of timm")
@@ -48,7 +48,7 @@ def build_model(
                 model = timm.create_model(settings.name, pretrained=settings.pretrained, **arguments)
             if settings.checkpoint_activations:
                 model.set_grad_checkpointing()  # type: ignore[operator]
-        except Exception as error:  # timm's models have no common class of errors
+        except Exception as error:  # models of timm raise many kinds of errors
             raise ArgumentError(
                 f"model: {settings.name} cannot be built with {arguments}: {in_words(error)}"
             ) from error

@@ -1,4 +1,4 @@
-"""Data in memory: digits and made-up images, batches, ranks, epochs, normalisation."""
+"""Data in memory: digits and artificial images, batches, ranks, epochs, normalisation."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_an_epoch_depends_on_seed_and_number_alone(augment: str) -> None:
     assert torch.equal(third[0], again[0]) and torch.equal(third[1], again[1])
     for other in ({"epoch": 2}, {"seed": 1, "epoch": 3}):
         assert not torch.equal(epoch(data, **other)[0], third[0])
-    # Not even on the size of the batches.
+    # The order does not even depend on the batch size.
     assert torch.equal(epoch(data, epoch=3, batch_size=16)[0], third[0])
 
 
@@ -179,7 +179,7 @@ def test_augmentation_is_for_training_only() -> None:
     assert torch.equal(next(plain.batches("train", 64))[0], next(augmented.batches("train", 64))[0])
     same, moved = epoch(plain), epoch(augmented)
     assert torch.equal(same[1], moved[1]) and not torch.equal(same[0], moved[0])
-    # What a crop moves in from outside is black.
+    # Pixels from outside the image are black.
     assert moved[0].min() == pytest.approx(plain.normalise(torch.zeros(1, 1, 1, 1)).item())
 
 

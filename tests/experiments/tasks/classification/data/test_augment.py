@@ -1,4 +1,4 @@
-"""Crops and mirroring against images moved one by one."""
+"""Crops and mirroring, compared with images that are moved one by one."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_moves_cover_all_places_and_mirror_half() -> None:
     assert moves is not None
     for starts in (moves.down, moves.right):
         counts = torch.bincount(starts, minlength=9)
-        # 2222 expected, deviation 44: six of them.
+        # 2222 expected with a deviation of 44; six deviations are allowed.
         assert len(counts) == 9 and (counts - 20_000 / 9).abs().max() < 267
     assert abs(int(moves.mirrored.sum()) - 10_000) < 425
     assert abs(torch.corrcoef(torch.stack([x.float() for x in moves]))[0, 1:]).max() < 0.043

@@ -1,4 +1,4 @@
-"""The settings of the data: what they refuse, and that they, like the loader, load no framework."""
+"""The settings of the data: which values they refuse, and that importing settings and loader loads no framework."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ImageNet's layout with a few tiny images: the same pixels whatever the workers and ranks."""
+"""A folder like ImageNet with a few tiny images: the number of workers and ranks does not change any pixel."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for name in CLASSES:
             (folder / part / name).mkdir(parents=True)
             for number in range(count):
-                # Of all sizes, grey ones among them.
+                # Images of several sizes, some of them grey.
                 shape = (16 + number, 24 - number, 3) if number % 5 else (20, 20)
                 pixels = generator.integers(256, size=shape, dtype=np.uint8)
                 Image.fromarray(pixels).save(folder / part / name / f"{number:02}.png")
@@ -85,7 +85,7 @@ def test_workers_change_nothing_and_leave_the_global_generator_alone(root: Path,
 
 
 def test_each_augmentation_does_more(root: Path) -> None:
-    """At one seed, the crop is drawn first, then mirroring, then RandAugment."""
+    """The crop is drawn first, then mirroring, then RandAugment, so one seed gives the same crop each time."""
     none, crop, flip, rand = (epoch(load(root, augment=x))[0] for x in ("none", "crop", "flip-crop", "randaugment"))
     assert not torch.equal(none, crop)
     mirrored = sum(torch.equal(a, b.flip(-1)) for a, b in zip(crop, flip, strict=True))
@@ -125,7 +125,7 @@ def test_label_noise_and_checksums(root: Path, tmp_path: Path) -> None:
     assert wrong == 19
     differ = {part for part in clean.checksums if clean.checksums[part] != noisy.checksums[part]}
     assert differ == {"train"}
-    # A copy elsewhere is the same data; a file of another size is not.
+    # A copy in another folder is the same data; a file of another size is not.
     copy = tmp_path / "copy"
     shutil.copytree(root, copy)
     assert load(copy).checksums == clean.checksums
@@ -178,18 +178,18 @@ def picture(side: int = 64) -> bytes:
 @pytest.mark.filterwarnings("ignore:Module attentiondrop was previously imported")
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_damaged_image_is_named_in_one_line(root: Path, tmp_path: Path, workers: int) -> None:
-    """Also from a worker, whose errors a `DataLoader` would wrap in pages."""
+    """Also in a worker, whose errors a `DataLoader` would turn into pages of text."""
     path = with_image(root, tmp_path / "copy", picture()[:5000])
     with pytest.raises(AttentionDropError) as caught:
         list(load(tmp_path / "copy", workers=workers).batches("test", 4))
-    assert str(caught.value).startswith(f"data.root: expected images that can be read, {str(path)!r} is none: ")
+    assert str(caught.value).startswith(f"data.root: expected images that can be read, {str(path)!r} is not one: ")
     assert "truncated" in str(caught.value) and "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("content", [b"", b"no image", b"\x89PNG\r\n\x1a\n and no more"])
 def test_what_is_no_image_is_named(root: Path, tmp_path: Path, content: bytes) -> None:
     path = with_image(root, tmp_path / "copy", content)
-    with pytest.raises(AttentionDropError, match=f"{path.name}' is none: cannot identify image file"):
+    with pytest.raises(AttentionDropError, match=f"{path.name}' is not one: cannot identify image file"):
         list(load(tmp_path / "copy").batches("test", 4))
 
 

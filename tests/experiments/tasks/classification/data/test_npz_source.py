@@ -1,4 +1,4 @@
-"""Files of the user's own: layouts, types, and every way in which they can be wrong."""
+"""Files of the user: layouts, types, and the ways in which they can be wrong."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_channels_come_last_where_both_readings_fit(tmp_path: Path) -> None:
             "expected x_train and x_test of one kind, received (3, 7, 7) uint8 and (3, 5, 5) uint8",
         ),
         ({"x_test": X[40:] / 255}, "received (3, 7, 7) uint8 and (3, 7, 7) float32"),
-        ({"x_train": np.array([object()])}, "is none: Object arrays cannot be loaded when allow_pickle=False"),
+        ({"x_train": np.array([object()])}, "is not one: Object arrays cannot be loaded when allow_pickle=False"),
     ],
 )
 def test_wrong_arrays_are_named(tmp_path: Path, changes: dict[str, object], message: str) -> None:
@@ -119,7 +119,7 @@ def with_label(label: int, dtype: type) -> np.ndarray:
     "label, dtype", [(10, np.int64), (10**9, np.int32), (2**63 + 3, np.uint64), (2**64 - 1, np.uint64)]
 )
 def test_a_label_far_above_the_number_of_classes_is_refused(tmp_path: Path, label: int, dtype: type, part: str) -> None:
-    """Not built into a head of that size; and not wrapped to a small or negative one."""
+    """It must not give a huge head, nor wrap around to a small or negative label."""
     path = write(tmp_path, **{f"y_{part}": with_label(label, dtype)[: 40 if part == "train" else 20]})
     with pytest.raises(AttentionDropError) as caught:
         load(path)
@@ -132,7 +132,7 @@ def test_a_label_far_above_the_number_of_classes_is_refused(tmp_path: Path, labe
 def test_classes_without_images_are_legal_in_moderation(tmp_path: Path) -> None:
     # 5 labels, of which one occurs only in the test part, and 10 classes.
     assert load(write(tmp_path, y_test=with_label(9, np.uint64)[:20])).classes == 10
-    # Counted from 1.
+    # Labels that start at 1.
     assert load(write(tmp_path, y_train=Y[:40] + 1, y_test=Y[40:] + 1)).classes == 5
 
 
@@ -147,7 +147,7 @@ def test_one_class_to_train_with_is_refused(tmp_path: Path, test: np.ndarray) ->
 
 
 def with_member(path: Path, content: bytes) -> Path:
-    """A file whose x_train is `content`, as it is."""
+    """A file in which x_train has exactly these bytes."""
     with zipfile.ZipFile(path / "own.npz", "w") as archive:
         archive.writestr("x_train.npy", content)
         for name in ("y_train", "x_test", "y_test"):
@@ -162,7 +162,7 @@ def packed(array: np.ndarray) -> bytes:
 
 
 def announced(shape: tuple[int, ...]) -> bytes:
-    """The header of an array, and nothing of the array."""
+    """The header of an array, without the array."""
     file = io.BytesIO()
     np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": shape})
     return file.getvalue()
@@ -186,7 +186,7 @@ def test_arrays_that_are_not_what_they_say_are_refused_before_they_are_read(
     path = with_member(tmp_path, content)
     with pytest.raises(AttentionDropError, match=message) as caught:
         load(path)
-    assert str(caught.value).startswith(f"data.root: expected an .npz file of plain arrays, {str(path)!r} is none: ")
+    assert str(caught.value).startswith(f"data.root: expected an .npz file of plain arrays, {str(path)!r} is not one: ")
     assert "\n" not in str(caught.value)
 
 
@@ -228,7 +228,7 @@ def test_damaged_bytes_are_named(tmp_path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[3000] ^= 255
     path.write_bytes(content)
-    with pytest.raises(AttentionDropError, match=r"own\.npz' is none: Bad CRC-32 for file 'x_train\.npy'"):
+    with pytest.raises(AttentionDropError, match=r"own\.npz' is not one: Bad CRC-32 for file 'x_train\.npy'"):
         load(path)
 
 
@@ -243,7 +243,7 @@ def test_wrong_files_are_named(tmp_path: Path) -> None:
         load(path)
     for content in (b"", b"PK\x03\x04 but no more", b"plain text"):
         path.write_bytes(content)
-        with pytest.raises(AttentionDropError, match=r"expected an \.npz file of plain arrays, .* is none"):
+        with pytest.raises(AttentionDropError, match=r"expected an \.npz file of plain arrays, .* is not one"):
             load(path)
     with path.open("wb") as file:
         np.save(file, X)

@@ -1,4 +1,4 @@
-"""Parts that are disjoint, stratified and nested; labels that are wrong at the rate asked for; checksums."""
+"""Parts are disjoint, stratified and nested; label noise has the given rate; checksums."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_which_class_comes_first_is_drawn() -> None:
 def test_members_of_a_class_are_shuffled() -> None:
     labels = np.zeros(1000, dtype=np.int64)
     first = np.sort(stratified_order(labels, 0)[:100])
-    # The mean of 100 of 1000 places has a deviation of 27: six of them, one false alarm in 10^8.
+    # The mean of 100 of 1000 places has a deviation of 27. Six deviations give one false alarm in 10^8.
     assert abs(first.mean() - 499.5) < 165
     assert not np.array_equal(first, np.sort(stratified_order(labels, 1)[:100]))
 
@@ -97,7 +97,7 @@ def test_wrong_labels_are_uniform_over_the_other_classes_and_nested() -> None:
     noisy = with_noise(labels, 1.0, 10, seed=0)
     counts = np.bincount(noisy, minlength=10)
     assert counts[3] == 0
-    # 10,000 expected, deviation 94: six of them.
+    # 10,000 expected with a deviation of 94; six deviations are allowed.
     assert np.abs(np.delete(counts, 3) - 10_000).max() < 566
     less, more = with_noise(labels, 0.2, 10, seed=0), with_noise(labels, 0.4, 10, seed=0)
     assert np.array_equal(less[less != 3], more[less != 3])

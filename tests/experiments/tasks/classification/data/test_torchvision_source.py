@@ -1,4 +1,4 @@
-"""CIFAR and Fashion-MNIST from small files in their true formats."""
+"""CIFAR and Fashion-MNIST, read from small files in the real formats."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GENERATOR = np.random.default_rng(4)
 
 
 class OldPixels:
-    """Pickles as an array did long ago: with 0 and 1 for the dtype's booleans, which some NumPys warn about."""
+    """An array with an old pickle format: 0 and 1 for the booleans of its dtype. Some versions of NumPy warn of it."""
 
     def __init__(self, pixels: np.ndarray) -> None:
         self.pixels = pixels
@@ -34,7 +34,7 @@ class OldBytes:
 
 
 def cifar(root: Path, monkeypatch: pytest.MonkeyPatch, cls: type, label: str, classes: int, per_file: int) -> dict:
-    """Write each file that torchvision expects, and let it expect these."""
+    """Write each file that torchvision expects, and set the checksums that it expects to those of these files."""
     folder = root / cls.base_folder
     folder.mkdir(parents=True)
     pixels = {}
@@ -126,7 +126,7 @@ def test_reads_fashion_mnist(tmp_path: Path) -> None:
 def test_damaged_files_of_fashion_mnist_are_one_clear_line(
     tmp_path: Path, file: str, content: bytes, reason: str
 ) -> None:
-    """torchvision itself does not look at the checksums of files that are there, and trips over them in many ways."""
+    """torchvision does not check the checksums of existing files, so damage gives many kinds of errors."""
     fashion(tmp_path)
     (tmp_path / "FashionMNIST" / "raw" / file).write_bytes(content)
     with pytest.raises(

@@ -1,6 +1,6 @@
-"""The data of the experiments: `load_data(ImageSettings(...))`.
+"""The images of the experiments: `load_data(ImageSettings(...))`.
 
-One file a source. Importing the package loads no framework.
+Each source has its own file. Importing the package loads no framework.
 """
 
 from .image_settings import ImageSettings

@@ -1,4 +1,4 @@
-"""Random crops and mirroring of a whole batch at once, on the device where it is."""
+"""Crop and mirror a whole batch of images at random, on its device."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ PADDING = 4
 
 
 class Moves(NamedTuple):
-    """What happens to each image of an epoch, [N] each: where its crop starts, and whether it is mirrored."""
+    """How each image of an epoch is changed, [N] each: where its crop starts, and whether it is mirrored."""
 
     down: Tensor
     right: Tensor
     mirrored: Tensor
 
     def to(self, device: torch.device) -> Moves:
-        """The same on `device`."""
+        """The same moves on `device`."""
         return Moves(*(x.to(device) for x in self))
 
     def part(self, where: slice) -> Moves:
-        """Those of some images."""
+        """The moves of some of the images."""
         return Moves(*(x[where] for x in self))
 
 
 def draw_moves(augment: str, count: int, seed: int, epoch: int) -> Moves | None:
-    """Draw the moves of an epoch, in the order in which it shows its images; None for "none".
+    """Draw the moves of an epoch, in the order of its images; None for "none".
 
-    Drawn on the CPU for the whole epoch at once, so that they depend neither on the device nor on batches and ranks.
+    All moves of an epoch are drawn at once on the CPU, so they do not depend on device, batch size or ranks.
     """
     if augment == "none":
         return None

@@ -1,4 +1,4 @@
-"""What data is to the experiments: three parts, given out in batches that depend on seed and epoch alone."""
+"""Images in three parts, in batches that depend only on seed and epoch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .source import Images, Source
 from .splitting import checksum, split
 
 PARTS = ("train", "validation", "test")
-#: Images that are read at once where a whole part is wanted.
+#: Batch size for reading a whole part.
 _AT_ONCE = 1024
 
 Some = TypeVar("Some", bound="ImageData")
@@ -33,48 +33,48 @@ Batches = Iterator[Batch]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ImageData(ABC):
-    """Images and labels in three parts. Images come as float32 [N, C, S, S], labels as int64 [N], on `device`.
+    """Images and labels in three parts. Batches have float32 images [N, C, S, S] and int64 labels [N], on `device`.
 
-    Order and augmentation of training depend on (seed, epoch) alone, and torch's global generators are not touched: a
-    run goes on at any epoch without a state. Of `world` processes, `rank` gets its contiguous share of every batch:
-    the shares of all ranks together are, bit for bit, the batch of a single process.
+    Training order and augmentation depend only on (seed, epoch), and torch's global generators are not touched. So a
+    run can resume at any epoch without a stored state. With `world` processes, each `rank` gets a contiguous share of
+    every batch: the shares of all ranks together are, bit for bit, the batch of a single process.
     """
 
     name: str
     classes: int
     channels: int
-    #: Pixels of a side.
+    #: Height and width in pixels.
     size: int
-    #: Of each channel over the training part, for images in [0, 1].
+    #: Mean and standard deviation of each channel over the training part, for images in [0, 1].
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    #: SHA-256 of each part, after limiting and label noise.
+    #: Part -> SHA-256, after limiting and label noise.
     checksums: dict[str, str]
-    #: Images of each part.
+    #: Part -> number of images.
     counts: dict[str, int]
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
-    #: The fields that hold something for each part.
+    #: The fields that are dicts with a key for each part.
     BY_PART: ClassVar[tuple[str, ...]] = ("checksums", "counts")
 
     @property
     def words(self) -> str:
-        """What the images are, for error messages."""
+        """A description of the images, for error messages."""
         return f"images of {self.channels} x {self.size} x {self.size} pixels"
 
     @property
     def bytes_to_train(self) -> int:
-        """What the images of the training part take as float32."""
+        """The size of the training images as float32, in bytes."""
         return 4 * self.counts["train"] * self.channels * self.size**2
 
     def having(self: Some, *parts: str) -> Some:
-        """These parts of the data and no others: who holds the result cannot look at the rest, even by mistake."""
+        """The data with only these parts, so that code which gets it cannot use the others, not even by mistake."""
         kept = {name: {part: getattr(self, name)[part] for part in parts} for name in self.BY_PART}
         return dataclasses.replace(self, **kept)  # type: ignore[arg-type]
 
     @abstractmethod
     def to(self, device: str | torch.device) -> ImageData:
-        """The same data, given out on `device`."""
+        """The same data with batches on `device`."""
 
     @abstractmethod
     def _train(self, order: Tensor, shares: Sequence[slice], seed: int, epoch: int) -> Batches:
@@ -85,7 +85,7 @@ class ImageData(ABC):
         """Batches of consecutive images of a part, in [0, 1]."""
 
     def steps(self, batch_size: int) -> int:
-        """Batches of an epoch: a last incomplete one is left out unless it is the only one."""
+        """The number of batches in an epoch. An incomplete last batch is left out, unless it is the only one."""
         return max(1, self.counts["train"] // integer("batch_size", batch_size, 1))
 
     def train_batches(self, *, seed: int, epoch: int, batch_size: int, rank: int = 0, world: int = 1) -> Batches:
@@ -93,7 +93,7 @@ class ImageData(ABC):
         count, steps = self.counts["train"], self.steps(batch_size)
         batch_size = int(batch_size)
         _check_rank(rank, world)
-        # Gradients are averaged over ranks, which is the gradient of the batch only if their shares are equal.
+        # Gradients are averaged over ranks. That is the gradient of the batch only if all shares are equal.
         if min(batch_size, count) % world:
             raise bad_argument("batch_size", f"batches that {world} processes share equally", min(batch_size, count))
         order = torch.randperm(count, generator=torch.Generator().manual_seed(key("order", seed, epoch)))
@@ -101,9 +101,9 @@ class ImageData(ABC):
         return self._normalised(self._train(order, shares, seed, epoch))
 
     def batches(self, part: str, batch_size: int, *, normalise: bool = True, rank: int = 0, world: int = 1) -> Batches:
-        """The whole of "train", "validation" or "test" in order, without augmentation; a part that is held back raises.
+        """All batches of a part, in order, without augmentation. A part that the data does not hold is an error.
 
-        All ranks get equally many batches, so that collective calls match; the share of a rank in the last one may be
+        All ranks get the same number of batches, so that collective calls match; the last share of a rank may be
         empty. With `normalise=False` images stay in [0, 1].
         """
         one_of("part", part, tuple(self.counts))
@@ -114,20 +114,20 @@ class ImageData(ABC):
         return self._normalised(found) if normalise else found
 
     def normalise(self, images: Tensor) -> Tensor:
-        """Images in [0, 1], [..., C, S, S], as the model wants them: minus `mean`, divided by `std`."""
+        """Images [..., C, S, S] in [0, 1], normalised for the model: minus `mean`, divided by `std`."""
         return (images - _per_channel(self.mean, images.device)) / _per_channel(self.std, images.device)
 
     def published(self, part: str) -> Batches:
-        """A whole part as it was published, in order: what no other part had an influence on."""
+        """A whole part in order, in [0, 1]. No other part has an influence on it."""
         return self.batches(part, _AT_ONCE, normalise=False)
 
     def independent(self, part: str) -> Batch:
-        """A whole part at once, in [-1, 1] rather than normalised: mean and deviation come from the training part."""
+        """A whole part at once, in [-1, 1]. Not normalised, since `mean` and `std` come from the training part."""
         images, labels = zip(*self.published(part), strict=True)
         return Batch(2.0 * torch.cat(images) - 1.0, torch.cat(labels))
 
     def sample(self, examples: int, seed: int) -> Batch:
-        """Some of the training part, without augmentation."""
+        """Random examples of the training part, without augmentation."""
         count = self.counts["train"]
         generator = torch.Generator().manual_seed(seed)
         chosen = torch.zeros(count, dtype=torch.bool)
@@ -146,9 +146,9 @@ class ImageData(ABC):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ArrayData(ImageData):
-    """Images that fit in memory, as it was read: uint8 stays uint8 until it is given out.
+    """Images that are kept in memory, in the type in which they were read; batches are converted to float32.
 
-    `to` moves all of it to an accelerator, where batches are then picked, augmented and normalised.
+    `to` moves all images to a device. Batches are then chosen, augmented and normalised there.
     """
 
     images: dict[str, Tensor]
@@ -159,7 +159,7 @@ class ArrayData(ImageData):
 
     @classmethod
     def build(cls, source: Source, settings: ImageSettings) -> ArrayData:
-        """Split what a source holds."""
+        """Split the images of a source into parts."""
         found = split(source.train_labels, source.test_labels, source.classes, settings)
         parts = {
             "train": (source.train_images[found.train], found.train_labels),
@@ -182,7 +182,7 @@ class ArrayData(ImageData):
         )
 
     def to(self, device: str | torch.device) -> ArrayData:
-        """A copy whose images and labels lie on `device`."""
+        """A copy with images and labels on `device`."""
         device = torch.device(device)
         images = {part: x.to(device) for part, x in self.images.items()}
         labels = {part: x.to(device) for part, x in self.labels.items()}
@@ -191,7 +191,7 @@ class ArrayData(ImageData):
     def _train(self, order: Tensor, shares: Sequence[slice], seed: int, epoch: int) -> Batches:
         images, labels = self.images["train"], self.labels["train"]
         moves = draw_moves(self.augment, len(order), seed, epoch)
-        # Once an epoch: a copy to the device in every step would make the host wait for it.
+        # Copied once per epoch: with a copy in every step, the host would wait for the device each time.
         order, moves = order.to(self.device), None if moves is None else moves.to(self.device)
         for share in shares:
             chosen = images[order[share]]
@@ -210,12 +210,12 @@ def unit_range(images: Tensor) -> Tensor:
 
 
 def channel_statistics(images: Images) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of each channel of [N, C, S, S] in [0, 1]; a channel without any counts as 1."""
+    """Mean and standard deviation of each channel of [N, C, S, S] in [0, 1]. A deviation of zero becomes 1."""
     means: list[float] = []
     deviations: list[float] = []
     for channel in np.moveaxis(images, 1, 0):
         if images.dtype == np.uint8:
-            # From the histogram: exact, and without a float64 copy of all images.
+            # A histogram is exact and needs no float64 copy of all images.
             counts = np.bincount(channel.ravel(), minlength=256) / channel.size
             values = np.arange(256) / 255
         else:
@@ -230,13 +230,13 @@ def channel_statistics(images: Images) -> tuple[tuple[float, ...], tuple[float, 
 
 @functools.cache
 def _per_channel(values: tuple[float, ...], device: torch.device) -> Tensor:
-    """Constants to broadcast over images, made once for a device, and usable where gradients are taken."""
+    """Constants to broadcast over images, made once per device. They can be used where gradients are taken."""
     with torch.inference_mode(False):
         return torch.tensor(values, dtype=torch.float32, device=device).view(-1, 1, 1)
 
 
 def _share(start: int, stop: int, rank: int, world: int) -> slice:
-    """Where the share of `rank` in the batch from `start` to `stop` lies."""
+    """The share of `rank` in the batch from `start` to `stop`."""
     count = stop - start
     return slice(start + count * rank // world, start + count * (rank + 1) // world)
 

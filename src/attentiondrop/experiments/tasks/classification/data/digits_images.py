@@ -9,14 +9,14 @@ from .draw_keys import key
 from .source import Source
 from .splitting import stratified_order
 
-#: The digits were published without a test set; this share of them is one, whatever the settings say.
+#: The digits were published without a test set. This share of them is the test set, with any settings.
 TEST_SHARE = 0.3
 #: Pixels are integers from 0 to 16.
 _BRIGHTEST = np.float32(16)
 
 
 def load() -> Source:
-    """1258 images to train with and 539 to test with, stratified, in [0, 1]."""
+    """1258 images for training and 539 for testing, stratified, in [0, 1]."""
     bunch = load_digits()
     images = np.asarray(bunch.images, dtype=np.float32)[:, None] / _BRIGHTEST
     labels = np.asarray(bunch.target, dtype=np.int64)

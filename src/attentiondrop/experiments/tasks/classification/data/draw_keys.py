@@ -1,4 +1,4 @@
-"""Seeds for draws that must not depend on one another, nor on torch's global generator."""
+"""Seeds for draws that are independent of each other and of torch's global generator."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 
 
 def key(*parts: int | str) -> int:
-    """A seed for the draw that `parts` name, such as `key("order", seed, epoch)`; unlike sums, keys do not coincide.
+    """A seed for the draw that `parts` name, such as `key("order", seed, epoch)`. Different parts give different seeds.
 
     >>> key("order", 0, 1) == key("order", 0, 1), key("order", 0, 1) == key("order", 1, 0)
     (True, False)

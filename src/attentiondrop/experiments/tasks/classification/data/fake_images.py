@@ -1,4 +1,4 @@
-"""Made-up colour images of any size that a model can learn, for tests and for trying a recipe without any files."""
+"""Artificial colour images of any size that a model can learn, for tests and to try a recipe without data files."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from .source import Source
 SIZE = 32
 CLASSES = 10
 TRAIN, TEST = 2000, 500
-#: Each class has a pattern of this many coloured squares a side.
+#: The pattern of a class has this many coloured squares along each side.
 _SQUARES = 4
 
 
 def load(size: int = SIZE) -> Source:
-    """2000 images to train with and 500 to test with: half the pattern of the class, half uniform noise."""
+    """2000 images for training and 500 for testing: half the pattern of the class, half uniform noise."""
     generator = np.random.default_rng(key("fake"))
     patterns = generator.integers(256, size=(CLASSES, 3, _SQUARES, _SQUARES), dtype=np.uint8)
     square = np.arange(size) * _SQUARES // size

@@ -1,4 +1,4 @@
-"""ImageNet, or anything laid out like it: a folder of images for each class below train/ and val/."""
+"""ImageNet, or other images in the same layout: a folder for each class in train/ and in val/."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from .splitting import split
 from .torchvision_sets import import_torchvision
 
 SIZE = 224
-#: The usual constants: a pass over all of ImageNet would take longer than it is worth.
+#: The usual constants of ImageNet. Computing them from all images would take too long.
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-#: Evaluation scales the shorter side to `size / SHOWN` and shows the middle of it.
+#: For evaluation the shorter side is scaled to `size / SHOWN`, then the middle is cropped to `size`.
 SHOWN = 224 / 256
 
 
 class Files(NamedTuple):
-    """The images of a part. `numbers` are their places in the published set, on which their augmentation depends."""
+    """The images of a part. `numbers` are their positions in the published set; their augmentation depends on these."""
 
     paths: tuple[str, ...]
     labels: tuple[int, ...]
@@ -42,11 +42,11 @@ class Files(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FolderData(ImageData):
-    """Images that worker processes read, decode and augment; batches are moved to `device` and normalised there.
+    """Images in files. Worker processes read, decode and augment them; batches are normalised on `device`.
 
-    The randomness of an image comes from (seed, epoch, its place in the published set): neither the number of workers
-    nor that of ranks changes it. The checksums are those of file names, sizes and labels, since reading all of ImageNet
-    before each run would take too long; `mean` and `std` are ImageNet's.
+    The augmentation of an image depends only on (seed, epoch, its position in the published set), not on the number of
+    workers or ranks. The checksums cover file names, sizes and labels, not pixels: reading all of ImageNet before each
+    run would take too long. `mean` and `std` are those of ImageNet.
     """
 
     files: dict[str, Files]
@@ -56,7 +56,7 @@ class FolderData(ImageData):
     BY_PART: ClassVar[tuple[str, ...]] = (*ImageData.BY_PART, "files")
 
     def to(self, device: str | torch.device) -> FolderData:
-        """The same files, batches on `device`."""
+        """The same files, with batches on `device`."""
         return dataclasses.replace(self, device=torch.device(device))
 
     def _train(self, order: Tensor, shares: Sequence[slice], seed: int, epoch: int) -> Batches:
@@ -78,13 +78,13 @@ class FolderData(ImageData):
             num_workers=self.workers,
             collate_fn=self._collate,
             pin_memory=self.device.type == "cuda",
-            # Else it would draw from the global generator.
+            # Without a generator, the loader would draw from the global one.
             generator=torch.Generator(),
         )
         for batch in loader:
             if isinstance(batch, Unreadable):
                 raise ArgumentError(
-                    f"data.root: expected images that can be read, {batch.path!r} is none: {batch.reason}"
+                    f"data.root: expected images that can be read, {batch.path!r} is not one: {batch.reason}"
                 )
             pixels, labels = batch
             moved = pixels.to(self.device, non_blocking=True), labels.to(self.device, non_blocking=True)
@@ -103,14 +103,14 @@ class FolderData(ImageData):
 
 
 class Unreadable(NamedTuple):
-    """In the place of an image that cannot be read. (A `DataLoader` makes pages of an error raised in its workers.)"""
+    """Stands for an image that cannot be read. (A `DataLoader` turns an error in a worker into pages of text.)"""
 
     path: str
     reason: str
 
 
 class Decoded(Dataset[tuple[Tensor, int] | Unreadable]):
-    """Images as uint8 [3, S, S], with the randomness of (seed, epoch) or without any."""
+    """Images as uint8 [3, S, S]. `seeds` are (seed, epoch) for a random transform, or None."""
 
     def __init__(self, files: Files, transform: Any, seeds: tuple[int, int] | None = None) -> None:
         from torchvision.datasets.folder import default_loader
@@ -126,13 +126,13 @@ class Decoded(Dataset[tuple[Tensor, int] | Unreadable]):
         path = self.files.paths[index]
         try:
             with warnings.catch_warnings():
-                # From the size that a file declares: Pillow warns of 90 million pixels, and raises at twice as many.
+                # Pillow only warns of an image that declares very many pixels. Here such an image is unreadable.
                 warnings.simplefilter("error", DecompressionBombWarning)
                 image = self.load(path)
-        # Pillow's decoders raise nearly anything, SyntaxError for a broken PNG among it.
+        # Decoders of Pillow raise many kinds of errors, for example SyntaxError for a broken PNG.
         except Exception as error:
             return Unreadable(path, one_line(error))
-        # torchvision draws from the global generator of the CPU: lent to it, and given back as it was.
+        # torchvision draws from the global generator of the CPU, so its state is restored afterwards.
         with torch.random.fork_rng(devices=()):
             if self.seeds is not None:
                 torch.default_generator.manual_seed(key("image", *self.seeds, self.files.numbers[index]))
@@ -140,7 +140,7 @@ class Decoded(Dataset[tuple[Tensor, int] | Unreadable]):
 
 
 def load_folder(settings: ImageSettings) -> FolderData:
-    """List the images below `root`, hold out a validation part of train/, test on val/."""
+    """List the images below `root`. The validation part is held out of train/; val/ is the test part."""
     torchvision = import_torchvision(settings.name)
     train, test = (_list(torchvision, settings.root, name) for name in ("train", "val"))
     if train.classes != test.classes:
@@ -177,7 +177,7 @@ def load_folder(settings: ImageSettings) -> FolderData:
 
 
 def training_transform(augment: str, size: int) -> Any:
-    """What `augment` does to an image, and its pixels as uint8."""
+    """The transform from an image to augmented pixels, as uint8."""
     from torchvision import transforms as T
 
     if augment == "none":
@@ -191,7 +191,7 @@ def training_transform(augment: str, size: int) -> Any:
 
 
 def evaluation_transform(size: int) -> Any:
-    """The middle of the image, as uint8."""
+    """The transform from an image to the pixels of its middle, as uint8."""
     from torchvision import transforms as T
 
     return T.Compose([T.Resize(round(size / SHOWN)), T.CenterCrop(size), T.PILToTensor()])

@@ -1,4 +1,4 @@
-"""Which images a run trains, validates and tests on, in plain values: the `data` section of a recipe."""
+"""The `data` section of a recipe for images: what a run trains, validates and tests on."""
 
 from __future__ import annotations
 
@@ -9,37 +9,37 @@ from .....errors import bad_argument
 from .....validation import integer, number, one_of
 from ...interface import DataSettings
 
-#: The data sets there are. `fake` is made up on the spot, `npz` is a file of the user's own.
+#: All data sets. `fake` is generated, `npz` is a file of the user.
 NAMES = ("digits", "fashion-mnist", "cifar10", "cifar100", "imagenet", "fake", "npz")
-#: What happens to training images. `randaugment` works on images from files, so only for `imagenet`.
+#: How training images are augmented. `randaugment` works on image files, so only for `imagenet`.
 AUGMENTATIONS = ("none", "flip-crop", "crop", "randaugment")
-#: The others keep the size that they have.
+#: Data sets whose image size can be chosen.
 RESIZED = ("imagenet", "fake")
 
 
 @dataclass(frozen=True)
 class ImageSettings(DataSettings):
-    """Every choice about the data, checked at once; whether files are there is only known when they are loaded.
+    """Settings of the data. Values are checked at once, files only when they are loaded.
 
     The parts are made in this order: `validation` is held out of the training set, `train_fraction` keeps a share of
-    what remains, `limit` shortens all three parts, `label_noise` changes labels of the training part. Each is a draw of
-    its own, so the validation part does not depend on `train_fraction` or `label_noise`, a smaller `train_fraction` or
-    `limit` gives a subset of a larger one, and more `label_noise` keeps the wrong labels that less of it makes.
+    the rest, `limit` shortens all three parts, `label_noise` changes labels of the training part. Each step draws
+    independently. So the validation part does not depend on `train_fraction` or `label_noise`, a smaller
+    `train_fraction` or `limit` gives a subset, and more `label_noise` keeps all wrong labels that less of it makes.
 
     Attributes:
         name: one of `NAMES`.
         root: torchvision's root folder, ImageNet's folder (with train/ and val/), or the .npz file.
         download: let torchvision fetch CIFAR or Fashion-MNIST into `root`.
-        validation: share of the training set that is held out, stratified, for every choice.
-        train_fraction: share of the rest that is trained on, stratified.
-        label_noise: share of the training labels that become another class, each of the others equally likely.
-        limit: at most this many images of each part, stratified, for tests and quick looks.
-        augment: one of `AUGMENTATIONS`. In memory, "crop" pads by 4 black pixels and crops at random, "flip-crop" also
-            mirrors half of the images. For `imagenet` they are a random resized crop, without and with mirroring, and
-            "randaugment" is the latter and RandAugment.
-        image_size: pixels of a side, for `imagenet` (224 if None) and `fake` (32 if None).
-        workers: processes that read images of `imagenet`; 0 reads them in the process that trains.
-        seed: of all that is drawn here; the seeds of a comparison share it, they are not about which images there are.
+        validation: share of the training set that is held out to choose epochs and settings, stratified.
+        train_fraction: share of the rest that is used for training, stratified.
+        label_noise: share of the training labels that are replaced by another class; all others are equally likely.
+        limit: at most this many images in each part, stratified, for tests and quick trials.
+        augment: one of `AUGMENTATIONS`. For data in memory, "crop" pads by 4 black pixels and crops at random;
+            "flip-crop" also mirrors half of the images. For `imagenet`, "crop" is a random resized crop, "flip-crop"
+            also mirrors, and "randaugment" adds RandAugment to both.
+        image_size: height and width in pixels, for `imagenet` (224 if None) and `fake` (32 if None).
+        workers: processes that read images of `imagenet`; with 0 the training process reads them.
+        seed: for all draws listed here. All seeds of a comparison share it, so they use the same images.
 
     Example:
         >>> ImageSettings("cifar10", root="datasets", train_fraction=0.1, label_noise=0.2).validation
@@ -80,12 +80,12 @@ class ImageSettings(DataSettings):
                 self._set(name, integer(f"data.{name}", getattr(self, name), minimum))
 
     def _set(self, name: str, value: float) -> None:
-        """Keep the plain number: 1e3 from a recipe and 1000 are the same setting."""
+        """Store the validated number, so that 1e3 in a recipe is the same setting as 1000."""
         object.__setattr__(self, name, value)
 
 
 def _share(name: str, value: Any, below_one: bool) -> float:
-    """A share of which something, and with `below_one` not everything, is left."""
+    """Check a share: above 0, and at most 1, or below 1 with `below_one`."""
     expected = "a number in (0, 1)" if below_one else "a number in (0, 1]"
     try:
         share = number(name, value, 0.0, 1.0)

@@ -1,4 +1,4 @@
-"""Images of the user's own: a NumPy file with `x_train`, `y_train`, `x_test` and `y_test`."""
+"""Images of the user, in a NumPy file with `x_train`, `y_train`, `x_test` and `y_test`."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ KEYS = ("x_train", "y_train", "x_test", "y_test")
 def load(root: str | None) -> Source:
     """Read the file.
 
-    Images are square: [N, S, S], [N, S, S, C] or [N, C, S, S], uint8 or floating point in [0, 1]; where the last two
-    both fit, the channels come last. Labels are integers from 0 on, [N] or [N, 1]: see `count_classes`.
+    Images are square: [N, S, S], [N, S, S, C] or [N, C, S, S], uint8 or floating point in [0, 1]. If both of the last
+    two fit, the channels come last. Labels are integers from 0 on, [N] or [N, 1], see `count_classes`.
     """
     if root is None or not Path(root).is_file():
         raise missing(f"an .npz file that holds {', '.join(KEYS)}", root, "set it with --set data.root=FILE")
@@ -40,13 +40,13 @@ def load(root: str | None) -> Source:
             "(channels, sides, type)"
         )
     classes = count_classes(where, y_train, y_test)
-    # Not before: a label may be too large for int64.
+    # Convert after the check: before it, a label may be too large for int64.
     return Source(x_train, y_train.astype(np.int64), x_test, y_test.astype(np.int64), classes)
 
 
 def _read(root: str) -> dict[str, NDArray[Any]]:
     try:
-        # A pickle in a file from elsewhere could run anything: arrays of Python objects are refused.
+        # Arrays of Python objects are refused: they are pickles, which could run any code.
         with Path(root).open("rb") as file:
             arrays = np.load(file, allow_pickle=False)
             if not isinstance(arrays, np.lib.npyio.NpzFile):
@@ -56,10 +56,10 @@ def _read(root: str) -> dict[str, NDArray[Any]]:
             with zipfile.ZipFile(file) as archive:
                 check_unpacked_sizes(archive, [f"{name}.npy" for name in KEYS], Path(root).stat().st_size)
             return {name: arrays[name] for name in KEYS}
-    # A file from elsewhere can be wrong in any way, and its readers raise whatever they like, MemoryError among it.
+    # A file can be wrong in many ways, and NumPy and zipfile raise many kinds of errors, even MemoryError.
     except Exception as error:
         raise ArgumentError(
-            f"data.root: expected an .npz file of plain arrays, {root!r} is none: {one_line(error)}"
+            f"data.root: expected an .npz file of plain arrays, {root!r} is not one: {one_line(error)}"
         ) from error
 
 
@@ -71,7 +71,7 @@ def _images(name: str, array: NDArray[Any]) -> NDArray[Any]:
     if array.ndim != 4 or array.shape[2] != array.shape[3] or 0 in array.shape:
         raise bad_argument(name, "square images [N, S, S], [N, S, S, C] or [N, C, S, S]", array.shape)
     if np.issubdtype(array.dtype, np.floating):
-        # `not` catches NaN too.
+        # With `not`, NaN is refused too.
         if not (array.min() >= 0 and array.max() <= 1):
             raise bad_argument(name, "floats in [0, 1]", f"{array.dtype} from {array.min():g} to {array.max():g}")
         array = array.astype(np.float32)

@@ -1,4 +1,4 @@
-"""From settings to data: the one place that knows every source."""
+"""Load the data that settings describe. Only this module knows every source."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def load_data(settings: ImageSettings) -> ImageData:
     """Read, split and check the data that `settings` describe, on the CPU.
 
-    Raises an `AttentionDropError` of one line that says what to do where files are missing or not what they should be.
+    If files are missing or wrong, raises an `AttentionDropError` of one line that says what to do.
 
     >>> data = load_data(ImageSettings("digits", limit=100))
     >>> data.counts, data.classes, data.size
@@ -26,9 +26,9 @@ def load_data(settings: ImageSettings) -> ImageData:
     [32, 1, 8, 8]
     """
     if settings.root is not None:
-        # A shell leaves the ~ of data.root=~/datasets alone.
+        # A shell does not expand the ~ in data.root=~/datasets.
         settings = dataclasses.replace(settings, root=os.path.expanduser(settings.root))
-    # Sources import what they need, and not before: digits do without torchvision, CIFAR without scikit-learn.
+    # Each source imports its own packages: digits do not need torchvision, CIFAR does not need scikit-learn.
     if settings.name == "imagenet":
         from .image_folder import load_folder
 

@@ -1,4 +1,4 @@
-"""What a source of images in memory hands over, before anything is held out."""
+"""What a source of images in memory returns, before it is split into parts."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ class Source:
 
 
 def count_classes(where: str, train_labels: NDArray[Any], test_labels: NDArray[Any]) -> int:
-    """One more than the largest label, which sizes the head of a model and so must not come from a slip.
+    """The number of classes: one more than the largest label.
 
-    A class may lack images in one part, or in both, but at least half of the classes have some, and training needs two.
-    Labels are integers >= 0 of any type; `where` names the file.
+    It sets the size of the head of a model, so a single wrong label must not decide it: at least half of the classes
+    must have images, and the training set at least two. Labels are integers >= 0 of any type; `where` names the file.
     """
     trained = np.unique(train_labels)
     if len(trained) < 2:
         raise ArgumentError(
             f"{where}: expected images of at least 2 classes to train with, received the label {trained[0]} alone"
         )
-    # As integers of Python: NumPy's would mix uint64 and int64 to float64, and wrap at 2**63.
+    # Python integers: NumPy would turn a mix of uint64 and int64 into float64, and wrap at 2**63.
     distinct = {*trained.tolist(), *np.unique(test_labels).tolist()}
     classes: int = 1 + max(distinct)
     if classes > 2 * len(distinct):
@@ -48,10 +48,10 @@ def count_classes(where: str, train_labels: NDArray[Any], test_labels: NDArray[A
 
 
 def one_line(error: BaseException) -> str:
-    """What an error says, or is called where it says nothing."""
+    """The text of an error in one line, or its class if it has no text."""
     return " ".join(str(error).split()) or type(error).__name__
 
 
 def missing(expected: str, root: str | None, advice: str) -> ArgumentError:
-    """The one wording of "the files are not there"."""
+    """The error for data files that are missing."""
     return ArgumentError(f"data.root: expected {expected}, received {root!r}; {advice}")

@@ -1,4 +1,4 @@
-"""Which images belong to which part, which labels are wrong on purpose, and checksums of the outcome."""
+"""Split images into parts, add label noise, and compute checksums of the parts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Labels = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Split:
-    """Indices of the parts, each in increasing order, and the labels to train with.
+    """The indices of each part, in increasing order, and the labels to train with.
 
     `train` and `validation` point into the published training set, `test` into the published test set.
     """
@@ -31,7 +31,7 @@ class Split:
 
 
 def split(train_labels: Labels, test_labels: Labels, classes: int, settings: ImageSettings) -> Split:
-    """Hold out, keep a fraction, limit, change labels: in this order, each drawn on its own."""
+    """Hold out, keep a fraction, limit, change labels: in this order, with an independent draw for each."""
     seed = settings.seed
     count = len(train_labels)
     held = max(1, round(settings.validation * count))
@@ -43,7 +43,7 @@ def split(train_labels: Labels, test_labels: Labels, classes: int, settings: Ima
         )
     order = stratified_order(train_labels, key("validation", seed))
     validation, rest = order[:held], np.sort(order[held:])
-    # One order for both: the limited images are among those of every fraction that has at least as many.
+    # Fraction and limit use the same order, so that limited images are a subset of those of any larger fraction.
     rest = rest[stratified_order(train_labels[rest], key("train", seed))]
     kept = rest[: max(1, round(settings.train_fraction * len(rest)))]
     train = np.sort(kept[: settings.limit])
@@ -53,12 +53,12 @@ def split(train_labels: Labels, test_labels: Labels, classes: int, settings: Ima
 
 
 def stratified_order(labels: Labels, seed: int) -> Indices:
-    """An order of all indices of which every beginning has the classes in about their overall shares.
+    """A random order of all indices. In every prefix of it, the classes have about their overall shares.
 
-    The members of each class are shuffled and spread evenly over [0, 1), from a start that is drawn for the class, or
-    short beginnings would favour some classes; the order is that of these positions.
+    The images of each class are shuffled and placed at equal distances in [0, 1), from a random start for each class:
+    with a common start, short prefixes would favour some classes. The images are then sorted by their place.
     """
-    # Only `random` is used: how the other methods of NumPy's generators draw may change between versions.
+    # Only `random` is used: the draws of other methods of NumPy's generators may change between versions.
     generator = np.random.default_rng(seed)
     shuffled = np.lexsort((generator.random(len(labels)), labels))
     _, first, counts = np.unique(labels[shuffled], return_index=True, return_counts=True)
@@ -69,7 +69,7 @@ def stratified_order(labels: Labels, seed: int) -> Indices:
 
 
 def with_noise(labels: Labels, share: float, classes: int, seed: int) -> Labels:
-    """`labels`, of which exactly that share, rounded, became another class."""
+    """`labels` with exactly this share of them, rounded, replaced by another class."""
     draws = np.random.default_rng(seed).random((2, len(labels)))
     chosen = np.argsort(draws[0], kind="stable")[: round(share * len(labels))]
     if len(chosen) and classes < 2:
@@ -81,7 +81,7 @@ def with_noise(labels: Labels, share: float, classes: int, seed: int) -> Labels:
 
 
 def checksum(images: NDArray[Any], labels: Labels) -> str:
-    """SHA-256 over the pixels and labels of a part, their types and shapes."""
+    """SHA-256 of the pixels and labels of a part, with their types and shapes."""
     digest = hashlib.sha256()
     for array in (images, labels):
         digest.update(f"{array.dtype.str} {array.shape}".encode())

@@ -1,4 +1,4 @@
-"""CIFAR-10, CIFAR-100 and Fashion-MNIST, as torchvision reads and fetches them."""
+"""CIFAR-10, CIFAR-100 and Fashion-MNIST, read and fetched by torchvision."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from .source import Source, missing, one_line
 
 
 def load(name: str, root: str | None, download: bool) -> Source:
-    """Read the published training and test set below `root`, fetched first if `download` says so."""
+    """Read the published training and test set below `root`. With `download` they are fetched first."""
     datasets = import_torchvision(name).datasets
-    # CIFAR's files are pickles, which could run anything. torchvision compares their MD5 with those it knows before
-    # it opens them; that check must stay on, so nothing here reads them past it.
+    # The files of CIFAR are pickles, which could run any code. torchvision checks their MD5 before it opens them.
+    # Always read them through torchvision, so that this check stays on.
     cls, folder = {
         "cifar10": (datasets.CIFAR10, "cifar-10-batches-py"),
         "cifar100": (datasets.CIFAR100, "cifar-100-python"),
@@ -29,7 +29,7 @@ def load(name: str, root: str | None, download: bool) -> Source:
     classes = len(train.classes)
     train_labels, test_labels = (np.asarray(part.targets, dtype=np.int64) for part in (train, test))
     for part, labels in ((train, train_labels), (test, test_labels)):
-        # Of Fashion-MNIST, torchvision checks what it fetches, but not what it then finds on the disk.
+        # For Fashion-MNIST, torchvision checks only what it downloads, not the files that are already on disk.
         if len(labels) != len(part.data) or not (labels.min() >= 0 and labels.max() < classes):
             reason = f"{len(part.data)} images, {len(labels)} labels from {labels.min()} to {labels.max()}"
             raise _changed(name, root, folder, reason)
@@ -50,10 +50,10 @@ def import_torchvision(name: str) -> Any:
 def _read(cls: Any, root: str, train: bool, download: bool, name: str, folder: str) -> Any:
     try:
         with warnings.catch_warnings():
-            # NumPy 2.4.0 to 2.4.4 warn of pickles as old as these, which say 0 and 1 for False and True.
+            # NumPy 2.4.0 to 2.4.4 warn of these old pickles, which store 0 and 1 for False and True.
             warnings.filterwarnings("ignore", message=r"dtype\(\): align should be passed as Python or NumPy boolean")
             return cls(root, train=train, download=download)
-    # For missing, damaged and unreachable files torchvision raises nearly anything, AssertionError and KeyError too.
+    # For missing, damaged or unreachable files torchvision raises many kinds of errors, even AssertionError.
     except Exception as error:
         reason = one_line(error)
         if download:
@@ -69,6 +69,6 @@ def _changed(name: str, root: str, folder: str, reason: str) -> ArgumentError:
 
 
 def _channels_first(images: Any) -> Any:
-    """[N, C, S, S] in uint8 from what torchvision keeps: [N, S, S, C] arrays or [N, S, S] tensors."""
+    """Images of torchvision, [N, S, S, C] arrays or [N, S, S] tensors, as uint8 [N, C, S, S]."""
     array = np.asarray(images)
     return array[:, None] if array.ndim == 3 else np.ascontiguousarray(array.transpose(0, 3, 1, 2))

@@ -1,4 +1,4 @@
-"""How much memory a packed file would take, found out before any of it is unpacked."""
+"""Check how much memory a packed file needs, before any of it is unpacked."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
-#: Unpacked sizes up to this are not looked at further.
+#: The packing ratio is not checked for unpacked sizes up to this, in bytes.
 HARMLESS = 1 << 30
-#: Images of cameras pack to about a half, drawings to a few hundredths; a file made to fill memory to a thousandth.
+#: Above the ratio of photos and of drawings, and below that of a file which is made to fill the memory.
 HIGHEST_RATIO = 200
 
 
 def check_unpacked_sizes(archive: zipfile.ZipFile, members: Sequence[str], packed: int) -> None:
-    """Raise ValueError if the arrays `members` of a file of `packed` bytes are not as long as they say, or too long."""
+    """Raise ValueError if an array of `members` does not have its declared size, or all are too large to unpack.
+
+    `packed` is the size of the file in bytes.
+    """
     total = 0
     for member in members:
         declared, there = _declared_bytes(archive, member), archive.getinfo(member).file_size
@@ -34,7 +37,7 @@ def check_unpacked_sizes(archive: zipfile.ZipFile, members: Sequence[str], packe
 
 
 def physical_memory() -> int | None:
-    """Bytes of memory of this machine, where the system tells."""
+    """The memory of this machine in bytes, or None if the system does not tell."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
@@ -42,7 +45,7 @@ def physical_memory() -> int | None:
 
 
 def _declared_bytes(archive: zipfile.ZipFile, member: str) -> int:
-    """Of the header of a .npy file and of the array that it announces."""
+    """The size that a .npy file should have: its header, and the array that the header declares."""
     with archive.open(member) as file:
         version = np.lib.format.read_magic(file)
         if version not in ((1, 0), (2, 0)):
