@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 
 from ...torch import Attachment, attach, consistency_loss
 from ..tasks.interface import Batch, Task, forward
+from .comparator import Acting
 from .parse import Method
 
 Mode = Literal["batch", "sequential", "shared"]
@@ -28,9 +30,17 @@ class Applied:
         #: Whether the rates change as training goes on.
         self.scheduled = self.attachment is not None and bool(self.attachment.rates())
         self._consistency = method.consistency
+        #: The weight of the consistency loss, if it is scheduled: a tensor, which a captured step reads anew.
+        self._weight: Tensor | None = None
+        if self._consistency is not None and self._consistency.scheduled():
+            self._weight = torch.zeros((), device=next(model.parameters()).device)
+        self.set_progress(0.0)
 
     def set_progress(self, progress: float) -> None:
         """Move schedules on; without any, this costs nothing."""
+        if self._weight is not None:
+            now: Any = self._consistency.at(progress)  # type: ignore[union-attr]
+            self._weight.fill_(now.weight)
         if self.scheduled and self.attachment is not None:
             self.attachment.set_progress(progress)
 
@@ -49,6 +59,17 @@ class Applied:
         """Tell them that the weights have changed."""
         for acting in self.acting.values():
             acting.end_step()
+
+    def uncapturable(self) -> str | None:
+        """Why a captured step would leave out what a comparator does; None if it would not.
+
+        A replay repeats kernels, and calls no Python. Batches are changed before it, so that hook is no hindrance.
+        """
+        for name, acting in self.acting.items():
+            own = [hook for hook in _IN_STEP if getattr(type(acting), hook) is not getattr(Acting, hook)]
+            if own:
+                return f"{name} acts on the steps in Python ({', '.join(own)})"
+        return None
 
     def batch(self, batch: Batch) -> Batch:
         """A training batch as the method wants it."""
@@ -70,10 +91,10 @@ class Applied:
             if self._consistency is None:
                 found = mean(forward(model, inputs))
             else:
-                # A weight that is scheduled goes by the progress that the attachment was told.
                 spec: Any = self._consistency
                 mask = task.mask(targets)
-                found = consistency_loss(model, inputs, mean, spec, mode, logits=task.logits, mask=mask).loss
+                result = consistency_loss(model, inputs, mean, spec, mode, logits=task.logits, mask=mask)
+                found = result.loss if self._weight is None else result.task + self._weight * result.divergence
             for acting in self.acting.values():
                 found = acting.loss(found)
             return found
@@ -98,5 +119,7 @@ class Applied:
         return [] if self.attachment is None else list(self.attachment.parameters())
 
 
+#: The hooks of a comparator that change what a step does, or are called within it.
+_IN_STEP = ("begin_epoch", "begin_step", "loss", "end_step")
 #: In a state: what comparators keep, beside the rates of the attachment.
 _ACTING = "comparators"
