@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from ...schedules import Constant
+from ...specs import BlurSmoothing, Compose, OneOf, Spec
 from ...torch import Attachment, attach, consistency_loss
 from ..tasks.interface import Batch, Task, forward
 from .comparator import Acting
@@ -19,16 +22,23 @@ Objective = Callable[[nn.Module, Batch], Tensor]
 
 
 class Applied:
-    """What a method did to a model, what it does while the model is trained, and what it makes of the loss."""
+    """What a method did to a model, what it does while the model is trained, and what it makes of the loss.
 
-    def __init__(self, method: Method, model: nn.Module) -> None:
+    With `compiled`, rates are tensors although they do not change: a compiler takes numbers for constants, and would
+    compile the model of every setting anew.
+    """
+
+    def __init__(self, method: Method, model: nn.Module, compiled: bool = False) -> None:
         for part in method.comparators:
             part.change(model)
         self.method = method
-        self.attachment: Attachment | None = None if method.attached is None else attach(model, method.attached)
+        spec = method.attached
+        self.attachment: Attachment | None = None
+        if spec is not None:
+            self.attachment = attach(model, _rates_in_tensors(spec) if compiled else spec)
         self.acting = {part.name: acting for part in method.comparators if (acting := part.act(model)) is not None}
         #: Whether the rates change as training goes on.
-        self.scheduled = self.attachment is not None and bool(self.attachment.rates())
+        self.scheduled = spec is not None and any(leaf.scheduled() for leaf in spec.leaves())
         self._consistency = method.consistency
         #: The weight of the consistency loss, if it is scheduled: a tensor, which a captured step reads anew.
         self._weight: Tensor | None = None
@@ -117,6 +127,19 @@ class Applied:
     def parameters(self) -> list[nn.Parameter]:
         """Rates that are learned."""
         return [] if self.attachment is None else list(self.attachment.parameters())
+
+
+def _rates_in_tensors(spec: Spec) -> Spec:
+    """`spec` with schedules that stay where they are for numbers: the rates of schedules are in tensors."""
+    if isinstance(spec, Compose):
+        return Compose([_rates_in_tensors(part) for part in spec.parts])
+    if isinstance(spec, OneOf):
+        return OneOf([_rates_in_tensors(part) for part in spec.parts], spec.weights)
+    # A sigma for each sample or head has fused code for numbers only.
+    if isinstance(spec, BlurSmoothing) and spec.sampling != "batch":
+        return spec
+    rates = {field.name: getattr(spec, field.name) for field in dataclasses.fields(spec) if field.type == "Rate"}
+    return dataclasses.replace(spec, **{name: Constant(x) for name, x in rates.items() if isinstance(x, float)})
 
 
 #: The hooks of a comparator that change what a step does, or are called within it.

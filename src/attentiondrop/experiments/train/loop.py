@@ -28,6 +28,7 @@ from ..tasks.registry import find_task
 from . import checkpoint
 from .accelerator import make_accelerator
 from .captured_step import CAPTURED, CapturedStep, Recorder
+from .compiled_code import share_compiled_code
 from .epoch_log import BEST, EPOCHS, LAST, STATE, Epoch, write_epoch
 from .probes import attention_entropies, gradient_spread, probe_epochs
 from .seeding import derived_seed
@@ -88,7 +89,7 @@ class Training:
         self.accelerator = make_accelerator(settings)
         self.data = data.to(str(self.accelerator.device))
         model = initial_model(recipe, method, seed, data).to(self.accelerator.device)
-        self.applied = Applied(method, model)
+        self.applied = Applied(method, model, settings.compile)
         self.ema = self._average(model)
         learned = self.applied.parameters()
         if learned and self.accelerator.num_processes > 1:
@@ -103,6 +104,7 @@ class Training:
             fused=self.accelerator.device.type != "mps",
         )
         if settings.compile:
+            share_compiled_code()
             model.compile(dynamic=False)
         self.model, self.optimizer = self.accelerator.prepare(model, optimizer)
         mode: Any = settings.consistency_mode

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import copy
+import math
+
 import torch
 from torch import Tensor, nn
 
 from ...adaptive import EntropyTarget, Learnable
 from ...schedules import PerHead, Schedule
-from ...specs import Spec
+from ...specs import Compose, OneOf, Spec
 from ..call.leaves import Driven, places
 from .entropy_controller import Controller
 from .learned import LearnedRate
+
+#: Bounds are rounded up to one of these, so that specs that differ in their rates alone share compiled code. The limits
+#: that a path is chosen by must be among them.
+STEPS = (0.15, math.inf)
 
 
 def driven_at(
@@ -37,11 +44,10 @@ def driven_at(
             for place, evaluated in pairs
         }
         bounds = {
-            number: {field: max(schedule.extremes()) for field, schedule in leaf.scheduled().items()}
+            number: {field: _bound(schedule) for field, schedule in leaf.scheduled().items()}
             for number, leaf, _ in places(spec)
         }
-        return Driven(now, values, bounds)
-    # `before.spec` keeps the numbers of the first evaluation: where there is a tensor, nothing reads them.
+        return Driven(_without_rates(spec), values, bounds)
     for place, evaluated in pairs:
         for field, schedule in place.spec.scheduled().items():
             _move(before.values[place.number], field, schedule, getattr(evaluated.spec, field), like)
@@ -88,6 +94,25 @@ def _move(
         old.copy_(new.pin_memory() if old.is_cuda else new, non_blocking=True)
     else:
         old.fill_(numbers)
+
+
+def _bound(schedule: Schedule) -> float:
+    largest = max(schedule.extremes())
+    return next(step for step in STEPS if largest <= step)
+
+
+def _without_rates(spec: Spec) -> Spec:
+    """`spec` with zeros for its schedules. Where there is a tensor, nothing reads the number.
+
+    A compiler would compile again for another number, although nothing depends on it.
+    """
+    twin = copy.copy(spec)
+    if isinstance(spec, Compose | OneOf):
+        twin._set("parts", tuple(_without_rates(part) for part in spec.parts))
+    else:
+        for field in spec.scheduled():
+            twin._set(field, 0.0)
+    return twin
 
 
 def _numbers(value: float | PerHead) -> float | tuple[float, ...]:
