@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -79,7 +80,9 @@ def _device(device: str) -> str:
     return f"{platform.machine()} CPU, {os.cpu_count()} cores, {torch.get_num_threads()} threads"
 
 
+@cache
 def _driver() -> str:
+    """Asked once a process: the tool takes longer than a warm run needs to its first step."""
     tool = shutil.which("nvidia-smi")
     query = ["--query-gpu=driver_version", "--format=csv,noheader"]
     try:

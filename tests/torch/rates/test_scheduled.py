@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import math
 from typing import Any
 
 import pytest
@@ -21,6 +22,8 @@ from attentiondrop.torch import attach, attention
 from attentiondrop.torch.attach.sites import site_of
 from attentiondrop.torch.call.leaves import Driven, LogitShape
 from attentiondrop.torch.functional import Options, perturbed_attention
+from attentiondrop.torch.fused.amended_hard import HIGHEST_RATE
+from attentiondrop.torch.rates.scheduled import STEPS, driven_at
 
 HALF = [
     ad.HardMasking(p=Linear(0.0, 0.5), k=4),
@@ -188,9 +191,10 @@ def test_a_schedule_never_recompiles() -> None:
     "rate, bound",
     [
         (0.1, 0.1),
-        (Linear(0.0, 0.12), 0.12),
-        (Depth(0.1, Linear(0.0, 0.14)), 0.14),
-        (ad.EntropyTarget(0.5, high=0.13), 0.13),
+        (Linear(0.0, HIGHEST_RATE), HIGHEST_RATE),
+        (Linear(0.0, 0.16), math.inf),  # bounds have two steps, so that compiled code can be shared
+        (Depth(0.1, Linear(0.0, 0.2)), math.inf),
+        (ad.EntropyTarget(0.5, high=0.3), math.inf),
     ],
     ids=str,
 )
@@ -211,3 +215,36 @@ def test_the_path_is_chosen_by_what_a_rate_never_exceeds(rate: Any, bound: float
             x = torch.randn(2, 8, 16)
             layer(x, x, x, need_weights=False)
     assert asked == [bound, bound]
+
+
+class TestSharedCode:
+    """What compiled code depends on is the same for specs that differ in their rates alone."""
+
+    @pytest.mark.parametrize(
+        ("one", "other"),
+        [
+            ("hard(p=linear(start=0.0,end=0.1))", "hard(p=linear(start=0.02,end=0.15))"),
+            ("hard(p=constant(value=0.2))", "hard(p=linear(start=0.5,end=0.3))"),
+            ("blur(sigma_max=constant(value=0.5))", "blur(sigma_max=constant(value=2.0))"),
+            ("noise(sigma=constant(value=0.2))+hard(p=0.1)", "noise(sigma=constant(value=1.2))+hard(p=0.1)"),
+        ],
+    )
+    def test_rates_are_in_tensors_alone(self, one: str, other: str) -> None:
+        layer = nn.Linear(2, 2)
+        first, second = (driven_at(ad.parse(text), 0.5, 0, 1, layer, None) for text in (one, other))
+        assert (first.spec, first.bounds) == (second.spec, second.bounds)
+        assert first.values != second.values
+
+    def test_the_limit_of_a_path_is_a_step_of_the_bounds(self) -> None:
+        assert HIGHEST_RATE in STEPS
+        low, high = (
+            driven_at(ad.parse(f"hard(p=constant(value={p}))"), 0, 0, 1, nn.Linear(2, 2), None) for p in (0.15, 0.16)
+        )
+        assert low.bounds[0]["p"] == HIGHEST_RATE < high.bounds[0]["p"]
+
+    def test_values_move_in_place_for_all_heads(self) -> None:
+        spec, layer = ad.parse("noise(sigma=heads(values=[0.1,linear(start=0.0,end=2.0)]))"), nn.Linear(2, 2)
+        before = driven_at(spec, 0.0, 0, 1, layer, None)
+        tensor = before.values[0]["sigma"]
+        assert driven_at(spec, 0.5, 0, 1, layer, before) is before and before.values[0]["sigma"] is tensor
+        assert tensor.tolist() == pytest.approx([0.1, 1.0])

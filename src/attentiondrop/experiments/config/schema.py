@@ -10,7 +10,7 @@ from typing import Any
 
 from ...errors import bad_argument
 from ...validation import integer, number, one_of
-from ..files.typed_settings import build_settings
+from ..files.typed_settings import SWITCH, build_settings
 from ..tasks.interface import DataSettings, EvaluationSettings, ModelSettings, Task
 from ..tasks.registry import DEFAULT, TASKS, find_task, task_of
 
@@ -38,6 +38,9 @@ class TrainingSettings:
     ema: float | None = None
     precision: str = "float32"
     compile: bool = False
+    #: Whether steps are captured as a CUDA graph and replayed. `auto`: on CUDA, in a single process; what cannot be
+    #: captured runs as it is, after a line that says why. `on`: that is an error.
+    capture: str = field(default="auto", metadata={SWITCH: True})
     device: str = "auto"
     #: With several processes: `ddp`, or `fsdp` to split weights and optimiser between the processes.
     parallel: str = "ddp"
@@ -65,6 +68,7 @@ class TrainingSettings:
         if self.batch_size % self.accumulate:
             raise bad_argument("accumulate", f"a divisor of the batch size {self.batch_size}", self.accumulate)
         one_of("precision", self.precision, ("float32", "bfloat16", "float16"))
+        one_of("capture", self.capture, ("auto", "on", "off"))
         one_of("device", self.device, ("auto", "cpu", "cuda", "mps"))
         one_of("parallel", self.parallel, ("ddp", "fsdp"))
         one_of("select", self.select, ("best", "last"))

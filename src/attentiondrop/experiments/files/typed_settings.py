@@ -16,6 +16,8 @@ from ...validation import integer, number
 
 Settings = TypeVar("Settings")
 
+#: In the metadata of a field: a text that may be `on` or `off`, which YAML reads as true and false.
+SWITCH = "switch"
 #: Of mappings and lists in settings whose names are free.
 _DEEPEST = 20
 
@@ -40,12 +42,16 @@ def build_settings(
     if not isinstance(content, Mapping):
         raise bad_argument(path or "recipe", "a mapping of settings", content)
     hints = _hints(cls) | dict(kinds or {})  # type: ignore[arg-type]
-    names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
+    fields = dataclasses.fields(cls)  # type: ignore[arg-type]
+    names = [field.name for field in fields]
+    switches = {field.name for field in fields if field.metadata.get(SWITCH)}
     values = {}
     for key, value in content.items():
         where = f"{path}.{key}" if path else str(key)
         if key not in names:
             raise unknown(where, str(key), names)
+        if key in switches and isinstance(value, bool):
+            value = "on" if value else "off"
         values[key] = _coerced(hints[key], value, where)
     try:
         return cls(**values)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 
+from ...schedules import Constant
+from ...specs import BlurSmoothing, Compose, OneOf, Spec
 from ...torch import Attachment, attach, consistency_loss
 from ..tasks.interface import Batch, Task, forward
+from .comparator import Acting
 from .parse import Method
 
 Mode = Literal["batch", "sequential", "shared"]
@@ -17,20 +22,35 @@ Objective = Callable[[nn.Module, Batch], Tensor]
 
 
 class Applied:
-    """What a method did to a model, what it does while the model is trained, and what it makes of the loss."""
+    """What a method did to a model, what it does while the model is trained, and what it makes of the loss.
 
-    def __init__(self, method: Method, model: nn.Module) -> None:
+    With `compiled`, rates are tensors although they do not change: a compiler takes numbers for constants, and would
+    compile the model of every setting anew.
+    """
+
+    def __init__(self, method: Method, model: nn.Module, compiled: bool = False) -> None:
         for part in method.comparators:
             part.change(model)
         self.method = method
-        self.attachment: Attachment | None = None if method.attached is None else attach(model, method.attached)
+        spec = method.attached
+        self.attachment: Attachment | None = None
+        if spec is not None:
+            self.attachment = attach(model, _rates_in_tensors(spec) if compiled else spec)
         self.acting = {part.name: acting for part in method.comparators if (acting := part.act(model)) is not None}
         #: Whether the rates change as training goes on.
-        self.scheduled = self.attachment is not None and bool(self.attachment.rates())
+        self.scheduled = spec is not None and any(leaf.scheduled() for leaf in spec.leaves())
         self._consistency = method.consistency
+        #: The weight of the consistency loss, if it is scheduled: a tensor, which a captured step reads anew.
+        self._weight: Tensor | None = None
+        if self._consistency is not None and self._consistency.scheduled():
+            self._weight = torch.zeros((), device=next(model.parameters()).device)
+        self.set_progress(0.0)
 
     def set_progress(self, progress: float) -> None:
         """Move schedules on; without any, this costs nothing."""
+        if self._weight is not None:
+            now: Any = self._consistency.at(progress)  # type: ignore[union-attr]
+            self._weight.fill_(now.weight)
         if self.scheduled and self.attachment is not None:
             self.attachment.set_progress(progress)
 
@@ -49,6 +69,17 @@ class Applied:
         """Tell every acting comparator that the weights have changed."""
         for acting in self.acting.values():
             acting.end_step()
+
+    def uncapturable(self) -> str | None:
+        """Why a captured step would leave out what a comparator does; None if it would not.
+
+        A replay repeats kernels, and calls no Python. Batches are changed before it, so that hook is no hindrance.
+        """
+        for name, acting in self.acting.items():
+            own = [hook for hook in _IN_STEP if getattr(type(acting), hook) is not getattr(Acting, hook)]
+            if own:
+                return f"{name} acts on the steps in Python ({', '.join(own)})"
+        return None
 
     def batch(self, batch: Batch) -> Batch:
         """The training batch after the method has changed it."""
@@ -70,10 +101,10 @@ class Applied:
             if self._consistency is None:
                 found = mean(forward(model, inputs))
             else:
-                # A weight that is scheduled goes by the progress that the attachment was told.
                 spec: Any = self._consistency
                 mask = task.mask(targets)
-                found = consistency_loss(model, inputs, mean, spec, mode, logits=task.logits, mask=mask).loss
+                result = consistency_loss(model, inputs, mean, spec, mode, logits=task.logits, mask=mask)
+                found = result.loss if self._weight is None else result.task + self._weight * result.divergence
             for acting in self.acting.values():
                 found = acting.loss(found)
             return found
@@ -98,5 +129,20 @@ class Applied:
         return [] if self.attachment is None else list(self.attachment.parameters())
 
 
+def _rates_in_tensors(spec: Spec) -> Spec:
+    """`spec` with schedules that stay where they are for numbers: the rates of schedules are in tensors."""
+    if isinstance(spec, Compose):
+        return Compose([_rates_in_tensors(part) for part in spec.parts])
+    if isinstance(spec, OneOf):
+        return OneOf([_rates_in_tensors(part) for part in spec.parts], spec.weights)
+    # A sigma for each sample or head has fused code for numbers only.
+    if isinstance(spec, BlurSmoothing) and spec.sampling != "batch":
+        return spec
+    rates = {field.name: getattr(spec, field.name) for field in dataclasses.fields(spec) if field.type == "Rate"}
+    return dataclasses.replace(spec, **{name: Constant(x) for name, x in rates.items() if isinstance(x, float)})
+
+
+#: The hooks of a comparator that change what a step does, or are called within it.
+_IN_STEP = ("begin_epoch", "begin_step", "loss", "end_step")
 #: In a state: what comparators keep, beside the rates of the attachment.
 _ACTING = "comparators"

@@ -21,7 +21,7 @@ _PACKAGES = ("torchvision", "torchmetrics", "accelerate", "numpy")
 
 def environment(device: str, at_once: int = 1) -> dict[str, str]:
     """Look at this machine."""
-    found = {key: text for key, text in dataclasses.asdict(device_and_versions(device)).items() if text}
+    found = {key: text for key, text in dataclasses.asdict(device_and_versions(device, _commit())).items() if text}
     found |= {name: version_of(name) for name in _PACKAGES}
     return found | {
         "platform": platform.platform(),

@@ -146,7 +146,7 @@ def _train_and_test(job: Job, data: Data, on_epoch: OnEpoch, say: Say) -> Result
     start = time.perf_counter()
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
-    training = Training(recipe, method, job.seed, data, job.folder)
+    training = Training(recipe, method, job.seed, data, job.folder, lambda line: say(f"{job.label}: {line}"))
     accelerator = training.accelerator
     if training.resume():
         say(f"{job.label}: resumes after epoch {training.done}")
@@ -168,6 +168,8 @@ def _train_and_test(job: Job, data: Data, on_epoch: OnEpoch, say: Say) -> Result
             error="the loss stopped being a number",
             throughput=_throughput(epochs),
             peak_memory_mib=torch.cuda.max_memory_allocated() / 2**20 if cuda else None,
+            peak_reserved_mib=torch.cuda.max_memory_reserved() / 2**20 if cuda else None,
+            capture=training.captured if cuda else None,
         )
         if epochs[-1].train_loss is None:
             return so_far

@@ -13,8 +13,15 @@ from ..files.typed_settings import merged
 from ..tasks.registry import task_of
 from .kinds import FINAL, TUNING
 
-#: Settings that say where things are or how fast they come, not what comes out.
-_WITHOUT_EFFECT = (("data", "root"), ("data", "download"), ("data", "workers"), ("model", "checkpoint_activations"))
+#: Settings that say where things are or how fast they come, not what comes out. (A captured step computes the same up
+#: to rounding. Whether a run was captured, which `auto` does not tell, is in its result.)
+_WITHOUT_EFFECT = (
+    ("data", "root"),
+    ("data", "download"),
+    ("data", "workers"),
+    ("model", "checkpoint_activations"),
+    ("training", "capture"),
+)
 _TRAINED = ("task", "data", "model", "training", "measure")
 _EVALUATION = "evaluation"
 #: This setting of training only decides which of the stored weights are scored.

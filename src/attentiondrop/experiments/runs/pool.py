@@ -148,6 +148,12 @@ def _one(job: Job, bar: _Bar, wait: bool) -> Result:
     return execute(job, lambda done: bar.epoch(job, done), bar.listener.say, wait)
 
 
+def _elsewhere(job: Job) -> tuple[Result, list[str]]:
+    """In another process: the result, and the lines for people that this process cannot show."""
+    lines: list[str] = []
+    return execute(job, say=lines.append), lines
+
+
 def _in_processes(jobs: Sequence[Job], workers: int, bar: _Bar) -> Iterator[tuple[Job, Result]]:
     context = multiprocessing.get_context("spawn")
     numbers: Any = context.Queue()
@@ -155,13 +161,16 @@ def _in_processes(jobs: Sequence[Job], workers: int, bar: _Bar) -> Iterator[tupl
         numbers.put(number)
     others = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(workers, context, _prepare_worker, (numbers, workers))
-    waiting: dict[Future[Result], Job] = {}
+    waiting: dict[Future[tuple[Result, list[str]]], Job] = {}
     try:
-        waiting |= {pool.submit(execute, job): job for job in jobs}
+        waiting |= {pool.submit(_elsewhere, job): job for job in jobs}
         while waiting:
             done, _ = wait(waiting, timeout=_POLL, return_when=FIRST_COMPLETED)
             for future in done:
-                yield waiting.pop(future), future.result()
+                job, (result, lines) = waiting.pop(future), future.result()
+                for line in lines:
+                    bar.listener.say(line)
+                yield job, result
             bar.look(min(workers, len(waiting)))
     except BrokenProcessPool:
         raise AttentionDropError(
@@ -191,13 +200,15 @@ def _on_ray(jobs: Sequence[Job], address: str, bar: _Bar) -> Iterator[tuple[Job,
     """Run the jobs as tasks of a running cluster. All its machines must see the same `--out` folder."""
     with _ray(address) as ray:
         gpus = 1.0 if ray.cluster_resources().get("GPU") else 0.0
-        remote = ray.remote(num_gpus=gpus, max_retries=2)(execute)
+        remote = ray.remote(num_gpus=gpus, max_retries=2)(_elsewhere)
         waiting = {remote.remote(job): job for job in jobs}
         while waiting:
             done, _ = ray.wait(list(waiting), timeout=_POLL)
             for reference in done:
                 job = waiting.pop(reference)
-                result = ray.get(reference)
+                result, lines = ray.get(reference)
+                for line in lines:
+                    bar.listener.say(line)
                 if not job.folder.is_dir():
                     raise ArgumentError(f"out {job.out}: expected a folder that all machines of the cluster share")
                 yield job, result

@@ -60,8 +60,11 @@ class Result:
     robustness: RobustnessReport | None = None
     #: Training samples per second: the median over epochs, without the first.
     throughput: float | None = None
-    #: Of the accelerator; None on a CPU.
+    #: Of the accelerator: tensors, and all that torch held for them, memory of CUDA graphs included. None on a CPU.
     peak_memory_mib: float | None = None
+    peak_reserved_mib: float | None = None
+    #: "captured" where steps were replayed as CUDA graphs, else why not; None on a CPU and in older records.
+    capture: str | None = None
     #: What the scores rest on beside the weights, as `identity.scored_from` lists it, and the versions that computed
     #: them; None in records of older versions, which scored a run once, as it was asked for.
     scored: dict[str, Any] | None = None

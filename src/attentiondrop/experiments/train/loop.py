@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from accelerate.utils import gather_object
 from torch import Tensor, nn
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.optim.swa_utils import AveragedModel
 
 from ...errors import ArgumentError, bad_argument
 from ...learning_rate import warmup_then_cosine
@@ -27,10 +27,13 @@ from ..tasks.metrics import Metrics
 from ..tasks.registry import find_task
 from . import checkpoint
 from .accelerator import make_accelerator
+from .captured_step import CAPTURED, CapturedStep, Recorder
+from .compiled_code import share_compiled_code
 from .epoch_log import BEST, EPOCHS, LAST, STATE, Epoch, write_epoch
 from .probes import attention_entropies, gradient_spread, probe_epochs
 from .seeding import derived_seed
 from .sharding import full_state, is_sharded, load_full_state, model_weights
+from .step import Average, Step, Weight
 
 
 @dataclass
@@ -68,16 +71,25 @@ class Training:
     """A run in training. It writes epoch lines, the best and last weights and the state to resume from to `folder`.
 
     Of `data` it keeps what training and the choice of the epoch need: no training ever holds the test part.
+    `say` hears lines for people.
     """
 
-    def __init__(self, recipe: Recipe, method: Method, seed: int, data: Data, folder: Path) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        method: Method,
+        seed: int,
+        data: Data,
+        folder: Path,
+        say: Callable[[str], None] = lambda line: None,
+    ) -> None:
         settings, data = recipe.training, data.having("train", "validation")
         self.recipe, self.settings, self.seed, self.folder = recipe, settings, seed, folder
         self.task = find_task(recipe.task)
         self.accelerator = make_accelerator(settings)
         self.data = data.to(str(self.accelerator.device))
         model = initial_model(recipe, method, seed, data).to(self.accelerator.device)
-        self.applied = Applied(method, model)
+        self.applied = Applied(method, model, settings.compile)
         self.ema = self._average(model)
         learned = self.applied.parameters()
         if learned and self.accelerator.num_processes > 1:
@@ -92,11 +104,17 @@ class Training:
             fused=self.accelerator.device.type != "mps",
         )
         if settings.compile:
+            share_compiled_code()
             model.compile(dynamic=False)
         self.model, self.optimizer = self.accelerator.prepare(model, optimizer)
         mode: Any = settings.consistency_mode
         self.plain: nn.Module = self.accelerator.unwrap_model(self.model)
         self.objective = self.applied.objective(self.task, settings.label_smoothing, mode)
+        average = None if self.ema is None else Average(self.ema, self.plain, settings.ema or 0.0)
+        self.step = Step(
+            self.accelerator, self.model, self.optimizer, self.applied, self.objective, settings.clip, average
+        )
+        self._why_not_captured, self._capturing = self._plan_capture(say)
         self.steps = self.data.steps(settings.batch_size)
         smallest = min(settings.batch_size, self.data.counts["train"])
         if smallest % (settings.accumulate * self.accelerator.num_processes):
@@ -162,7 +180,45 @@ class Training:
                 break
             self._save()
             on_epoch(epoch)
+        if self._capturing is not None:
+            self._capturing.release()  # the memory is needed for the evaluation
         return epochs
+
+    @property
+    def captured(self) -> str:
+        """ "captured", or why the steps are not."""
+        given_up = None if self._capturing is None else self._capturing.given_up
+        return self._why_not_captured or given_up or CAPTURED
+
+    def _plan_capture(self, say: Callable[[str], None]) -> tuple[str | None, CapturedStep | None]:
+        """Why steps are not captured, or what captures them."""
+        wish = self.settings.capture
+        why = "training.capture is off" if wish == "off" else self._why_not_capture()
+        if why is None:
+            return None, CapturedStep(self.step, self._recorder(), say, required=wish == "on")
+        if wish == "on":
+            raise ArgumentError(f"training.capture: expected a step that can be captured: {why}")
+        # On other devices nobody expects it.
+        if wish == "auto" and self.accelerator.device.type == "cuda":
+            say(f"training.capture: off, since {why}")
+        return why, None
+
+    def _why_not_capture(self) -> str | None:
+        """What is known before trying."""
+        if self.accelerator.device.type != "cuda":
+            return f"it needs CUDA, and the device is {self.accelerator.device.type}"
+        if self.accelerator.num_processes > 1:
+            return f"it needs a single process, and there are {self.accelerator.num_processes}"
+        if self.accelerator.scaler is not None:
+            return "training.precision float16 scales its gradients by what it finds in them"
+        if getattr(self.recipe.model, "checkpoint_activations", False):
+            return "model.checkpoint_activations reads the state of the generator, which no capture allows"
+        return self.applied.uncapturable()
+
+    def _recorder(self) -> Recorder:
+        from .cuda_recorder import CudaRecorder
+
+        return CudaRecorder(self.accelerator.device)
 
     def _epoch(self, index: int) -> Epoch:
         # The number of an epoch decides all its random draws, so a resumed run draws the same as an uninterrupted one.
@@ -188,7 +244,10 @@ class Training:
         accelerator, settings = self.accelerator, self.settings
         self.model.train()
         self.applied.begin_epoch(index, settings.epochs)
-        total = torch.zeros((), device=accelerator.device)
+        take_step = self.step if self._capturing is None else self._capturing
+        if self._capturing is not None:
+            self._capturing.begin_epoch()
+        total = self.step.total.zero_()
         batches = self.data.train_batches(
             seed=derived_seed(self.seed, "data"),
             epoch=index,
@@ -199,24 +258,11 @@ class Training:
         for step, batch in enumerate(batches, start=index * self.steps):
             self._set_step(step)
             parts = self.task.split(self.applied.batch(batch), settings.accumulate)
-            for part, weight in zip(parts, self._weights(parts), strict=True):
-                with accelerator.accumulate(self.model):
-                    with accelerator.autocast():
-                        loss = self.objective(self.model, part)
-                        loss = loss if weight is None else loss * weight
-                    accelerator.backward(loss)
-                    if settings.clip is not None and accelerator.sync_gradients:
-                        accelerator.clip_grad_norm_(self.model.parameters(), settings.clip)
-                    self.optimizer.step()
-                    self.optimizer.zero_grad()
-                total += loss.detach() / settings.accumulate
-            self.applied.end_step()
-            if self.ema is not None:
-                self.ema.update_parameters(self.plain)
+            take_step(parts, self._weights(parts))
         mean: Tensor = accelerator.reduce(total / self.steps, "mean")
         return mean.item()
 
-    def _weights(self, parts: Sequence[Batch]) -> Sequence[float | Tensor | None]:
+    def _weights(self, parts: Sequence[Batch]) -> Sequence[Weight]:
         """What the mean loss of each part of a batch is multiplied by, None for nothing.
 
         With these factors, the mean over all parts and processes is the mean over the batch, even if counts differ.
@@ -296,4 +342,4 @@ class Training:
             return None
         if is_sharded(self.accelerator):
             raise ArgumentError("training.ema: expected null with training.parallel=fsdp, whose weights are shared out")
-        return AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay), use_buffers=True)
+        return AveragedModel(model, use_buffers=True)  # `Average` updates it

@@ -69,14 +69,16 @@ def attention_entropies(
         watched = attach(model, HardMasking(p=0.0, k=1)) if attachment is None else attachment
     except AttachError:
         return None, None
-    state = watched.state_dict()
+    state, monitors = watched.state_dict(), [site.monitor for site in watched.sites]
     try:
         watched.watch(rows=_ROWS, samples=_SAMPLES)
         forward(model.forward, inputs)  # not the compiled model: watching would compile it again
         found = list(watched.stats().values())
     finally:
-        watched.unwatch()
-        watched.load_state_dict(state)  # rates that adapt have watched too
+        # Rates that adapt have watched too. All of it goes on as it was: a captured step refers to it.
+        for site, monitor in zip(watched.sites, monitors, strict=True):
+            site.monitor = monitor
+        watched.load_state_dict(state)
         if attachment is None:
             watched.remove()
     before = fmean(value for site in found for value in site.entropy_before)

@@ -175,6 +175,18 @@ class Attachment(BaseAttachment):
                     if isinstance(value, LearnedRate):
                         yield f"{site.name}.{number}.{field}", value
 
+    def tensors(self) -> list[Tensor]:
+        """The tensors that calls of the sites read or change, beside the weights: rates, and what measures them.
+
+        A captured graph is of use as long as these stay the same tensors.
+        """
+        found: list[Tensor] = []
+        for site in self.sites:
+            for fields in ({} if site.driven is None else site.driven.values).values():
+                found += [value.raw if isinstance(value, LearnedRate) else value for value in fields.values()]
+            found += [] if site.monitor is None else site.monitor.tensors()
+        return found
+
     def rates(self) -> dict[str, dict[str, Any]]:
         """The present values of all rates that change (scheduled, adaptive or learned), for each site."""
         return {

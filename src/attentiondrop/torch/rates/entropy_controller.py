@@ -21,6 +21,8 @@ class Controller:
 
     def __init__(self, rule: EntropyTarget, values: dict[str, Any], number: int, field: str) -> None:
         self.rule, self.values, self.number, self.field = rule, values, number, field
+        #: The running mean, NaN before the first measurement. That is a value, not a branch: a captured graph, which
+        #: repeats what one call did, must treat its first call as such, too.
         self.estimate: Tensor | None = None
 
     def rate(self, heads: int) -> Tensor:
@@ -41,21 +43,32 @@ class Controller:
             found = found.nanmean()
         if new is not None:
             found = torch.where(new, found, torch.nan)
+        unknown = found.isnan()
         if self.estimate is None:
-            self.estimate = torch.where(found.isnan(), rule.target, found)
-        else:
-            self.estimate.lerp_(torch.where(found.isnan(), self.estimate, found), _WEIGHT)
+            self.estimate = torch.full_like(rate, torch.nan)
+        first = torch.where(unknown, rule.target, found)
+        later = self.estimate.lerp(torch.where(unknown, self.estimate, found), _WEIGHT)
+        self.estimate.copy_(torch.where(self.estimate.isnan(), first, later))
         step = rule.speed * (rule.high - rule.low) * (rule.target - self.estimate)
         rate.add_(step if new is None else step * new).clamp_(rule.low, rule.high)
 
     def state(self) -> dict[str, list[float] | float]:
         """Plain numbers, for a checkpoint."""
-        estimate = [] if self.estimate is None else self.estimate.tolist()
+        known = self.estimate is not None and not bool(self.estimate.isnan().any())
+        estimate = self.estimate.tolist() if self.estimate is not None and known else []
         return {"rate": self.values[self.field].tolist(), "estimate": estimate}
 
     def load(self, state: dict[str, list[float] | float]) -> None:
-        """Restore what `state` returned."""
-        rate = self.values[self.field]
-        self.values[self.field] = torch.tensor(state["rate"], dtype=rate.dtype, device=rate.device)
+        """Restore what `state` returned, in the same tensors where shapes allow it: a captured graph reads them."""
+        rate = self.values[self.field] = _put(self.values[self.field], state["rate"])
         estimate = state["estimate"]
-        self.estimate = None if estimate == [] else torch.tensor(estimate, dtype=rate.dtype, device=rate.device)
+        if estimate != []:
+            self.estimate = _put(torch.empty_like(rate) if self.estimate is None else self.estimate, estimate)
+        elif self.estimate is not None:
+            self.estimate.fill_(torch.nan)
+
+
+def _put(old: Tensor, numbers: list[float] | float) -> Tensor:
+    """`numbers` in the tensor `old`, or in a new one if the shape differs. One number goes to all entries."""
+    new = torch.tensor(numbers, dtype=old.dtype, device=old.device)
+    return old.copy_(new) if new.ndim == 0 or new.shape == old.shape else new

@@ -111,6 +111,11 @@ class Monitor:
         for controller in self.controllers:
             controller.update(evenness, new)
 
+    def tensors(self) -> list[Tensor]:
+        """What a measured call reads and changes."""
+        estimates = [controller.estimate for controller in self.controllers if controller.estimate is not None]
+        return [*self.sums.values(), *estimates, *self.recent.tensors()]
+
     def stats(self) -> SiteStats:
         """The means. Waits for the device once."""
         means = {key: (sums[0] / sums[1].clamp_min(1e-30)).tolist() for key, sums in self.sums.items()}

@@ -31,6 +31,10 @@ class Recent:
         self.calls: Tensor | None = None
         self.rates: list[Tensor] = []
 
+    def tensors(self) -> list[Tensor]:
+        """All of its tensors."""
+        return [tensor for tensor in (self.seeds, self.calls, *self.rates) if tensor is not None]
+
     def add(self, seed: Tensor, rates: list[Tensor], new: Tensor | None = None) -> None:
         """Store a call. If `new` is False, the next call overwrites its slot."""
         seeds, calls = self._tensors(seed, rates)

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import copy
+import math
+
 import torch
 from torch import Tensor, nn
 
 from ...adaptive import EntropyTarget, Learnable
 from ...schedules import PerHead, Schedule
-from ...specs import Spec
+from ...specs import Compose, OneOf, Spec
 from ..call.leaves import Driven, places
 from .entropy_controller import Controller
 from .learned import LearnedRate
+
+#: Bounds are rounded up to one of these, so that specs that differ in their rates alone share compiled code. The limits
+#: that a path is chosen by must be among them.
+STEPS = (0.15, math.inf)
 
 
 def driven_at(
@@ -27,31 +34,23 @@ def driven_at(
     if like.is_meta:
         like = torch.empty(0, dtype=like.dtype)  # the model has no values yet, but a rate needs one
     now = spec.at(progress, layer, layers)
-    values: dict[int, dict[str, Tensor | LearnedRate]] = {}
-    for place, evaluated in zip(places(spec), places(now), strict=True):
-        values[place.number] = {
-            field: _value(schedule, getattr(evaluated.spec, field), like)
-            for field, schedule in place.spec.scheduled().items()
-        }
+    pairs = list(zip(places(spec), places(now), strict=True))
     if before is None:
+        values: dict[int, dict[str, Tensor | LearnedRate]] = {
+            place.number: {
+                field: _value(schedule, getattr(evaluated.spec, field), like)
+                for field, schedule in place.spec.scheduled().items()
+            }
+            for place, evaluated in pairs
+        }
         bounds = {
-            number: {field: max(schedule.extremes()) for field, schedule in leaf.scheduled().items()}
+            number: {field: _bound(schedule) for field, schedule in leaf.scheduled().items()}
             for number, leaf, _ in places(spec)
         }
-        return Driven(now, values, bounds)
-    # `before.spec` keeps the numbers of the first evaluation: where there is a tensor, nothing reads them.
-    for number, leaf, _ in places(spec):
-        for field, schedule in leaf.scheduled().items():
-            old, new = before.values[number][field], values[number][field]
-            # Progress does not set adaptive or learned rates. They only follow their module to its device.
-            if isinstance(old, LearnedRate) or isinstance(new, LearnedRate):
-                old.to(like.device)
-                continue
-            new = old.to(new) if isinstance(schedule, EntropyTarget) else new
-            if (old.shape, old.device, old.dtype) == (new.shape, new.device, new.dtype):
-                old.copy_(new)
-            else:
-                before.values[number][field] = new
+        return Driven(_without_rates(spec), values, bounds)
+    for place, evaluated in pairs:
+        for field, schedule in place.spec.scheduled().items():
+            _move(before.values[place.number], field, schedule, getattr(evaluated.spec, field), like)
     return before
 
 
@@ -70,5 +69,55 @@ def controllers_of(spec: Spec, driven: Driven | None) -> tuple[Controller, ...]:
 def _value(schedule: Schedule, value: float | PerHead, like: Tensor) -> Tensor | LearnedRate:
     if isinstance(schedule, Learnable):
         return LearnedRate(schedule, like)
-    dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
-    return torch.tensor(value.values if isinstance(value, PerHead) else value, dtype=dtype, device=like.device)
+    return torch.tensor(_numbers(value), dtype=_dtype(like), device=like.device)
+
+
+def _move(
+    values: dict[str, Tensor | LearnedRate], field: str, schedule: Schedule, value: float | PerHead, like: Tensor
+) -> None:
+    """Give one rate its new value, in the same tensor unless the module has moved. This does not wait for a GPU."""
+    old = values[field]
+    # Progress does not set adaptive or learned rates. They only follow their module to its device.
+    if isinstance(old, LearnedRate):
+        old.to(like.device)
+        return
+    if isinstance(schedule, EntropyTarget):
+        values[field] = old.to(like.device, _dtype(like))  # the same tensor, if nothing changes
+        return
+    numbers = _numbers(value)
+    shape = (len(numbers),) if isinstance(numbers, tuple) else ()
+    if (old.shape, old.device, old.dtype) != (shape, like.device, _dtype(like)):
+        values[field] = torch.tensor(numbers, dtype=_dtype(like), device=like.device)
+    elif isinstance(numbers, tuple):
+        new = torch.tensor(numbers, dtype=old.dtype)
+        # From pageable memory the copy would wait for everything that the GPU still has to do.
+        old.copy_(new.pin_memory() if old.is_cuda else new, non_blocking=True)
+    else:
+        old.fill_(numbers)
+
+
+def _bound(schedule: Schedule) -> float:
+    largest = max(schedule.extremes())
+    return next(step for step in STEPS if largest <= step)
+
+
+def _without_rates(spec: Spec) -> Spec:
+    """`spec` with zeros for its schedules. Where there is a tensor, nothing reads the number.
+
+    A compiler would compile again for another number, although nothing depends on it.
+    """
+    twin = copy.copy(spec)
+    if isinstance(spec, Compose | OneOf):
+        twin._set("parts", tuple(_without_rates(part) for part in spec.parts))
+    else:
+        for field in spec.scheduled():
+            twin._set(field, 0.0)
+    return twin
+
+
+def _numbers(value: float | PerHead) -> float | tuple[float, ...]:
+    return tuple(value.values) if isinstance(value, PerHead) else value  # type: ignore[arg-type]
+
+
+def _dtype(like: Tensor) -> torch.dtype:
+    return torch.float64 if like.dtype == torch.float64 else torch.float32

@@ -1,0 +1,358 @@
+"""How fast a small model trains: bare steps (eager, compiled, as CUDA graphs) and the experiments' loop, from one run.
+
+The model is timm's vit_tiny for 32 x 32 pixels with patches of 4 and 6 layers: the GPU is quick, so the time of Python
+shows. A bare step is forward, cross entropy, backward and AdamW on one batch that stays where it is. The loop of
+`attentiondrop train` adds picking, augmenting and normalising batches, a learning rate, and seeds. Rows take turns, and
+ratios are taken within a round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import dataclasses
+import gc
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from attentiondrop.bench.environment import Environment, environment
+from attentiondrop.bench.quantiles import Quantiles, ratios
+from attentiondrop.errors import AttentionDropError
+from attentiondrop.experiments.config.schema import build_recipe
+from attentiondrop.experiments.failures import in_words
+from attentiondrop.experiments.methods.parse import Method, read_method
+from attentiondrop.experiments.tasks.classification.data import load_data
+from attentiondrop.experiments.tasks.classification.data.dataset import ArrayData
+from attentiondrop.experiments.train.compiled_code import share_compiled_code
+from attentiondrop.experiments.train.loop import Training
+from attentiondrop.torch import attach, consistency_loss
+
+EAGER, COMPILED, GRAPH, BOTH = "eager", "torch.compile", "graph of eager", "graph of compiled"
+PLAIN, HARD, BLUR, CONSISTENT = "none", "hard(p=0.1,k=5)", "blur(sigma_max=0.5)", "blur(sigma_max=0.5)+consistency"
+NAME, ARGUMENTS = "vit_tiny_patch16_224", {"img_size": 32, "patch_size": 4, "num_classes": 10}
+
+#: Takes so many steps.
+Steps = Callable[[int], None]
+
+
+@dataclass
+class Row:
+    """One line of the table."""
+
+    name: str
+    method: str
+    build: Callable[[], Steps]
+    #: The row whose speed is 1.
+    base: str
+    seconds: list[float] = field(default_factory=list)
+    #: MiB that torch holds for it: weights, state of the optimiser, activations, memory of a graph.
+    memory: float | None = None
+    note: str = ""
+    run: Steps | None = None
+
+
+def main() -> int:
+    """Build all rows, let them take turns, write the table."""
+    options = arguments().parse_args()
+    rows = [row for row in all_rows(options) if any(fnmatch(row.name, pattern) for pattern in options.rows)]
+    if not rows:
+        print(f"--rows: expected one of {', '.join(row.name for row in all_rows(options))}", file=sys.stderr)
+        return 2
+    for row in rows:
+        start = time.perf_counter()
+        prepare(row, options.device)
+        print(f"{row.name}: {row.note or 'ready'}, {time.perf_counter() - start:.1f} s", file=sys.stderr, flush=True)
+    for number in range(options.rounds):
+        # Another order in every other round: what runs after a fast row is not always the same.
+        for row in rows if number % 2 else rows[::-1]:
+            measure(row, options)
+        print(f"round {number + 1} of {options.rounds}", file=sys.stderr, flush=True)
+    where = environment(options.device, options.commit)
+    write(rows, options, where)
+    return 0
+
+
+def arguments() -> argparse.ArgumentParser:
+    """The options."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=("cuda", "cpu"))
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--steps", type=int, default=40, help="of a row in a round")
+    parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--depth", type=int, default=6, help="layers of the model")
+    parser.add_argument("--rows", nargs="+", default=["*"], help="patterns of rows, such as 'eager*' 'train*'")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
+    parser.add_argument("--commit", help="where the source has no git")
+    return parser
+
+
+def all_rows(options: argparse.Namespace) -> list[Row]:
+    """Bare steps in four modes, and the loop with and without capture."""
+    rows = []
+    for mode in (EAGER, COMPILED, GRAPH, BOTH):
+        for method in (PLAIN, HARD, BLUR, *([CONSISTENT] if mode == BOTH else [])):
+            rows.append(Row(f"{mode}, {method}", method, bare(mode, method, options), f"{mode}, {PLAIN}"))
+    for method in (PLAIN, HARD, CONSISTENT):
+        for capture in ("auto", "off"):
+            name = f"train {method}, capture {capture}"
+            rows.append(Row(name, method, engine(method, capture, options), f"{BOTH}, {method}"))
+    return rows
+
+
+# --- a bare step -----------------------------------------------------------------------------------------------------
+
+
+def bare(mode: str, text: str, options: argparse.Namespace) -> Callable[[], Steps]:
+    """Steps as one would write them by hand."""
+
+    def build() -> Steps:
+        if mode in (GRAPH, BOTH) and options.device != "cuda":
+            raise AttentionDropError("CUDA graphs need CUDA")
+        torch.manual_seed(0)
+        method, device = read_method(text), options.device
+        model = timm.create_model(NAME, depth=options.depth, **ARGUMENTS).to(device).train()
+        if method.attached is not None:
+            attach(model, method.attached)
+        if mode in (COMPILED, BOTH):
+            share_compiled_code()
+            model.compile(dynamic=False)
+        capturable = mode in (GRAPH, BOTH)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True, capturable=capturable)
+        images = torch.randn(options.batch, 3, 32, 32, device=device)
+        labels = torch.randint(10, (options.batch,), device=device)
+
+        def step() -> None:
+            with torch.autocast(device, torch.bfloat16):
+                loss = objective(model, method, images, labels)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+
+        return repeated(graph_of(step) if capturable else step)
+
+    return build
+
+
+def objective(model: nn.Module, method: Method, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Cross entropy, and the consistency loss if the method has one."""
+
+    def mean(output: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(output.float(), labels)
+
+    if method.consistency is None:
+        return mean(model(images))
+    return consistency_loss(model, images, mean, method.consistency, logits=torch.Tensor.float).loss
+
+
+def graph_of(step: Callable[[], None]) -> Callable[[], None]:
+    """The step as a CUDA graph, after the warm-up that torch asks for."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    # The graph reads tensors of the step, so the step must live as long.
+    return Held(graph, step)
+
+
+@dataclass(frozen=True)
+class Held:
+    """A captured graph, and what it reads."""
+
+    graph: Any
+    step: Callable[[], None]
+
+    def __call__(self) -> None:
+        """Take the step."""
+        self.graph.replay()
+
+
+def repeated(step: Callable[[], None]) -> Steps:
+    """So many steps, one after the other."""
+
+    def steps(count: int) -> None:
+        for _ in range(count):
+            step()
+
+    return steps
+
+
+# --- the loop of the experiments -------------------------------------------------------------------------------------
+
+
+def engine(text: str, capture: str, options: argparse.Namespace) -> Callable[[], Steps]:
+    """The training loop behind `attentiondrop train`, on as many images as a round has."""
+
+    def build() -> Steps:
+        cuda = options.device == "cuda"
+        recipe = build_recipe(
+            {
+                "data": {"name": "fake", "augment": "flip-crop"},
+                "model": {"name": NAME, "patch_size": 4, "arguments": {"depth": options.depth}},
+                "training": {
+                    "epochs": 10_000,
+                    "batch_size": options.batch,
+                    "precision": "bfloat16",
+                    "compile": cuda,  # a compiler for a CPU may be missing, and takes long
+                    "capture": capture,
+                    "device": options.device,
+                },
+                "measure": {"probes": 0},
+            }
+        )
+        data = of_size(load_data(recipe.data), options.steps * options.batch)
+        lines: list[str] = []
+        with tempfile.TemporaryDirectory() as folder:
+            training = Training(recipe, read_method(text), 0, data, Path(folder), lines.append)
+        epochs = iter(range(recipe.training.epochs))
+        training._train(next(epochs))
+        if lines:
+            raise AttentionDropError(lines[0])
+
+        def steps(count: int) -> None:
+            training._train(next(epochs))
+
+        return steps
+
+    return build
+
+
+def of_size(data: Any, count: int) -> ArrayData:
+    """The same data with so many training images; they repeat."""
+    repeats = -(-count // data.counts["train"])
+    images, labels = (dict(getattr(data, name)) for name in ("images", "labels"))
+    images["train"] = images["train"].repeat(repeats, 1, 1, 1)[:count]
+    labels["train"] = labels["train"].repeat(repeats)[:count]
+    found: ArrayData = dataclasses.replace(data, images=images, labels=labels, counts=data.counts | {"train": count})
+    return found
+
+
+# --- measuring -------------------------------------------------------------------------------------------------------
+
+
+def prepare(row: Row, device: str) -> None:
+    """Build a row and let it run once; a row that cannot run keeps the reason."""
+    before = held(device)
+    try:
+        row.run = row.build()
+        row.run(2)
+        after = held(device)
+        if before is not None and after is not None:
+            # What was cached while it compiled is gone now; two more steps show what it needs.
+            row.run(2)
+            row.memory = held(device, empty=False) - before  # type: ignore[operator]
+    except Exception as error:
+        row.run, row.note = None, f"cannot run: {in_words(error)}"
+        gc.collect()
+
+
+def held(device: str, empty: bool = True) -> float | None:
+    """MiB of the GPU that torch holds, without what it only caches if `empty`; None on a CPU."""
+    if device != "cuda":
+        return None
+    torch.cuda.synchronize()
+    if empty:
+        gc.collect()
+        torch.cuda.empty_cache()
+    return torch.cuda.memory_reserved() / 2**20
+
+
+def measure(row: Row, options: argparse.Namespace) -> None:
+    """The time of one round, the host's part included: that is what a user waits for."""
+    if row.run is None:
+        return
+    wait = torch.cuda.synchronize if options.device == "cuda" else nullcontext
+    try:
+        wait()
+        start = time.perf_counter()
+        row.run(options.steps)
+        wait()
+        row.seconds.append(time.perf_counter() - start)
+    except Exception as error:
+        row.run, row.seconds, row.note = None, [], f"failed in a round: {in_words(error)}"
+
+
+# --- the table -------------------------------------------------------------------------------------------------------
+
+HEADINGS = ("row", "img/s", "20 - 80 %", "to", "ratio", "20 - 80 %", "MiB held", "remark")
+
+
+def write(rows: Sequence[Row], options: argparse.Namespace, where: Environment) -> None:
+    """The table as Markdown, and all of it as CSV."""
+    lines = [
+        f"# A small model: {NAME}, 32 x 32 pixels, patches of 4, {options.depth} layers, batch {options.batch}, bf16",
+        "",
+        f"{where.device}, driver {where.driver or '-'}, torch {where.torch}, commit {where.commit}, {where.date}. "
+        f"Median and 20 - 80 % quantiles of {options.rounds} rounds of {options.steps} steps, in turns; ratios of "
+        "speed within a round.",
+        "",
+        f"| {' | '.join(HEADINGS)} |",
+        f"| --- | {'---: | ' * 2}--- | {'---: | ' * 3}--- |",
+    ]
+    records = [record(row, rows, options) for row in rows]
+    for one in records:
+        speed, ratio = one["img/s"], one["ratio"]
+        cells = [
+            one["row"],
+            f"{speed:,.0f}" if speed else "",
+            f"{one['img/s 20 %']:,.0f} - {one['img/s 80 %']:,.0f}" if speed else "",
+            one["to"] if ratio else "",
+            f"{ratio:.3f}" if ratio else "",
+            f"{one['ratio 20 %']:.3f} - {one['ratio 80 %']:.3f}" if ratio else "",
+            "" if one["MiB held"] is None else f"{one['MiB held']:,.0f}",
+            one["remark"],
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    options.out.mkdir(parents=True, exist_ok=True)
+    path = options.out / f"small-model-{where.slug}"
+    text = "\n".join(lines) + "\n"
+    path.with_name(f"{path.name}.md").write_text(text, encoding="utf-8")
+    with path.with_name(f"{path.name}.csv").open("w", newline="", encoding="utf-8") as file:
+        about = {"device": where.device, "torch": where.torch, "commit": where.commit, "date": where.date}
+        found = csv.DictWriter(file, [*records[0], *about])
+        found.writeheader()
+        found.writerows({**one, **about} for one in records)
+    print(text)
+
+
+def record(row: Row, rows: Sequence[Row], options: argparse.Namespace) -> dict[str, Any]:
+    """One line of the CSV file."""
+    base = next((other for other in rows if other.name == row.base), None)
+    images = options.batch * options.steps
+    speed = Quantiles.of([images / value for value in row.seconds]) if row.seconds else None
+    ratio = ratios(base.seconds, row.seconds) if base is not None and base.seconds and row.seconds else None
+    return {
+        "row": row.name,
+        "img/s": speed and speed.middle,
+        "img/s 20 %": speed and speed.low,
+        "img/s 80 %": speed and speed.high,
+        "to": row.base,
+        "ratio": ratio and ratio.middle,
+        "ratio 20 %": ratio and ratio.low,
+        "ratio 80 %": ratio and ratio.high,
+        "MiB held": row.memory,
+        "rounds": len(row.seconds),
+        "steps": options.steps,
+        "batch": options.batch,
+        "remark": row.note,
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,74 @@
+"""Work on a GPU, recorded as a CUDA graph."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from .captured_step import Work
+
+
+class CudaRecorder:
+    """Records on a stream of its own. All graphs share one pool of memory, since only one of them runs at a time."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device)
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def warm_up(self, work: Work, passes: int) -> None:
+        """Do the work so often, and once more where everything that waits for the GPU is an error.
+
+        A capture fails at the same places, but leaves the generator and the allocator in a state that is hard to mend.
+        """
+        with self._on_stream():
+            for _ in range(passes):
+                work()
+            mode = torch.cuda.get_sync_debug_mode()
+            torch.cuda.set_sync_debug_mode("error")
+            try:
+                work()
+            finally:
+                torch.cuda.set_sync_debug_mode(mode)
+
+    def record(self, work: Work) -> Work:
+        """Capture the work, which does not run then."""
+        gc.collect()  # not while it captures: what is freed then may be a graph of another run
+        generator = torch.cuda.default_generators[
+            torch.cuda.current_device() if self._device.index is None else self._device.index
+        ]
+        state = generator.get_state()
+        graph = torch.cuda.CUDAGraph()
+        try:
+            # In this thread only: others may load data meanwhile.
+            with (
+                self._on_stream(),
+                torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"),
+            ):
+                work()
+        except Exception as error:
+            _end_capturing(generator, state)
+            # The end of a capture that failed has an error of its own, which says less than the first one.
+            raise (error.__context__ or error) from None
+        return graph.replay
+
+    @contextmanager
+    def _on_stream(self) -> Iterator[None]:
+        """On our stream, after what the current one has to do; and the current one goes on after ours."""
+        current = torch.cuda.current_stream(self._device)
+        self._stream.wait_stream(current)
+        try:
+            with torch.cuda.stream(self._stream):
+                yield
+        finally:
+            current.wait_stream(self._stream)
+
+
+def _end_capturing(generator: torch.Generator, state: torch.Tensor) -> None:
+    """Free the generator from a capture that failed: torch leaves it as if the capture went on."""
+    fresh = torch.Generator(generator.device)
+    fresh.set_state(state)
+    generator.graphsafe_set_state(fresh)
