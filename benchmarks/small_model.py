@@ -30,9 +30,11 @@ from torch.nn import functional as F
 from attentiondrop.bench.environment import Environment, environment
 from attentiondrop.bench.quantiles import Quantiles, ratios
 from attentiondrop.errors import AttentionDropError
-from attentiondrop.experiments.config.schema import build_recipe
+from attentiondrop.experiments.config.schema import Recipe, build_recipe
 from attentiondrop.experiments.failures import in_words
 from attentiondrop.experiments.methods.parse import Method, read_method
+from attentiondrop.experiments.runs.execute import execute
+from attentiondrop.experiments.runs.job import Job
 from attentiondrop.experiments.tasks.classification.data import load_data
 from attentiondrop.experiments.tasks.classification.data.dataset import ArrayData
 from attentiondrop.experiments.train.compiled_code import share_compiled_code
@@ -79,8 +81,8 @@ def main() -> int:
         for row in rows if number % 2 else rows[::-1]:
             measure(row, options)
         print(f"round {number + 1} of {options.rounds}", file=sys.stderr, flush=True)
-    where = environment(options.device, options.commit)
-    write(rows, options, where)
+    starts = [warm_start(method, options) for method in (PLAIN, HARD)] if options.warm_start else []
+    write(rows, options, environment(options.device, options.commit), starts)
     return 0
 
 
@@ -93,6 +95,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--depth", type=int, default=6, help="layers of the model")
     parser.add_argument("--rows", nargs="+", default=["*"], help="patterns of rows, such as 'eager*' 'train*'")
+    parser.add_argument("--warm-start", action="store_true", help="also: how long a second run takes to its first step")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     parser.add_argument("--commit", help="where the source has no git")
     return parser
@@ -200,22 +203,7 @@ def engine(text: str, capture: str, options: argparse.Namespace) -> Callable[[],
     """The training loop behind `attentiondrop train`, on as many images as a round has."""
 
     def build() -> Steps:
-        cuda = options.device == "cuda"
-        recipe = build_recipe(
-            {
-                "data": {"name": "fake", "augment": "flip-crop"},
-                "model": {"name": NAME, "patch_size": 4, "arguments": {"depth": options.depth}},
-                "training": {
-                    "epochs": 10_000,
-                    "batch_size": options.batch,
-                    "precision": "bfloat16",
-                    "compile": cuda,  # a compiler for a CPU may be missing, and takes long
-                    "capture": capture,
-                    "device": options.device,
-                },
-                "measure": {"probes": 0},
-            }
-        )
+        recipe = recipe_of(options, capture, epochs=10_000)
         data = of_size(load_data(recipe.data), options.steps * options.batch)
         lines: list[str] = []
         with tempfile.TemporaryDirectory() as folder:
@@ -231,6 +219,52 @@ def engine(text: str, capture: str, options: argparse.Namespace) -> Callable[[],
         return steps
 
     return build
+
+
+def recipe_of(options: argparse.Namespace, capture: str, epochs: int) -> Recipe:
+    """Settings as for CIFAR-10, on made-up images."""
+    return build_recipe(
+        {
+            "data": {"name": "fake", "augment": "flip-crop", "limit": max(2 * options.batch, 20)},
+            "model": {"name": NAME, "patch_size": 4, "arguments": {"depth": options.depth}},
+            "training": {
+                "epochs": epochs,
+                "batch_size": options.batch,
+                "precision": "bfloat16",
+                "compile": options.device == "cuda",  # a compiler for a CPU may be missing, and takes long
+                "capture": capture,
+                "device": options.device,
+            },
+            "measure": {"probes": 0},
+        }
+    )
+
+
+def warm_start(text: str, options: argparse.Namespace) -> str:
+    """From the end of a run to the end of the first step of the next one, in one process, with another seed."""
+    recipe = recipe_of(options, "auto", epochs=1).to_dict()
+    wait = torch.cuda.synchronize if options.device == "cuda" else nullcontext
+    set_step = Training._set_step
+    stepped: list[float] = []
+
+    def watched(self: Training, step: int) -> None:
+        if step == 1:  # the second step begins
+            wait()
+            stepped.append(time.perf_counter())
+        set_step(self, step)
+
+    ended = []
+    try:
+        Training._set_step = watched  # type: ignore[method-assign]
+        with tempfile.TemporaryDirectory() as folder:
+            for seed in (0, 1):
+                result = execute(Job(recipe, text, seed, folder))
+                if result.error is not None:
+                    return f"{text}: {result.error}"
+                ended.append(time.perf_counter())
+    finally:
+        Training._set_step = set_step  # type: ignore[method-assign]
+    return f"{text}: {stepped[1] - ended[0]:.2f} s ({result.capture or 'not captured, on a CPU'})"
 
 
 def of_size(data: Any, count: int) -> ArrayData:
@@ -293,7 +327,7 @@ def measure(row: Row, options: argparse.Namespace) -> None:
 HEADINGS = ("row", "img/s", "20 - 80 %", "to", "ratio", "20 - 80 %", "MiB held", "remark")
 
 
-def write(rows: Sequence[Row], options: argparse.Namespace, where: Environment) -> None:
+def write(rows: Sequence[Row], options: argparse.Namespace, where: Environment, starts: Sequence[str]) -> None:
     """The table as Markdown, and all of it as CSV."""
     lines = [
         f"# A small model: {NAME}, 32 x 32 pixels, patches of 4, {options.depth} layers, batch {options.batch}, bf16",
@@ -319,6 +353,9 @@ def write(rows: Sequence[Row], options: argparse.Namespace, where: Environment) 
             one["remark"],
         ]
         lines.append(f"| {' | '.join(cells)} |")
+    if starts:
+        lines += ["", "From the end of a run to the end of the first step of the next, in one process:"]
+        lines += ["", *(f"- {text}" for text in starts)]
     options.out.mkdir(parents=True, exist_ok=True)
     path = options.out / f"small-model-{where.slug}"
     text = "\n".join(lines) + "\n"

@@ -15,7 +15,7 @@ PROGRAM = Path(__file__).parents[2] / "benchmarks" / "small_model.py"
 
 
 def test_rows_are_measured_or_have_a_reason(tmp_path, monkeypatch, capsys) -> None:
-    small = "--device cpu --rounds 2 --steps 1 --batch 4 --depth 1 --commit test".split()
+    small = ["--device", "cpu", "--rounds", "2", "--steps", "1", "--batch", "4", "--depth", "1", "--warm-start"]
     rows = ["eager, none", "eager, hard*", "graph of eager, none", "train none*"]
     monkeypatch.setattr(sys, "argv", ["small_model.py", *small, "--out", str(tmp_path), "--rows", *rows])
     with pytest.raises(SystemExit) as end:
@@ -27,6 +27,7 @@ def test_rows_are_measured_or_have_a_reason(tmp_path, monkeypatch, capsys) -> No
         found = {row["row"]: row for row in csv.DictReader(file)}
     assert float(found["eager, none"]["ratio"]) == 1.0 and float(found["eager, hard(p=0.1,k=5)"]["ratio"]) > 0
     assert found["graph of eager, none"]["remark"] == "cannot run: CUDA graphs need CUDA"
+    assert "- none: 0." in table.read_text() and "(not captured, on a CPU)" in table.read_text()
     assert all(float(found[f"train none, capture {capture}"]["img/s"]) > 0 for capture in ("auto", "off"))
 
 

@@ -110,3 +110,20 @@ def test_wrong_names_are_refused(tmp_path: Path) -> None:
         read_recipe(str(path))
     with pytest.raises(OSError, match="No such file"):
         read_recipe(str(tmp_path / "none.yaml"))
+
+
+def test_capture_is_a_text_although_yaml_reads_on_and_off_as_true_and_false(tmp_path) -> None:
+    path = tmp_path / "mine.yaml"
+    for text in ("on", "off", "auto"):
+        path.write_text(f"extends: digits\ntraining: {{capture: {text}}}\n")
+        assert read_recipe(str(path), "demo").training.capture == text
+        assert read_recipe("digits", "demo", [f"training.capture={text}"]).training.capture == text
+    with pytest.raises(AttentionDropError, match=r"training\.capture: expected .*'auto'.*, received 'always'"):
+        read_recipe("digits", "demo", ["training.capture=always"])
+    with pytest.raises(AttentionDropError, match=r"training\.device: expected a text, received True"):
+        read_recipe("digits", "demo", ["training.device=on"])
+
+
+def test_capture_is_not_part_of_what_a_run_is() -> None:
+    one, other = (read_recipe("digits", "demo", [f"training.capture={text}"]).to_dict() for text in ("off", "auto"))
+    assert one != other and recorded(one) == recorded(other)

@@ -17,7 +17,7 @@ from attentiondrop import AttentionDropError
 from attentiondrop.experiments.runs import pool as running
 from attentiondrop.experiments.runs.folders import run_folder
 from attentiondrop.experiments.runs.pool import Where
-from attentiondrop.experiments.runs.store import RESULT, read_run
+from attentiondrop.experiments.runs.store import RESULT, Result, read_run
 from attentiondrop.experiments.studies.compare import compare
 from attentiondrop.experiments.train.epoch_log import EPOCHS, STATE
 
@@ -230,3 +230,14 @@ def test_the_request_of_a_run_is_whole_while_it_runs(tmp_path, job) -> None:
     seen = []
     execute(job(), lambda done: seen.append(json.loads((job().folder / "run.json").read_text())["method"]))
     assert seen == ["none", "none", "none"]
+
+
+def test_lines_of_other_processes_are_heard(job, monkeypatch) -> None:
+    result = Result("finished", 1.0, 2)
+
+    def said(one, say) -> Result:
+        say(f"{one.label}: training.capture: off, since it is a test")
+        return result
+
+    monkeypatch.setattr(running, "execute", said)
+    assert running._elsewhere(job("none")) == (result, ["none, seed 0: training.capture: off, since it is a test"])

@@ -165,6 +165,19 @@ def test_clipping_changes_the_steps(tmp_path) -> None:
     assert not equal(weights(one), weights(clipped))
 
 
+def test_a_scheduled_weight_of_the_consistency_loss_moves(tmp_path) -> None:
+    # Nothing else is scheduled here, and `dropout` has no site that could know of the progress.
+    for index, part in enumerate(("hard(p=0.5)", "dropout(p=0.5)")):
+        losses = [
+            [
+                epoch.train_loss
+                for epoch in training(tmp_path, f"{part}+consistency(weight={weight})").run(lambda e: None)
+            ]
+            for weight in (0.0, 5.0, "steps(at_progress=[0.0,0.5],values=[0.0,5.0])")
+        ]
+        assert losses[2][0] == losses[0][0] and losses[2][1] > losses[0][1], (index, losses)
+
+
 @pytest.mark.slow
 def test_a_compiled_model_trains_to_the_same_weights(tmp_path) -> None:
     one = weights(train(tmp_path / "a", "blur", 0, "training.epochs=1"))

@@ -138,7 +138,6 @@ class CapturedStep:
             with own_generators(), self._tensor_rates():
                 torch.manual_seed(derived_seed(torch.initial_seed(), "warm-up"))
                 self._recorder.warm_up(work, WARM_UP)
-            self._changed.put_back(before)
             with own_generators(), self._tensor_rates(capturable=True), _no_draws_of_the_host(self.step.total.device):
                 replay = self._recorder.record(work)
         finally:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .step import Step
 
@@ -43,11 +43,12 @@ class ChangedTensors:
 
     def _named(self) -> Iterator[tuple[str, Tensor]]:
         step = self._step
-        model: Any = step.accelerator.unwrap_model(step.model)
-        for kind, module in (("model", model), ("average", step.average and step.average.averaged)):
-            if module is not None:
-                for name, tensor in (*module.named_parameters(), *module.named_buffers()):
-                    yield f"{kind}.{name}", tensor
+        modules: dict[str, nn.Module] = {"model": step.accelerator.unwrap_model(step.model)}
+        if step.average is not None:
+            modules["average"] = step.average.averaged
+        for kind, module in modules.items():
+            for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+                yield f"{kind}.{name}", tensor
         numbers = {
             p: index for index, p in enumerate(p for group in step.optimizer.param_groups for p in group["params"])
         }

@@ -116,7 +116,7 @@ def _without_rates(spec: Spec) -> Spec:
 
 
 def _numbers(value: float | PerHead) -> float | tuple[float, ...]:
-    return tuple(value.values) if isinstance(value, PerHead) else value  # type: ignore[arg-type]
+    return tuple(value.values) if isinstance(value, PerHead) else value
 
 
 def _dtype(like: Tensor) -> torch.dtype:
