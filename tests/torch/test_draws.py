@@ -16,6 +16,7 @@ from scipy import stats
 from torch import Tensor
 
 import attentiondrop as ad
+from attentiondrop import hashing
 from attentiondrop.specs import Spec
 from attentiondrop.torch import attention
 from attentiondrop.torch.call.leaves import LogitShape
@@ -99,6 +100,40 @@ def test_seeds_that_differ_in_one_bit_are_independent() -> None:
     base = Stream(torch.tensor(0), 0).uniforms(*shape)
     for bit in range(63):
         assert abs(z_of_correlation(base, Stream(torch.tensor(1 << bit), 0).uniforms(*shape))) < LIMIT, bit
+
+
+def test_the_tensor_form_is_the_hash() -> None:
+    """`attentiondrop.hashing` has the definition."""
+    batch, heads, rows, columns = 2, 3, 11, 17
+    for seed in (0, 3, 0x7EDCBA9876543210, 2**63 - 1):
+        for number in (0, 1, 2**20):
+            key, stream = hashing.stream_key(seed, number), Stream(torch.tensor(seed), number)
+            expected = hashing.line_and_column_words(key, batch * heads * rows, columns).view(np.int32)
+            words = stream.words(batch, heads, rows, columns)
+            assert words.line.shape == (batch, heads, rows, 1) and words.column.shape == (columns,)
+            assert np.array_equal(torch.cat([words.line.flatten(), words.column]).numpy(), expected)
+            top = (hashing.vector_words(key, 9) >> 8).astype(np.float32)
+            assert np.array_equal(stream.uniform_vector(9).numpy(), top / 2**24)
+            joined = np.multiply.outer(expected[: batch * heads * rows], expected[-columns:]).view(np.uint32) >> 8
+            have = stream.uniforms(batch, heads, rows, columns).numpy()
+            assert np.array_equal(have.reshape(joined.shape), joined.astype(np.float32) / 2**24)
+
+
+def test_no_two_of_400_000_calls_share_their_first_rows() -> None:
+    """Two rows have two words of 31 bits: random ones would coincide in any two of the calls once in 6 * 10^7 runs."""
+    torch.manual_seed(0)
+    seeds = torch.randint(0, 2**63 - 1, (400_000,))
+
+    def first_rows(seed: Tensor) -> Tensor:
+        stream = Stream(seed, 0)
+        words = stream.words(1, 1, 2, 2)
+        return torch.cat([words.line.flatten(), words.column, stream.uniform_vector(2).view(torch.int32)])
+
+    words = torch.func.vmap(first_rows)(seeds)
+    for pair in (words[:, :2], words[:, 2:4]):
+        assert len(np.unique(pair.contiguous().numpy().view(np.int64))) == len(seeds)
+    # Of a vector, a draw has 24 bits: 48 together, which leaves one collision in 3,500 runs for random ones.
+    assert len(np.unique(words[:, 4:].contiguous().numpy().view(np.int64))) == len(seeds)
 
 
 def test_normals_are_normal() -> None:

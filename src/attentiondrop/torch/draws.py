@@ -5,18 +5,7 @@ order they compute in, and gives a compiled graph the same numbers as an eager o
 generator of its own). Only the seed comes from the framework's generator, so `torch.manual_seed` is all a user needs,
 and activation checkpointing, which restores that generator, recomputes the same draws.
 
-The hash, on 32-bit words with wrap-around::
-
-    mix(x)         = lowbias32: x ^= x >> 16; x *= 0x7FEB352D; x ^= x >> 15; x *= 0x846CA68B; x ^= x >> 16
-    key            = mix(low word of seed ^ mix(high word of seed + stream * 0x9E3779B1))
-    line(i)        = mix(key + i)                              i: a row, counted over batch, heads and queries
-    column(j)      = mix(mix(key ^ 0x85EBCA77) + j)            j: a key
-    joined(i, j)   = (line(i) | 1) * (column(j) | 1)
-    uniform        = top 24 bits / 2^24
-
-Joining by a product is one multiplication at each logit, which is what a fused kernel can afford, and it is strong:
-over random rows, the pair (r * c1, r * c2) fills the square like a lattice of 2^31 points. (An exclusive or followed by
-a multiplication costs one operation more, and leaves clear correlations between some columns.)
+The hash is defined in `attentiondrop.hashing`. Here it is written in tensor operations.
 """
 
 from __future__ import annotations
@@ -29,12 +18,10 @@ import torch
 from torch import Tensor
 
 from ..errors import BackendError
+from ..hashing import GOLDEN, MASK31, MIX31_2, MIX_1, MIX_2, PRIME, SHIFT
 
-# The constants above as signed numbers: torch has full int32 arithmetic, and hardly any for uint32.
-_GOLDEN = 0x9E3779B1 - 2**32
-_PRIME = 0x85EBCA77 - 2**32
-_MIX_1 = 0x7FEB352D
-_MIX_2 = 0x846CA68B - 2**32
+# The constants of the hash as signed numbers: torch has full int32 arithmetic, and hardly any for uint32.
+_GOLDEN, _PRIME, _MIX_2 = (word - 2**32 for word in (GOLDEN, PRIME, MIX_2))
 
 
 # An op of its own, because Inductor would otherwise lower the draw to its own generator. Defined by hand:
@@ -118,8 +105,9 @@ class Stream:
 
     def __init__(self, seed: Tensor, number: int) -> None:
         # The int64 sums stay below 2^63; only their low words count.
-        high = _word((seed >> 32) + number * 0x9E3779B1)
-        self.key = _mix(_word(seed) ^ _mix(high))
+        high = seed >> 32
+        self.k0 = _mix(_word(seed) ^ _mix(_word(high + number * GOLDEN)))
+        self.k1 = _mix(_word(high) ^ _mix(self.k0 + _signed(number * PRIME + SHIFT)))
 
     def uniforms(self, batch: int, heads: int, rows: int, columns: int) -> Tensor:
         """Uniforms in [0, 1) of shape [batch, heads, rows, columns], float32."""
@@ -131,21 +119,28 @@ class Stream:
 
     def words(self, batch: int, heads: int, rows: int, columns: int) -> Words:
         """The words of these draws: one for each row and one for each key. A draw is made of a product of the two."""
-        device = self.key.device
-        line = self._lines(batch * heads * rows).view(batch, heads, rows, 1)
-        column = _mix(_mix(self.key ^ _PRIME) + torch.arange(columns, dtype=torch.int32, device=device))
-        return Words(line | 1, column | 1)
+        lines = self._positions(batch * heads * rows)
+        line = self._place(lines).view(batch, heads, rows, 1)
+        return Words(line * 2 + 1, self._place(MASK31 - self._positions(columns)) * 2 + 1)
 
     def uniform_vector(self, length: int) -> Tensor:
         """`length` uniforms in [0, 1), float32."""
-        return _to_uniform(self._lines(length))
+        return _to_uniform(self._vector(length))
 
     def normal_vector(self, length: int) -> Tensor:
         """`length` standard normals, float32."""
-        return _to_normal(self._lines(length))
+        return _to_normal(self._vector(length))
 
-    def _lines(self, length: int) -> Tensor:
-        return _mix(self.key + torch.arange(length, dtype=torch.int32, device=self.key.device))
+    def _vector(self, length: int) -> Tensor:
+        return _mix(_mix(self._positions(length) + self.k0) ^ self.k1)
+
+    def _positions(self, length: int) -> Tensor:
+        return torch.arange(length, dtype=torch.int32, device=self.k0.device)
+
+    def _place(self, x: Tensor) -> Tensor:
+        """The permutation of 31-bit numbers that the key chooses."""
+        x = _mix31((x ^ _shifted(self.k0, 1)) + self.k1)
+        return _mix31((x ^ _shifted(self.k1, 1)) + self.k0)
 
 
 class Words(NamedTuple):
@@ -177,9 +172,24 @@ def _shifted(x: Tensor, bits: int) -> Tensor:
     return (x >> bits) & ((1 << (32 - bits)) - 1)
 
 
+def _signed(word: int) -> int:
+    """The low 32 bits of a number, as an int32 of the same bits."""
+    return (word + 2**31) % 2**32 - 2**31
+
+
+def _mix31(x: Tensor) -> Tensor:
+    # Of the low 31 bits: as int32 they are not negative, so a shift copies no sign.
+    x = x & MASK31
+    x = x ^ (x >> 16)
+    x = (x * MIX_1) & MASK31
+    x = x ^ (x >> 15)
+    x = (x * MIX31_2) & MASK31
+    return x ^ (x >> 16)
+
+
 def _mix(x: Tensor) -> Tensor:
     x = x ^ _shifted(x, 16)
-    x = x * _MIX_1
+    x = x * MIX_1
     x = x ^ _shifted(x, 15)
     x = x * _MIX_2
     return x ^ _shifted(x, 16)
