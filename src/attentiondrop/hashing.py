@@ -29,6 +29,7 @@ a multiplication costs one operation more, and leaves clear correlations between
 from __future__ import annotations
 
 import functools
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -74,22 +75,31 @@ def stream_key(seed: int, stream: int) -> Key:
 
 def line_and_column_words(key: Key, lines: int, columns: int) -> Words32:
     """The words of all rows, then those of all keys."""
-    # Line and column words come from one permutation, so one pass makes both. Operators with `out` need no new memory.
-    k0, k1 = np.uint32(key.k0), np.uint32(key.k1)
-    x = _places(lines, columns) ^ np.uint32(key.k0 >> 1)
-    x += k1
-    _mix31_(x)
-    x ^= np.uint32(key.k1 >> 1)
-    x += k0
-    _mix31_(x)
-    x <<= _ONE
-    x |= _ONE
+    # Line and column words come from one permutation, so one pass makes both.
+    x = np.bitwise_xor(_places(lines, columns), np.uint32(key.k0 >> 1))
+    space = np.empty_like(x)
+    np.add(x, np.uint32(key.k1), x)
+    _mix31(x, space)
+    np.bitwise_xor(x, np.uint32(key.k1 >> 1), x)
+    np.add(x, np.uint32(key.k0), x)
+    _mix31(x, space)
+    np.left_shift(x, _ONE, x)
+    np.bitwise_or(x, _ONE, x)
     return x
 
 
 def vector_words(key: Key, length: int) -> Words32:
     """One word for each of `length` samples or heads."""
     return np.array([mix(mix(i + key.k0 & WORD) ^ key.k1) for i in range(length)], dtype=np.uint32)
+
+
+def limit_of(rate: float) -> int:
+    """The largest word whose uniform is below `rate`, as float32 numbers are compared; 0 if there is none.
+
+    A word of a logit is odd, so it is never 0.
+    """
+    steps = math.ceil(float(np.float32(rate)) * 2**24)
+    return (min(steps, 2**24) << 8) - 1 if steps > 0 else 0
 
 
 @functools.lru_cache(maxsize=64)
@@ -102,17 +112,19 @@ def _places(lines: int, columns: int) -> Words32:
     return places
 
 
-_ONE, _15, _16 = (np.uint32(n) for n in (1, 15, 16))
-_MASK31, _M1, _M2 = np.uint32(MASK31), np.uint32(MIX_1), np.uint32(MIX31_2)
+# 0-dim arrays: NumPy takes longer to read a scalar.
+_ONE, _15, _16, _MASK31, _M1, _M2 = (
+    np.array(number, dtype=np.uint32) for number in (1, 15, 16, MASK31, MIX_1, MIX31_2)
+)
 
 
-def _mix31_(x: Words32) -> None:
-    """`mix31` of the low 31 bits, in place."""
-    x &= _MASK31
-    x ^= x >> _16
-    x *= _M1
-    x &= _MASK31
-    x ^= x >> _15
-    x *= _M2
-    x &= _MASK31
-    x ^= x >> _16
+def _mix31(x: Words32, space: Words32) -> None:
+    """`mix31` of the low 31 bits, in place. New memory for each step would take longer than the arithmetic."""
+    np.bitwise_and(x, _MASK31, x)
+    np.bitwise_xor(x, np.right_shift(x, _16, space), x)
+    np.multiply(x, _M1, x)
+    np.bitwise_and(x, _MASK31, x)
+    np.bitwise_xor(x, np.right_shift(x, _15, space), x)
+    np.multiply(x, _M2, x)
+    np.bitwise_and(x, _MASK31, x)
+    np.bitwise_xor(x, np.right_shift(x, _16, space), x)
