@@ -7,6 +7,8 @@ are fewer than 200 of them, so the false-alarm rate of the file is below 4e-5. S
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,10 +16,14 @@ import torch
 from oracle_form import sample
 from scipy import stats
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import attentiondrop as ad
+from attentiondrop import hashing
 from attentiondrop.specs import Spec
-from attentiondrop.torch import attention
+from attentiondrop.torch import attention, draws
 from attentiondrop.torch.call.leaves import LogitShape
 from attentiondrop.torch.draws import Stream, draw_seed
 
@@ -101,6 +107,104 @@ def test_seeds_that_differ_in_one_bit_are_independent() -> None:
         assert abs(z_of_correlation(base, Stream(torch.tensor(1 << bit), 0).uniforms(*shape))) < LIMIT, bit
 
 
+def by_tensors(seed: Tensor, number: int) -> Stream:
+    """A stream that computes as on a GPU or in compiled code."""
+    stream = Stream(seed, number)
+    stream._hash = draws._OnTensors(seed, number)
+    return stream
+
+
+@pytest.mark.parametrize("make", [Stream, by_tensors])
+def test_both_forms_are_the_hash(make: Callable[[Tensor, int], Stream]) -> None:
+    """`attentiondrop.hashing` has the definition."""
+    batch, heads, rows, columns = 2, 3, 11, 17
+    for seed in (0, 3, 0x7EDCBA9876543210, 2**63 - 1):
+        for number in (0, 1, 2**20):
+            key, stream = hashing.stream_key(seed, number), make(torch.tensor(seed), number)
+            expected = hashing.line_and_column_words(key, batch * heads * rows, columns).view(np.int32)
+            words = stream.words(batch, heads, rows, columns)
+            assert words.line.shape == (batch, heads, rows, 1) and words.column.shape == (columns,)
+            assert np.array_equal(torch.cat([words.line.flatten(), words.column]).numpy(), expected)
+            top = (hashing.vector_words(key, 9) >> 8).astype(np.float32)
+            assert np.array_equal(stream.uniform_vector(9).numpy(), top / 2**24)
+            joined = np.multiply.outer(expected[: batch * heads * rows], expected[-columns:]).view(np.uint32) >> 8
+            have = stream.uniforms(batch, heads, rows, columns).numpy()
+            assert np.array_equal(have.reshape(joined.shape), joined.astype(np.float32) / 2**24)
+
+
+@pytest.mark.parametrize("make", [Stream, by_tensors])
+def test_a_limit_decides_what_the_uniforms_decide(make: Callable[[Tensor, int], Stream]) -> None:
+    stream = make(torch.tensor(77), 3)
+    for shape in ((2, 2, 16, 16), (1, 2, 300, 100)):  # by NumPy, and by torch because there are many
+        uniforms = stream.uniforms(*shape)
+        rates = [0.0, 1e-9, 2.0**-24, 0.1, 1 / 3, 0.5, 1.0, *uniforms.flatten()[:20].tolist()]
+        for rate in rates:
+            expected = uniforms < rate
+            assert torch.equal(stream.below(shape, rate), expected)
+            assert torch.equal(stream.words(*shape).below(rate), expected)
+            assert torch.equal(stream.below(shape, torch.tensor(rate)), expected)
+
+
+class Watching(TorchDispatchMode):
+    """A mode that sees operations, as that of selective checkpointing does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.add(func.overloadpacket._qualified_op_name)
+        return func(*args, **(kwargs or {}))
+
+
+SMALL = ["hard(p=0.4,k=3)", "hard(p=0.9,k=3,fill=-inf)", "blur(sigma_max=1.0)", "dropkey(p=0.8)", "attndropout(p=0.3)"]
+
+
+@pytest.mark.filterwarnings("ignore::attentiondrop.AttentionDropWarning")
+@pytest.mark.parametrize("text", [*SMALL, "oneof(dropkey,noise)", "drophead(p=0.4)"])
+def test_who_watches_or_transforms_a_call_sees_operations_and_the_same_draws(text: str) -> None:
+    spec = ad.parse(text)
+    q, k, v = torch.randn(3, 2, 2, 9, 8)
+
+    def run(query: Tensor) -> Tensor:
+        torch.manual_seed(4)
+        return attention(query, k, v, spec, backend="eager")
+
+    expected = run(q)
+    with Watching() as mode:
+        assert torch.equal(run(q), expected)
+    assert {"attentiondrop::draw_seed", "aten::bitwise_xor", "aten::mul"} <= mode.seen
+    mapped = torch.func.vmap(run, randomness="same")(torch.stack([q, 2 * q]))
+    torch.testing.assert_close(mapped[0], expected, rtol=1e-6, atol=1e-6)
+    fake = FakeTensorMode()
+    with fake:
+        assert attention(*(fake.from_tensor(x) for x in (q, k, v)), spec, backend="eager").shape == expected.shape
+    traced = make_fx(run)(q)
+    # The trace has drawn what it was traced with, but has kept the draws as operations: each run is a new draw.
+    assert any("draw_seed" in str(node.target) for node in traced.graph.nodes)
+    torch.manual_seed(4)
+    assert torch.equal(traced(q), expected)
+    torch.manual_seed(5)
+    assert not torch.equal(traced(q), expected)
+
+
+def test_no_two_of_400_000_calls_share_their_first_rows() -> None:
+    """Two rows have two words of 31 bits: random ones would coincide in any two of the calls once in 6 * 10^7 runs."""
+    torch.manual_seed(0)
+    seeds = torch.randint(0, 2**63 - 1, (400_000,))
+
+    def first_rows(seed: Tensor) -> Tensor:
+        stream = Stream(seed, 0)
+        words = stream.words(1, 1, 2, 2)
+        return torch.cat([words.line.flatten(), words.column, stream.uniform_vector(2).view(torch.int32)])
+
+    words = torch.func.vmap(first_rows)(seeds)
+    for pair in (words[:, :2], words[:, 2:4]):
+        assert len(np.unique(pair.contiguous().numpy().view(np.int64))) == len(seeds)
+    # Of a vector, a draw has 24 bits: 48 together, which leaves one collision in 3,500 runs for random ones.
+    assert len(np.unique(words[:, 4:].contiguous().numpy().view(np.int64))) == len(seeds)
+
+
 def test_normals_are_normal() -> None:
     torch.manual_seed(0)
     x = Stream(draw_seed(CPU), 0).normals(*SHAPE).double()
@@ -117,10 +221,10 @@ def test_normals_are_normal() -> None:
 def test_sigma_is_uniform(sampling: str) -> None:
     spec = ad.BlurSmoothing(sigma_max=0.5, sigma_min=0.1, sampling=sampling)
     torch.manual_seed(0)
-    draws = torch.cat([sample(spec, draw_seed(CPU), SHAPE).view(-1) for _ in range(2000)])
-    assert draws.numel() == 2000 * {"batch": 1, "sample": 4, "head": 8}[sampling]
-    assert stats.kstest(draws.numpy(), "uniform").pvalue > 2e-7
-    assert abs(z_of_correlation(draws[1:], draws[:-1])) < LIMIT
+    drawn = torch.cat([sample(spec, draw_seed(CPU), SHAPE).view(-1) for _ in range(4000)])
+    assert drawn.numel() == 4000 * {"batch": 1, "sample": 4, "head": 8}[sampling]
+    assert stats.kstest(drawn.numpy(), "uniform").pvalue > 2e-7
+    assert abs(z_of_correlation(drawn[1:], drawn[:-1])) < LIMIT
 
 
 @pytest.mark.no_cover

@@ -1,8 +1,9 @@
-"""Random numbers by position. The same seed words give the same numbers as in `attentiondrop.torch.draws`.
+"""Random numbers by position. The same seed words give the same numbers as in `attentiondrop.torch`.
 
 `keras.random` is not used: TensorFlow's stateless generators give other numbers with XLA than without it, and each
 backend has its own generators. A hash of (seed, regulariser, position) in integer arithmetic is the same on all three
-backends, compiled or not. Only the seed comes from a `keras.random.SeedGenerator`.
+backends, compiled or not. It is defined in `attentiondrop.hashing`. Only the seed comes from a
+`keras.random.SeedGenerator`.
 """
 
 from __future__ import annotations
@@ -18,13 +19,9 @@ from keras import ops
 from keras.src.random.seed_generator import draw_seed
 
 from ..errors import ShapeError, bad_argument
+from ..hashing import GOLDEN, MASK31, MIX31_2, MIX_1, MIX_2, PRIME, SHIFT, WORD
 
 Tensor = Any
-
-_GOLDEN = 0x9E3779B1
-_PRIME = 0x85EBCA77
-_MIX_1 = 0x7FEB352D
-_MIX_2 = 0x846CA68B
 
 #: torch cannot multiply uint32; TensorFlow with a GPU computes int32 on the host.
 _WORD = "int32" if keras.backend.backend() == "torch" else "uint32"
@@ -39,7 +36,7 @@ def seed_words(seed: Any) -> tuple[Tensor, Tensor]:
     if isinstance(seed, bool | float | str):
         raise bad_argument("seed", "an int, a keras.random.SeedGenerator, a tensor of two integers, or None", seed)
     if isinstance(seed, int):
-        return _constant(seed & 0xFFFFFFFF), _constant((seed >> 32) & 0xFFFFFFFF)
+        return _constant(seed), _constant(seed >> 32)
     drawn = draw_seed(seed) if seed is None or isinstance(seed, keras.random.SeedGenerator) else seed
     words = ops.convert_to_tensor(drawn)
     if tuple(words.shape) != (2,):
@@ -53,8 +50,9 @@ class Stream:
 
     def __init__(self, words: tuple[Tensor, Tensor], number: int) -> None:
         low, high = words
-        offset = _constant(number * _GOLDEN & 0xFFFFFFFF)
-        self.key = _mix(ops.bitwise_xor(low, _mix(ops.add(high, offset))))
+        first, second = _constant(number * GOLDEN), _constant(number * PRIME + SHIFT)
+        self.k0 = _mix(ops.bitwise_xor(low, _mix(ops.add(high, first))))
+        self.k1 = _mix(ops.bitwise_xor(high, _mix(ops.add(self.k0, second))))
 
     def uniforms(self, batch: Any, heads: Any, rows: Any, columns: Any) -> Tensor:
         """Uniforms in [0, 1) of shape [batch, heads, rows, columns], float32."""
@@ -66,21 +64,25 @@ class Stream:
 
     def uniform_vector(self, length: Any) -> Tensor:
         """`length` uniforms in [0, 1), float32."""
-        return _to_uniform(self._lines(length))
+        return _to_uniform(self._vector(length))
 
     def normal_vector(self, length: Any) -> Tensor:
         """`length` standard normals, float32."""
-        return _to_normal(self._lines(length))
+        return _to_normal(self._vector(length))
 
     def _words(self, batch: Any, heads: Any, rows: Any, columns: Any) -> Tensor:
-        one = _constant(1)
-        line = ops.reshape(self._lines(batch * heads * rows), (batch, heads, rows, 1))
-        start = _mix(ops.bitwise_xor(self.key, _constant(_PRIME)))
-        column = _mix(ops.add(start, _positions(columns)))
-        return ops.multiply(ops.bitwise_or(line, one), ops.bitwise_or(column, one))
+        line = ops.reshape(self._odd(_positions(batch * heads * rows)), (batch, heads, rows, 1))
+        column = self._odd(ops.subtract(_constant(MASK31), _positions(columns)))
+        return ops.multiply(line, column)
 
-    def _lines(self, length: Any) -> Tensor:
-        return _mix(ops.add(self.key, _positions(length)))
+    def _odd(self, x: Tensor) -> Tensor:
+        """Twice a permutation of 31-bit numbers that the key chooses, plus 1."""
+        x = _mix31(ops.add(ops.bitwise_xor(x, _shifted(self.k0, 1)), self.k1))
+        x = _mix31(ops.add(ops.bitwise_xor(x, _shifted(self.k1, 1)), self.k0))
+        return ops.add(ops.multiply(x, _constant(2)), _constant(1))
+
+    def _vector(self, length: Any) -> Tensor:
+        return _mix(ops.bitwise_xor(_mix(ops.add(_positions(length), self.k0)), self.k1))
 
 
 def _positions(length: Any) -> Tensor:
@@ -88,8 +90,8 @@ def _positions(length: Any) -> Tensor:
 
 
 def _constant(value: int) -> Tensor:
-    """A 32-bit word in the integer dtype of the backend."""
-    return ops.convert_to_tensor(np.array(value, dtype=np.uint32).astype(_WORD), dtype=_WORD)
+    """The low 32 bits of a number in the integer dtype of the backend."""
+    return ops.convert_to_tensor(np.array(value & WORD, dtype=np.uint32).astype(_WORD), dtype=_WORD)
 
 
 def _shifted(x: Tensor, bits: int) -> Tensor:
@@ -97,18 +99,29 @@ def _shifted(x: Tensor, bits: int) -> Tensor:
     return ops.bitwise_and(ops.right_shift(x, _constant(bits)), _constant((1 << (32 - bits)) - 1))
 
 
+def _mix31(x: Tensor) -> Tensor:
+    """Of the low 31 bits. They are never negative, so a shift copies no sign."""
+    mask = _constant(MASK31)
+    x = ops.bitwise_and(x, mask)
+    x = ops.bitwise_xor(x, ops.right_shift(x, _constant(16)))
+    x = ops.bitwise_and(ops.multiply(x, _constant(MIX_1)), mask)
+    x = ops.bitwise_xor(x, ops.right_shift(x, _constant(15)))
+    x = ops.bitwise_and(ops.multiply(x, _constant(MIX31_2)), mask)
+    return ops.bitwise_xor(x, ops.right_shift(x, _constant(16)))
+
+
 def _mix(x: Tensor) -> Tensor:
     x = ops.bitwise_xor(x, _shifted(x, 16))
-    x = ops.multiply(x, _constant(_MIX_1))
+    x = ops.multiply(x, _constant(MIX_1))
     x = ops.bitwise_xor(x, _shifted(x, 15))
-    x = ops.multiply(x, _constant(_MIX_2))
+    x = ops.multiply(x, _constant(MIX_2))
     return ops.bitwise_xor(x, _shifted(x, 16))
 
 
 def _finish(x: Tensor) -> Tensor:
-    x = ops.multiply(x, _constant(_GOLDEN))
+    x = ops.multiply(x, _constant(GOLDEN))
     x = ops.bitwise_xor(x, _shifted(x, 15))
-    x = ops.multiply(x, _constant(_PRIME))
+    x = ops.multiply(x, _constant(PRIME))
     return ops.bitwise_xor(x, _shifted(x, 13))
 
 
@@ -118,7 +131,7 @@ def _to_uniform(x: Tensor) -> Tensor:
 
 def _to_normal(first: Tensor) -> Tensor:
     """Standard normals by Box and Muller, from a word and a second word computed from it."""
-    second = _finish(ops.bitwise_xor(first, _constant(_PRIME)))
+    second = _finish(ops.bitwise_xor(first, _constant(PRIME)))
     # (n + 1) / 2^24 is never 0, so the logarithm is finite.
     radius = ops.sqrt(-2.0 * ops.log(_to_uniform(first) + 2.0**-24))
     return radius * ops.cos(2.0 * math.pi * _to_uniform(second))

@@ -8,14 +8,16 @@ device has kernels at all, in `kernels.support`.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+import functools
+import itertools
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..errors import BackendError
 from .call.decisions import is_ranked
-from .call.leaves import Active, are_exclusive
+from .call.leaves import Active, Branch, are_exclusive
 from .call.one_call import Call
 from .call.stages import PLACES, SINGLE, Plan
 from .eager.table import entry_of
@@ -63,8 +65,10 @@ def choose(call: Call, backend: Backend) -> Route:
     reason: str | None
     if isinstance(plan, Plan):
         inside = _decides_inside(call, plan)
+        if backend == "auto" and inside and _is_eager_better(call, plan):
+            return Route("eager", call)
         reason = _why_not_fused(call, plan, inside)
-        if reason is None and (backend == "fused" or not (inside and _is_eager_better(call, plan))):
+        if reason is None:
             return _fused_route(call, plan, inside)
     else:
         reason = plan
@@ -95,30 +99,61 @@ def _why_not_differentiable(call: Call) -> str | None:
 
 def plan_of(leaves: list[Active]) -> Plan | str:
     """The regularisers by their place in a fused pass, or the reason why they do not fit into one pass."""
+    described = tuple((leaf.spec, leaf.branches) for leaf in leaves)
+    # A compiler ignores such a cache, and warns of it.
+    order = _order(described) if torch.compiler.is_compiling() else _order_once(described)
+    if isinstance(order, str):
+        return order
+    noise, drop, dropout = (
+        None if index is None else leaves[index] for index in (order.noise, order.drop, order.dropout)
+    )
+    return Plan(
+        tuple([leaves[index] for index in order.blurs]),
+        noise,
+        drop,
+        dropout,
+        tuple([leaves[index] for index in order.heads]),
+    )
+
+
+class _Order(NamedTuple):
+    """A `Plan` that has the indices of the regularisers. It is the same for all calls with one spec."""
+
+    blurs: tuple[int, ...]
+    noise: int | None
+    drop: int | None
+    dropout: int | None
+    heads: tuple[int, ...]
+
+
+def _order(described: tuple[tuple[Any, tuple[Branch, ...]], ...]) -> _Order | str:
     places = []
-    for leaf in leaves:
-        stage = entry_of(leaf.spec).stage
+    for spec, _ in described:
+        stage = entry_of(spec).stage
         if stage is None:
-            return f"{leaf.spec.name} has no fused path"
-        if reason := stage.why_not(leaf.spec):
+            return f"{spec.name} has no fused path"
+        if reason := stage.why_not(spec):
             return reason
         places.append(stage.place)
-    placed = list(zip(leaves, places, strict=True))
-    logits = [(leaf, PLACES.index(place)) for leaf, place in placed if leaf.spec.level == "logits"]
-    for index, (leaf, order) in enumerate(logits):
-        for later, later_order in logits[index + 1 :]:
-            # Two parts of one `OneOf` never act together, so their order does not matter.
-            if later_order < order and not are_exclusive(leaf, later):
-                return f"{later.spec.name} after {leaf.spec.name} needs the logits"
-    found: dict[str, list[Active]] = {place: [] for place in PLACES}
-    for leaf, place in placed:
-        if place != "blur" or leaf.spec.width > 1:
-            found[place].append(leaf)
+    logits = [index for index, (spec, _) in enumerate(described) if spec.level == "logits"]
+    for first, later in itertools.combinations(logits, 2):
+        (spec, branches), (later_spec, later_branches) = described[first], described[later]
+        # Two parts of one `OneOf` never act together, so their order does not matter.
+        is_wrong = PLACES.index(places[later]) < PLACES.index(places[first])
+        if is_wrong and not are_exclusive(branches, later_branches):
+            return f"{later_spec.name} after {spec.name} needs the logits"
+    found: dict[str, list[int]] = {place: [] for place in PLACES}
+    for index, place in enumerate(places):
+        if place != "blur" or described[index][0].width > 1:
+            found[place].append(index)
     for single, plural in SINGLE.items():
         if len(found[single]) > 1:
             return f"there is no fused path for several {plural} at once"
     noise, drop, dropout = (next(iter(found[name]), None) for name in ("noise", "drop", "dropout"))
-    return Plan(tuple(found["blur"]), noise, drop, dropout, tuple(found["heads"]))
+    return _Order(tuple(found["blur"]), noise, drop, dropout, tuple(found["heads"]))
+
+
+_order_once = functools.lru_cache(maxsize=1024)(_order)
 
 
 # --- why not: arguments, masks and devices ---------------------------------------------------------------------------

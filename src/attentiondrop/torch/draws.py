@@ -5,18 +5,8 @@ order they compute in, and gives a compiled graph the same numbers as an eager o
 generator of its own). Only the seed comes from the framework's generator, so `torch.manual_seed` is all a user needs,
 and activation checkpointing, which restores that generator, recomputes the same draws.
 
-The hash, on 32-bit words with wrap-around::
-
-    mix(x)         = lowbias32: x ^= x >> 16; x *= 0x7FEB352D; x ^= x >> 15; x *= 0x846CA68B; x ^= x >> 16
-    key            = mix(low word of seed ^ mix(high word of seed + stream * 0x9E3779B1))
-    line(i)        = mix(key + i)                              i: a row, counted over batch, heads and queries
-    column(j)      = mix(mix(key ^ 0x85EBCA77) + j)            j: a key
-    joined(i, j)   = (line(i) | 1) * (column(j) | 1)
-    uniform        = top 24 bits / 2^24
-
-Joining by a product is one multiplication at each logit, which is what a fused kernel can afford, and it is strong:
-over random rows, the pair (r * c1, r * c2) fills the square like a lattice of 2^31 points. (An exclusive or followed by
-a multiplication costs one operation more, and leaves clear correlations between some columns.)
+The hash is defined in `attentiondrop.hashing`, which computes it on a CPU. Here it is also written in tensor
+operations, for other devices and for whoever traces or transforms a call: about 60 of them, which take long on a CPU.
 """
 
 from __future__ import annotations
@@ -25,16 +15,20 @@ import itertools
 import math
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from .. import hashing
 from ..errors import BackendError
+from ..hashing import GOLDEN, MASK31, MIX31_2, MIX_1, MIX_2, PRIME, SHIFT
 
-# The constants above as signed numbers: torch has full int32 arithmetic, and hardly any for uint32.
-_GOLDEN = 0x9E3779B1 - 2**32
-_PRIME = 0x85EBCA77 - 2**32
-_MIX_1 = 0x7FEB352D
-_MIX_2 = 0x846CA68B - 2**32
+# The constants of the hash as signed numbers: torch has full int32 arithmetic, and hardly any for uint32.
+_GOLDEN, _PRIME, _MIX_2 = (word - 2**32 for word in (GOLDEN, PRIME, MIX_2))
+
+
+#: So few words are compared faster by NumPy than by torch.
+_FEW = 2**15
 
 
 # An op of its own, because Inductor would otherwise lower the draw to its own generator. Defined by hand:
@@ -71,6 +65,24 @@ def runs_in_backward() -> bool:
     return torch._C._current_graph_task_id() != -1
 
 
+def is_untouched() -> bool:
+    """Whether torch simply runs the code: nobody traces, transforms or watches its operations.
+
+    Compilers, `torch.func`, fake tensors and modes such as that of selective checkpointing must see all operations.
+    """
+    return (
+        not torch.compiler.is_compiling()
+        and torch._C._len_torch_dispatch_stack() == 0
+        and torch._C._functorch.peek_interpreter_stack() is None
+        and torch._C._get_tracing_state() is None
+    )
+
+
+def is_at_hand(x: Tensor) -> bool:
+    """Whether the values of a tensor can be read at no cost: a plain tensor on a CPU, in code that is untouched."""
+    return type(x) is Tensor and x.is_cpu and is_untouched()
+
+
 _calls = itertools.count(1)
 
 
@@ -90,6 +102,8 @@ def draw_seed(like: Tensor, generator: torch.Generator | None = None, rank: int 
     process by default) changes the seed. With a `generator`, its number is used unchanged.
     """
     if generator is None:
+        if is_untouched():
+            return _draw_seed(like, 0, -1 if rank is None else rank)  # the operator itself would take longer
         call = _next_call() if torch.compiler.is_compiling() else 0
         seed: Tensor = torch.ops.attentiondrop.draw_seed(like.detach(), call, -1 if rank is None else rank)
         return seed
@@ -117,9 +131,7 @@ class Stream:
     """The draws of one regulariser in one call: a seed and the number of the regulariser within its spec."""
 
     def __init__(self, seed: Tensor, number: int) -> None:
-        # The int64 sums stay below 2^63; only their low words count.
-        high = _word((seed >> 32) + number * 0x9E3779B1)
-        self.key = _mix(_word(seed) ^ _mix(high))
+        self._hash = _OnHost(seed, number) if is_at_hand(seed) else _OnTensors(seed, number)
 
     def uniforms(self, batch: int, heads: int, rows: int, columns: int) -> Tensor:
         """Uniforms in [0, 1) of shape [batch, heads, rows, columns], float32."""
@@ -131,21 +143,67 @@ class Stream:
 
     def words(self, batch: int, heads: int, rows: int, columns: int) -> Words:
         """The words of these draws: one for each row and one for each key. A draw is made of a product of the two."""
-        device = self.key.device
-        line = self._lines(batch * heads * rows).view(batch, heads, rows, 1)
-        column = _mix(_mix(self.key ^ _PRIME) + torch.arange(columns, dtype=torch.int32, device=device))
-        return Words(line | 1, column | 1)
+        line, column = self._hash.words(batch * heads * rows, columns)
+        return Words(line.view(batch, heads, rows, 1), column)
+
+    def below(self, shape: tuple[int, int, int, int], rate: float | Tensor) -> Tensor:
+        """`uniforms(*shape) < rate`."""
+        if isinstance(self._hash, _OnHost) and isinstance(rate, float) and math.prod(shape) <= _FEW:
+            return self._hash.below(shape, rate)
+        return self.words(*shape).below(rate)
 
     def uniform_vector(self, length: int) -> Tensor:
         """`length` uniforms in [0, 1), float32."""
-        return _to_uniform(self._lines(length))
+        return _to_uniform(self._hash.vector(length))
 
     def normal_vector(self, length: int) -> Tensor:
         """`length` standard normals, float32."""
-        return _to_normal(self._lines(length))
+        return _to_normal(self._hash.vector(length))
 
-    def _lines(self, length: int) -> Tensor:
-        return _mix(self.key + torch.arange(length, dtype=torch.int32, device=self.key.device))
+
+class _OnHost:
+    """The hash of a stream, computed by Python and NumPy."""
+
+    def __init__(self, seed: Tensor, number: int) -> None:
+        self.key = hashing.stream_key(int(seed.item()), number)
+
+    def words(self, lines: int, columns: int) -> tuple[Tensor, Tensor]:
+        words = torch.from_numpy(hashing.line_and_column_words(self.key, lines, columns).view(np.int32))
+        return words[:lines], words[lines:]
+
+    def below(self, shape: tuple[int, int, int, int], rate: float) -> Tensor:
+        batch, heads, rows, columns = shape
+        lines = batch * heads * rows
+        words = hashing.line_and_column_words(self.key, lines, columns)
+        joined = words[:lines].reshape(batch, heads, rows, 1) * words[lines:]
+        return torch.from_numpy(joined <= np.uint32(hashing.limit_of(rate)))
+
+    def vector(self, length: int) -> Tensor:
+        return torch.from_numpy(hashing.vector_words(self.key, length).view(np.int32))
+
+
+class _OnTensors:
+    """The hash of a stream, computed by tensor operations on the device of the seed."""
+
+    def __init__(self, seed: Tensor, number: int) -> None:
+        # The int64 sums stay below 2^63; only their low words count.
+        high = seed >> 32
+        self.k0 = _mix(_word(seed) ^ _mix(_word(high + number * GOLDEN)))
+        self.k1 = _mix(_word(high) ^ _mix(self.k0 + _signed(number * PRIME + SHIFT)))
+
+    def words(self, lines: int, columns: int) -> tuple[Tensor, Tensor]:
+        return self._odd(self._positions(lines)), self._odd(MASK31 - self._positions(columns))
+
+    def vector(self, length: int) -> Tensor:
+        return _mix(_mix(self._positions(length) + self.k0) ^ self.k1)
+
+    def _positions(self, length: int) -> Tensor:
+        return torch.arange(length, dtype=torch.int32, device=self.k0.device)
+
+    def _odd(self, x: Tensor) -> Tensor:
+        """Twice a permutation of 31-bit numbers that the key chooses, plus 1."""
+        x = _mix31((x ^ _shifted(self.k0, 1)) + self.k1)
+        return _mix31((x ^ _shifted(self.k1, 1)) + self.k0) * 2 + 1
 
 
 class Words(NamedTuple):
@@ -165,6 +223,15 @@ class Words(NamedTuple):
         """Standard normals, float32."""
         return _to_normal(self.line * self.column)
 
+    def below(self, rate: float | Tensor) -> Tensor:
+        """`uniforms() < rate`."""
+        if isinstance(rate, Tensor) or torch.compiler.is_compiling():
+            # (A compiler would make a constant of the limit, and compile again for each rate.)
+            return self.uniforms() < rate
+        # Key words are odd: 2^31 more in the row word is 2^31 more in the product. So signed numbers compare as the
+        # unsigned ones do.
+        return (self.line ^ -(2**31)) * self.column <= hashing.limit_of(rate) - 2**31
+
 
 def _word(x: Tensor) -> Tensor:
     """The low 32 bits of an int64, as an int32 of the same bits."""
@@ -177,9 +244,24 @@ def _shifted(x: Tensor, bits: int) -> Tensor:
     return (x >> bits) & ((1 << (32 - bits)) - 1)
 
 
+def _signed(word: int) -> int:
+    """The low 32 bits of a number, as an int32 of the same bits."""
+    return (word + 2**31) % 2**32 - 2**31
+
+
+def _mix31(x: Tensor) -> Tensor:
+    # Of the low 31 bits: as int32 they are not negative, so a shift copies no sign.
+    x = x & MASK31
+    x = x ^ (x >> 16)
+    x = (x * MIX_1) & MASK31
+    x = x ^ (x >> 15)
+    x = (x * MIX31_2) & MASK31
+    return x ^ (x >> 16)
+
+
 def _mix(x: Tensor) -> Tensor:
     x = x ^ _shifted(x, 16)
-    x = x * _MIX_1
+    x = x * MIX_1
     x = x ^ _shifted(x, 15)
     x = x * _MIX_2
     return x ^ _shifted(x, 16)

@@ -121,20 +121,37 @@ def perturbed_attention(
     if options.attn_mask is not None and options.is_causal:
         raise ArgumentError("is_causal: expected False where attn_mask is given, as in scaled_dot_product_attention")
     check_tensors(query, key, value)
-    query, key, value = _autocast(query, key, value)
     kind = query.device.type
     # torch has no autocast for meta tensors.
-    with torch.autocast("cpu" if kind == "meta" else kind, enabled=False):
-        inputs = normalise(query, key, value, options)
-        if seed is None and (drop is not None or options.dropout_p != 0):
-            seed = draw_seed(query, generator)
-        # Meta tensors have no values to measure.
-        turn = None if monitor is None or query.is_meta else monitor.turn(drop, seed, inputs.shape.heads)
-        leaves = leaves_of(drop if turn is None else turn.drop, seed, inputs.compute_dtype)
-        call = make_call(inputs, leaves, options, seed)
-        output, weights = _run(choose(call, backend))
-        if monitor is not None and turn is not None and not turn.again:
-            monitor.measure(call, turn.new)
+    if kind == "meta" or not torch.is_autocast_enabled(kind):
+        return _attended(query, key, value, drop, options, generator, backend, seed, monitor)
+    query, key, value = _autocast(query, key, value)
+    with torch.autocast(kind, enabled=False):
+        return _attended(query, key, value, drop, options, generator, backend, seed, monitor)
+
+
+def _attended(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    drop: Spec | Driven | None,
+    options: Options,
+    generator: torch.Generator | None,
+    backend: Backend,
+    seed: Tensor | None,
+    monitor: Watcher | None,
+) -> Attended:
+    """`perturbed_attention` of arguments that were checked, with autocast off."""
+    inputs = normalise(query, key, value, options)
+    if seed is None and (drop is not None or options.dropout_p != 0):
+        seed = draw_seed(query, generator)
+    # Meta tensors have no values to measure.
+    turn = None if monitor is None or query.is_meta else monitor.turn(drop, seed, inputs.shape.heads)
+    leaves = leaves_of(drop if turn is None else turn.drop, seed, inputs.compute_dtype)
+    call = make_call(inputs, leaves, options, seed)
+    output, weights = _run(choose(call, backend))
+    if monitor is not None and turn is not None and not turn.again:
+        monitor.measure(call, turn.new)
     return Attended(inputs.restore(output), None if weights is None else inputs.restore(weights))
 
 
@@ -177,9 +194,6 @@ def fused_attention(route: Route) -> Tensor:
 
 
 def _autocast(*tensors: Tensor) -> list[Tensor]:
-    """The tensors in the dtype that autocast gives to the arguments of SDPA. What follows runs with autocast off."""
-    kind = tensors[0].device.type
-    if kind == "meta" or not torch.is_autocast_enabled(kind):
-        return list(tensors)
-    dtype = torch.get_autocast_dtype(kind)
+    """The tensors in the dtype that autocast gives to the arguments of SDPA."""
+    dtype = torch.get_autocast_dtype(tensors[0].device.type)
     return [x.to(dtype) if x.is_floating_point() and x.dtype != torch.float64 else x for x in tensors]

@@ -29,9 +29,9 @@ class Selection(NamedTuple):
 def watched() -> Iterator[list[Selection]]:
     """The selections that eager attention makes meanwhile, in order."""
     found: list[Selection] = []
-    top_k, by_rank, keep_one = (
+    top_k, by_key, keep_one = (
         regularisers.top_k,
-        regularisers.below_by_rank,
+        regularisers.by_key,
         regularisers.without_emptying,
     )
 
@@ -54,9 +54,9 @@ def watched() -> Iterator[list[Selection]]:
         note(logits, visible, k, k)
         return top_k(logits, visible, k)
 
-    def watched_by_rank(logits: Tensor, visible: Tensor | None, uniform: Tensor, p: regularisers.Rate) -> Tensor:
-        note(logits, visible, 1, uniform.shape[-1])
-        return by_rank(logits, visible, uniform, p)
+    def watched_by_key(logits: Tensor, visible: Tensor | None, below: Tensor) -> Tensor:
+        note(logits, visible, 1, below.shape[-1])
+        return by_key(logits, visible, below)
 
     def watched_keep_one(dropped: Tensor, logits: Tensor, visible: Tensor | None) -> Tensor:
         kept = ~dropped if visible is None else visible & ~dropped
@@ -66,7 +66,7 @@ def watched() -> Iterator[list[Selection]]:
 
     with (
         mock.patch.object(regularisers, "top_k", watched_top_k),
-        mock.patch.object(regularisers, "below_by_rank", watched_by_rank),
+        mock.patch.object(regularisers, "by_key", watched_by_key),
         mock.patch.object(regularisers, "without_emptying", watched_keep_one),
     ):
         yield found

@@ -18,7 +18,7 @@ Settings = TypeVar("Settings")
 
 #: In the metadata of a field: a text that may be `on` or `off`, which YAML reads as true and false.
 SWITCH = "switch"
-#: Of mappings and lists in settings whose names are free.
+#: The most levels of nesting in a setting that may hold any names, such as `model.arguments`.
 _DEEPEST = 20
 
 

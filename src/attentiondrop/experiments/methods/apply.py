@@ -37,7 +37,7 @@ class Applied:
         if spec is not None:
             self.attachment = attach(model, _rates_in_tensors(spec) if compiled else spec)
         self.acting = {part.name: acting for part in method.comparators if (acting := part.act(model)) is not None}
-        #: Whether the rates change as training goes on.
+        #: Whether rates change during training.
         self.scheduled = spec is not None and any(leaf.scheduled() for leaf in spec.leaves())
         self._consistency = method.consistency
         #: The weight of the consistency loss, if it is scheduled: a tensor, which a captured step reads anew.
@@ -47,7 +47,7 @@ class Applied:
         self.set_progress(0.0)
 
     def set_progress(self, progress: float) -> None:
-        """Move schedules on; without any, this costs nothing."""
+        """Set the schedules to this share of training. Does nothing without schedules."""
         if self._weight is not None:
             now: Any = self._consistency.at(progress)  # type: ignore[union-attr]
             self._weight.fill_(now.weight)
@@ -144,5 +144,5 @@ def _rates_in_tensors(spec: Spec) -> Spec:
 
 #: The hooks of a comparator that change what a step does, or are called within it.
 _IN_STEP = ("begin_epoch", "begin_step", "loss", "end_step")
-#: In a state: what comparators keep, beside the rates of the attachment.
+#: The key for the state of comparators, beside the rates of the attachment.
 _ACTING = "comparators"

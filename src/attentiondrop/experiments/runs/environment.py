@@ -20,7 +20,7 @@ _PACKAGES = ("torchvision", "torchmetrics", "accelerate", "numpy")
 
 
 def environment(device: str, at_once: int = 1) -> dict[str, str]:
-    """Look at this machine."""
+    """The environment on this machine; `at_once` is the number of runs that share it."""
     found = {key: text for key, text in dataclasses.asdict(device_and_versions(device, _commit())).items() if text}
     found |= {name: version_of(name) for name in _PACKAGES}
     return found | {

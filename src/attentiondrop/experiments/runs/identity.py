@@ -13,7 +13,7 @@ from ..files.typed_settings import merged
 from ..tasks.registry import task_of
 from .kinds import FINAL, TUNING
 
-#: Settings that say where things are or how fast they come, not what comes out. (A captured step computes the same up
+#: Settings about places and speed, which do not change results. (A captured step computes the same up
 #: to rounding. Whether a run was captured, which `auto` does not tell, is in its result.)
 _WITHOUT_EFFECT = (
     ("data", "root"),

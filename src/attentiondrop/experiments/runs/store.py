@@ -65,8 +65,8 @@ class Result:
     peak_reserved_mib: float | None = None
     #: "captured" where steps were replayed as CUDA graphs, else why not; None on a CPU and in older records.
     capture: str | None = None
-    #: What the scores rest on beside the weights, as `identity.scored_from` lists it, and the versions that computed
-    #: them; None in records of older versions, which scored a run once, as it was asked for.
+    #: What decides the scores beside the weights, as `identity.scored_from` lists it, and the versions that computed
+    #: the scores. None in records of older versions, which scored a run only once, with the settings of its request.
     scored: dict[str, Any] | None = None
     scored_with: dict[str, str] | None = None
 

@@ -263,7 +263,7 @@ class Training:
         return mean.item()
 
     def _weights(self, parts: Sequence[Batch]) -> Sequence[Weight]:
-        """What the mean loss of each part of a batch is multiplied by, None for nothing.
+        """The factor for the mean loss of each part of a batch; None is no factor.
 
         With these factors, the mean over all parts and processes is the mean over the batch, even if counts differ.
         """
@@ -341,5 +341,5 @@ class Training:
         if decay is None:
             return None
         if is_sharded(self.accelerator):
-            raise ArgumentError("training.ema: expected null with training.parallel=fsdp, whose weights are shared out")
+            raise ArgumentError("training.ema: expected null with training.parallel=fsdp, which splits the weights")
         return AveragedModel(model, use_buffers=True)  # `Average` updates it

@@ -86,30 +86,34 @@ def normalise(q: Tensor, k: Tensor, v: Tensor, options: Options) -> Inputs:
 
     Heads are dimension -3, as for SDPA; tensors of fewer than four dimensions have one head.
     """
-    shapes = f"query {list(q.shape)}, key {list(k.shape)}, value {list(v.shape)}"
     if not q.dtype == k.dtype == v.dtype:
         raise bad_argument("key, value", f"the dtype of query, {q.dtype}", f"{k.dtype}, {v.dtype}")
-    if q.shape[-1] != k.shape[-1]:
-        raise ShapeError(f"query and key need the same head size, received {shapes}")
-    if k.shape[-2] != v.shape[-2]:
-        raise ShapeError(f"key and value need the same length, received {shapes}")
-    scale = q.shape[-1] ** -0.5 if options.scale is None else options.scale
+    q_shape, k_shape, v_shape = q.shape, k.shape, v.shape
+    if q_shape[-1] != k_shape[-1]:
+        raise ShapeError(f"query and key need the same head size, received {_shapes(q, k, v)}")
+    if k_shape[-2] != v_shape[-2]:
+        raise ShapeError(f"key and value need the same length, received {_shapes(q, k, v)}")
+    scale = q_shape[-1] ** -0.5 if options.scale is None else options.scale
 
-    common = q.ndim == k.ndim == v.ndim == 4 and q.shape[0] == k.shape[0] == v.shape[0]
-    if common and (q.shape[1] == k.shape[1] == v.shape[1]):
-        lead = tuple(q.shape[:2])
+    if len(q_shape) == len(k_shape) == len(v_shape) == 4 and q_shape[:2] == k_shape[:2] == v_shape[:2]:
+        lead = tuple(q_shape[:2])
     else:
-        q, k, v, lead = _broadcast(q, k, v, options.enable_gqa, shapes)
-    target = (*lead, q.shape[-2], k.shape[-2])
-    mask = mask_in_four_dimensions(options.attn_mask, target, "attn_mask")
-    bias = mask_in_four_dimensions(options.bias, target, "bias")
+        q, k, v, lead = _broadcast(q, k, v, options.enable_gqa)
+    mask, bias = options.attn_mask, options.bias
+    if mask is not None or bias is not None:
+        target = (*lead, q.shape[-2], k.shape[-2])
+        mask = mask_in_four_dimensions(mask, target, "attn_mask")
+        bias = mask_in_four_dimensions(bias, target, "bias")
     return Inputs(q, k, v, mask, bias, scale, lead)
 
 
-def _broadcast(
-    q: Tensor, k: Tensor, v: Tensor, enable_gqa: bool, shapes: str
-) -> tuple[Tensor, Tensor, Tensor, tuple[int, ...]]:
+def _shapes(q: Tensor, k: Tensor, v: Tensor) -> str:
+    return f"query {list(q.shape)}, key {list(k.shape)}, value {list(v.shape)}"
+
+
+def _broadcast(q: Tensor, k: Tensor, v: Tensor, enable_gqa: bool) -> tuple[Tensor, Tensor, Tensor, tuple[int, ...]]:
     """Expand batch (and head) dimensions to their common shape and flatten them to [B, H]."""
+    shapes = _shapes(q, k, v)
     if not q.ndim == k.ndim == v.ndim:
         raise ShapeError(f"query, key and value need the same number of dimensions, received {shapes}")
     headless = q.ndim < 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Iterator, Mapping
@@ -11,9 +12,9 @@ import torch
 from torch import Tensor
 
 from ...errors import bad_argument
-from ...schedules import PerHead
+from ...schedules import PerHead, Schedule
 from ...specs import Compose, Consistency, Draws, OneOf, Spec
-from ..draws import Stream
+from ..draws import Stream, Words
 
 #: The stream of SDPA's own `dropout_p`. Regularisers are numbered from 0, so none has this number.
 DROPOUT_STREAM = 2**20
@@ -75,7 +76,18 @@ class Active(NamedTuple):
         if self.excerpt is None:
             return _drawn(draws, stream, shape, None)
         # The draws of the first samples do not depend on how many samples follow.
-        return _drawn(draws, stream, self.excerpt.whole._replace(batch=shape.batch), self.excerpt.rows)
+        return _drawn(draws, stream, self.excerpt.whole._replace(batch=shape.batch), self.excerpt)
+
+    def below(self, shape: LogitShape, rate: float | Tensor) -> Tensor:
+        """`draw(shape) < rate`, for a regulariser that draws uniforms."""
+        draws = self.spec.draws
+        if "rows" not in draws.over or draws.distribution == "stratified":
+            return self.draw(shape) < rate
+        stream = Stream(self.seed, self.number)
+        if self.excerpt is None:
+            return stream.below(shape, rate)
+        whole = self.excerpt.whole._replace(batch=shape.batch)
+        return _some_rows(stream.words(*whole), self.excerpt).below(rate)
 
     def vector(self, field: str) -> float | Tensor:
         """A rate of the spec: a number, a 0-dim tensor, or a tensor with one entry for each head."""
@@ -115,31 +127,30 @@ def draw_for(spec: Spec, stream: Stream, shape: LogitShape) -> Tensor:
     return _drawn(spec.draws, stream, shape, None)
 
 
-def _drawn(draws: Draws, stream: Stream, shape: LogitShape, rows: Tensor | None) -> Tensor:
+def _drawn(draws: Draws, stream: Stream, shape: LogitShape, excerpt: Excerpt | None) -> Tensor:
     """The draws for logits of `shape`, or for some of its rows only. Draws that have no rows are the same for all."""
     if draws.distribution == "stratified":
-        return _stratified(stream, shape, min(draws.ranks, shape.columns), rows)
+        return _stratified(stream, shape, min(draws.ranks, shape.columns), excerpt)
     if "rows" not in draws.over:
         wanted = draws.shape(*shape)
         vector = stream.normal_vector if draws.distribution == "normal" else stream.uniform_vector
         return vector(math.prod(wanted)).view(wanted)
-    words = stream.words(*shape)
-    if rows is not None:
-        words = words._replace(line=words.line[:, :, rows])
+    words = _some_rows(stream.words(*shape), excerpt)
     return words.normals() if draws.distribution == "normal" else words.uniforms()
 
 
-def _stratified(stream: Stream, shape: LogitShape, ranks: int, rows: Tensor | None) -> Tensor:
+def _some_rows(words: Words, excerpt: Excerpt | None) -> Words:
+    return words if excerpt is None else words._replace(line=words.line[:, :, excerpt.rows])
+
+
+def _stratified(stream: Stream, shape: LogitShape, ranks: int, excerpt: Excerpt | None) -> Tensor:
     """Uniforms [B, H, N or rows, ranks]. For each row and rank, each H-th part of [0, 1) holds the uniform of one head.
 
     `(m + u) / H` with one u for all heads and m a random order of them: then the number of uniforms below p is the
     floor or the ceiling of `p * H`, and each of them is uniform by itself.
     """
     heads = shape.heads
-    words = stream.words(shape.batch, heads + 1, shape.rows, ranks)
-    if rows is not None:
-        words = words._replace(line=words.line[:, :, rows])
-    drawn = words.uniforms()
+    drawn = _some_rows(stream.words(shape.batch, heads + 1, shape.rows, ranks), excerpt).uniforms()
     order = drawn[:, :heads].argsort(dim=1).argsort(dim=1)
     # A uniform that was rounded up to 1 would not be below p = 1.
     return ((order + drawn[:, heads:]) / heads).clamp_max(1.0 - 2.0**-24)
@@ -167,6 +178,25 @@ class Place(NamedTuple):
 def places(spec: Spec) -> list[Place]:
     """The regularisers of a spec in order. Each has a stream of its own, and so has the choice of each `OneOf`."""
     return list(_walk(spec, (), itertools.count()))
+
+
+class _Read(NamedTuple):
+    """What `active_leaves` needs of a spec, and what does not change from call to call."""
+
+    places: tuple[Place, ...]
+    #: For each place, the fields that are schedules.
+    scheduled: tuple[dict[str, Schedule], ...]
+    #: The streams from which a `OneOf` draws its choice.
+    choices: tuple[int, ...]
+
+
+def _read(spec: Spec) -> _Read:
+    found = tuple(places(spec))
+    numbers = {branch.number for place in found for branch in place.branches}
+    return _Read(found, tuple(place.spec.scheduled() for place in found), tuple(sorted(numbers)))
+
+
+_read_once = functools.lru_cache(maxsize=1024)(_read)
 
 
 def _walk(spec: Spec, branches: tuple[Branch, ...], numbers: Iterator[int]) -> Iterator[Place]:
@@ -197,22 +227,26 @@ def active_leaves(drop: Spec | Driven, seed: Tensor, dtype: torch.dtype) -> list
     chooses anew in each replay.
     """
     spec, values, bounds = drop if isinstance(drop, Driven) else Driven(drop, {})
-    found = places(spec)
+    # A compiler ignores such a cache, and warns of it.
+    read = _read(spec) if torch.compiler.is_compiling() else _read_once(spec)
     # One draw for each `OneOf`, which its parts share: making the stream is the expensive part.
-    numbers = {branch.number for place in found for branch in place.branches}
-    choices = {number: Stream(seed, number).uniform_vector(1)[0] for number in sorted(numbers)}
+    choices = {number: Stream(seed, number).uniform_vector(1)[0] for number in read.choices}
     return [
         Active(
             place.spec,
             seed,
             place.number,
-            _gate(place.branches, choices, dtype),
+            _gate(place.branches, choices, dtype) if choices else None,
             place.branches,
-            _values_of(place, seed.device, dtype, values),
-            bounds.get(place.number, {}),
+            _values_of(place, scheduled, seed.device, dtype, values) if scheduled or values else _NOTHING,
+            bounds.get(place.number, _NOTHING),
         )
-        for place in found
+        for place, scheduled in zip(read.places, read.scheduled, strict=True)
     ]
+
+
+#: No values. All calls share it.
+_NOTHING: Mapping[str, Any] = {}
 
 
 def _gate(branches: tuple[Branch, ...], choices: Mapping[int, Tensor], dtype: torch.dtype) -> Tensor | None:
@@ -226,7 +260,9 @@ def _gate(branches: tuple[Branch, ...], choices: Mapping[int, Tensor], dtype: to
     return gate
 
 
-def _values_of(place: Place, device: torch.device, dtype: torch.dtype, values: Values) -> dict[str, Tensor]:
+def _values_of(
+    place: Place, scheduled: dict[str, Schedule], device: torch.device, dtype: torch.dtype, values: Values
+) -> dict[str, Tensor]:
     given = {
         field: value if isinstance(value, Tensor) else value() for field, value in values.get(place.number, {}).items()
     }
@@ -234,7 +270,7 @@ def _values_of(place: Place, device: torch.device, dtype: torch.dtype, values: V
         # Autograd cannot send a gradient from a meta tensor back to a rate on a real device.
         given = {field: value.detach() for field, value in given.items()}
     found = {field: value.to(device, dtype) for field, value in given.items()}
-    for field, schedule in place.spec.scheduled().items():
+    for field, schedule in scheduled.items():
         if field not in found:
             if not isinstance(schedule, PerHead) or not all(isinstance(value, float) for value in schedule.values):
                 expected = "a number (attach evaluates schedules in training; spec.at(progress) does it by hand)"
@@ -243,7 +279,7 @@ def _values_of(place: Place, device: torch.device, dtype: torch.dtype, values: V
     return found
 
 
-def are_exclusive(one: Active, other: Active) -> bool:
-    """Whether the two sit in different parts of the same `OneOf`, so that at most one of them acts."""
-    taken = {branch.number: branch.part for branch in one.branches}
-    return any(taken.get(branch.number, branch.part) != branch.part for branch in other.branches)
+def are_exclusive(one: tuple[Branch, ...], other: tuple[Branch, ...]) -> bool:
+    """Whether these branches lead to different parts of the same `OneOf`, so that at most one of them acts."""
+    taken = {branch.number: branch.part for branch in one}
+    return any(taken.get(branch.number, branch.part) != branch.part for branch in other)

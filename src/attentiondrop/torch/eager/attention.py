@@ -17,16 +17,20 @@ def eager_attention(call: Call) -> tuple[Tensor, Tensor]:
     """Output [B, H, N, E] in the dtype of the inputs, and the weights that made it in the compute dtype."""
     inputs, softcap = call.inputs, call.softcap
     dtype = inputs.compute_dtype
-    heads = inputs.shape.heads
-    q, k, v = inputs.q.to(dtype), repeat_heads(inputs.k.to(dtype), heads), repeat_heads(inputs.v.to(dtype), heads)
+    q, k, v = inputs.q, inputs.k, inputs.v
+    if q.dtype != dtype:
+        q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
+    heads = q.shape[1]
+    k, v = repeat_heads(k, heads), repeat_heads(v, heads)
     logits = (q * inputs.scale) @ k.transpose(-1, -2)
     if softcap is not None:
         logits = softcap * torch.tanh(logits / softcap)
     if call.bias is not None:
         logits = logits + call.bias.to(dtype)
-    visible = call.visibility.dense(inputs.shape.rows, inputs.shape.columns, q.device)
+    visible = call.visibility.dense(q.shape[2], k.shape[2], q.device)
     weights = perturbed_weights(logits, visible, call.leaves, call.seed, call.dropout_p, call.sinks)
-    return (weights @ v).to(inputs.q.dtype), weights
+    output = weights @ v
+    return output if inputs.q.dtype == dtype else output.to(inputs.q.dtype), weights
 
 
 def perturbed_weights(
@@ -47,8 +51,8 @@ def perturbed_weights(
         if leaf.spec.level == "weights":
             weights = entry_of(leaf.spec).apply(leaf, weights)
     if dropout_p > 0 and seed is not None:
-        uniform = Stream(seed, DROPOUT_STREAM).uniforms(*weights.shape)
-        weights = regularisers.attention_dropout(weights, uniform, dropout_p)
+        below = Stream(seed, DROPOUT_STREAM).below(shape, dropout_p)
+        weights = regularisers.attention_dropout(weights, below, dropout_p)
     for leaf in leaves:
         if leaf.spec.level == "heads":
             weights = weights * head_factors(leaf, shape, weights.dtype)

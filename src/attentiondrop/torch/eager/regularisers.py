@@ -6,13 +6,20 @@ Rates are floats or 0-dim tensors. Which logits are selected and dropped has no 
 
 from __future__ import annotations
 
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..draws import is_at_hand
+
 Rate = float | Tensor
+
+#: So few logits are compared faster by NumPy than by torch.
+FEW = 2**15
 
 #: Temperature of the relaxed Bernoulli. A lower one is closer to a step, and makes noisier gradients.
 TEMPERATURE = 0.5
@@ -40,6 +47,10 @@ def top_k(logits: Tensor, visible: Tensor | None, k: int) -> Tensor:
     if k >= shown.shape[-1]:
         numbers = ~shown.isnan()
         return numbers if visible is None else numbers & visible
+    if is_at_hand(shown) and shown.numel() <= FEW:
+        selected = _top_k_without_ties(shown.numpy(), k)
+        if selected is not None:
+            return selected
     # torch.topk may pick any of equal logits. So only the threshold is taken from it; ties are counted from the left.
     threshold = shown.topk(k, dim=-1, sorted=False).values.amin(dim=-1, keepdim=True)
     above = shown > threshold
@@ -49,45 +60,62 @@ def top_k(logits: Tensor, visible: Tensor | None, k: int) -> Tensor:
     return selected if visible is None else selected & visible
 
 
+def _top_k_without_ties(shown: npt.NDArray[Any], k: int) -> Tensor | None:
+    """The same by NumPy, which takes a third of the time for few logits; None if a row has ties, hidden keys or NaN."""
+    threshold = np.partition(shown, -k, axis=-1)[..., -k, None]
+    selected = shown >= threshold
+    # A row with ties at the threshold has more than k. One with NaN or too few visible keys has none, or a threshold
+    # that is NaN or -inf.
+    if np.count_nonzero(selected) != k * threshold.size or not np.isfinite(threshold).all():
+        return None
+    return torch.from_numpy(selected)
+
+
+def _all_known(flags: Tensor) -> bool:
+    """Whether all flags are True, as far as that can be read at no cost; False otherwise."""
+    return is_at_hand(flags) and bool(flags.numpy().all())
+
+
 def without_emptying(dropped: Tensor, logits: Tensor, visible: Tensor | None) -> Tensor:
     """`dropped`, except that a row which would lose every visible key keeps its largest one."""
     kept = ~dropped if visible is None else visible & ~dropped
-    emptied = ~kept.any(dim=-1, keepdim=True)
-    return dropped & ~(emptied & top_k(logits, visible, 1))
+    filled = kept.any(dim=-1, keepdim=True)
+    if _all_known(filled):
+        return dropped
+    return dropped & ~(~filled & top_k(logits, visible, 1))
 
 
-def below_by_rank(logits: Tensor, visible: Tensor | None, uniform: Tensor, p: Rate) -> Tensor:
-    """Whether the uniform of its rank [..., k] is below `p`, for a row's k largest logits; False for the others."""
+def by_key(logits: Tensor, visible: Tensor | None, below: Tensor) -> Tensor:
+    """Decisions `below` for the ranks [..., k] of a row, at the keys of its k largest logits; False for the others."""
     shown = logits.detach() if visible is None else logits.detach().masked_fill(~visible, -torch.inf)
     # Stable, so that ties go to the lower key.
-    order = shown.sort(dim=-1, descending=True, stable=True).indices[..., : uniform.shape[-1]]
-    return torch.zeros_like(shown, dtype=torch.bool).scatter(-1, order, uniform < p)
+    order = shown.sort(dim=-1, descending=True, stable=True).indices[..., : below.shape[-1]]
+    return torch.zeros_like(shown, dtype=torch.bool).scatter(-1, order, below)
 
 
 def hard_masking(
-    logits: Tensor, visible: Tensor | None, uniform: Tensor, p: Rate, k: int, fill: str, by_rank: bool = False
+    logits: Tensor, visible: Tensor | None, below: Tensor, k: int, fill: str
 ) -> tuple[Tensor, Tensor | None]:
-    """Each of the `k` largest logits of a row becomes 0 (or -inf) where its uniform is below `p`.
-
-    A uniform belongs to a key, or, with `by_rank`, to a rank: the first one to the largest logit.
-    """
-    if is_learned(p):
-        # A hidden logit must not make the gradient of p infinite.
-        shown = logits if visible is None else logits.masked_fill(~visible, 0.0)
-        return shown * (1.0 - top_k(logits, visible, k) * relaxed_below(uniform, p)), visible
-    below = below_by_rank(logits, visible, uniform, p) if by_rank else uniform < p
+    """Each of the `k` largest logits of a row becomes 0 (or -inf) where its uniform was `below` p."""
     dropped = top_k(logits, visible, k) & below
     if fill == "zero":
         return logits.masked_fill(dropped, 0.0), visible
     return _hide(logits, visible, dropped)
 
 
-def drop_key(logits: Tensor, visible: Tensor | None, uniform: Tensor, p: Rate) -> tuple[Tensor, Tensor | None]:
-    """Each visible key is hidden from the row where its uniform is below `p`; [B, H, 1, M] is one for all rows.
+def learned_hard_masking(logits: Tensor, visible: Tensor | None, uniform: Tensor, p: Tensor, k: int) -> Tensor:
+    """The logits after hard masking with zeros, with a gradient for `p`."""
+    # A hidden logit must not make the gradient of p infinite.
+    shown = logits if visible is None else logits.masked_fill(~visible, 0.0)
+    return shown * (1.0 - top_k(logits, visible, k) * relaxed_below(uniform, p))
+
+
+def drop_key(logits: Tensor, visible: Tensor | None, below: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Each visible key is hidden from the row where its uniform was `below` p; [B, H, 1, M] is one for all rows.
 
     A NaN is not hidden, so that it reaches the output.
     """
-    dropped = (uniform < p) & ~logits.detach().isnan()
+    dropped = below & ~logits.detach().isnan()
     return _hide(logits, visible, dropped if visible is None else dropped & visible)
 
 
@@ -108,10 +136,12 @@ def temperature_noise(logits: Tensor, normal: Tensor, sigma: Rate) -> Tensor:
 
 def gaussian_kernel(sigma: Tensor, width: int) -> Tensor:
     """Weights of the offsets -r..r along a new last axis, summing to 1; `sigma = 0` is the identity."""
-    offsets = torch.arange(width, device=sigma.device, dtype=sigma.dtype) - (width - 1) // 2
-    # The lower limit keeps d^2 / variance finite. It changes no weight: exp(-d^2 / variance) is 0 there anyway.
+    radius = (width - 1) // 2
+    squares = torch.arange(-radius, width - radius, device=sigma.device, dtype=sigma.dtype).square_()
+    # The lower limit keeps d^2 / variance finite. It changes no weight: exp(-d^2 / variance) is 0 there anyway, and
+    # exactly 1 at d = 0.
     variance = sigma.square().clamp_min(torch.finfo(sigma.dtype).tiny * 2 * width**2).unsqueeze(-1)
-    weights = torch.where(offsets == 0, torch.ones_like(variance), torch.exp(-offsets.square() / (2 * variance)))
+    weights = torch.exp(squares / (-2 * variance))
     return weights / weights.sum(dim=-1, keepdim=True)
 
 
@@ -121,9 +151,10 @@ def convolve(x: Tensor, kernel: Tensor, dim: int) -> Tensor:
     radius = width // 2
     length = x.shape[dim]
     padded = F.pad(x, (radius, radius) if dim == -1 else (0, 0, radius, radius))
-    total = padded.narrow(dim, 0, length) * kernel[:, :, 0, None, None]
+    weights = kernel[..., None, None].unbind(2)
+    total = padded.narrow(dim, 0, length) * weights[0]
     for place in range(1, width):
-        total = torch.addcmul(total, padded.narrow(dim, place, length), kernel[:, :, place, None, None])
+        total = torch.addcmul(total, padded.narrow(dim, place, length), weights[place])
     return total
 
 
@@ -166,7 +197,10 @@ def masked_softmax(logits: Tensor, visible: Tensor | None, sinks: Tensor | None 
     seeing: Tensor | None = None
     if visible is not None:
         seeing = visible.any(dim=-1, keepdim=True)
-        logits = logits.masked_fill(~visible & seeing, -torch.inf)
+        if _all_known(seeing):
+            logits, seeing = logits.masked_fill(~visible, -torch.inf), None
+        else:
+            logits = logits.masked_fill(~visible & seeing, -torch.inf)
     if sinks is not None:
         column = sinks.to(logits.dtype).view(1, -1, 1, 1).expand(*logits.shape[:-1], 1)
         weights = torch.softmax(torch.cat([logits, column], dim=-1), dim=-1)[..., :-1]
@@ -175,14 +209,20 @@ def masked_softmax(logits: Tensor, visible: Tensor | None, sinks: Tensor | None 
     return weights if seeing is None else weights.masked_fill(~seeing, 0.0)
 
 
-def attention_dropout(weights: Tensor, uniform: Tensor, p: Rate) -> Tensor:
-    """Each weight becomes 0 where its uniform is below `p`; the others grow by `1 / (1 - p)`."""
+def attention_dropout(weights: Tensor, below: Tensor, p: Rate) -> Tensor:
+    """Each weight becomes 0 where its uniform was `below` p; the others grow by `1 / (1 - p)`."""
+    return (weights * _kept_factor(p)).masked_fill(below, 0.0)
+
+
+def learned_attention_dropout(weights: Tensor, uniform: Tensor, p: Tensor) -> Tensor:
+    """The same with a gradient for `p`."""
+    return weights * _kept_factor(p) * (1.0 - relaxed_below(uniform, p))
+
+
+def _kept_factor(p: Rate) -> Rate:
     kept = 1.0 - p
     # At p = 1 all weights become 0, so the factor only has to be finite.
-    factor = 1.0 / torch.clamp_min(kept, 2.0**-24) if isinstance(kept, Tensor) else 1.0 / max(kept, 2.0**-24)
-    if is_learned(p):
-        return weights * factor * (1.0 - relaxed_below(uniform, p))
-    return (weights * factor).masked_fill(uniform < p, 0.0)
+    return 1.0 / torch.clamp_min(kept, 2.0**-24) if isinstance(kept, Tensor) else 1.0 / max(kept, 2.0**-24)
 
 
 def head_factors(uniform: Tensor, p: Rate, dtype: torch.dtype) -> Tensor:

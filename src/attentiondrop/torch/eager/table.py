@@ -68,17 +68,22 @@ def entry_of(spec: Spec) -> Regulariser:
 
 def _hard(leaf: Active, logits: Tensor, visible: Tensor | None) -> Logits:
     spec: HardMasking = leaf.spec
-    uniform, by_rank = leaf.draw(LogitShape(*logits.shape)), spec.heads == "stratified"
-    return regularisers.hard_masking(logits, visible, uniform, leaf.rate("p"), spec.k, spec.fill, by_rank)
+    p = leaf.rate("p")
+    if regularisers.is_learned(p):
+        uniform = leaf.draw(LogitShape(*logits.shape))
+        return regularisers.learned_hard_masking(logits, visible, uniform, p, spec.k), visible
+    return regularisers.hard_masking(logits, visible, _below_p(leaf, logits, visible), spec.k, spec.fill)
+
+
+def _below_p(leaf: Active, logits: Tensor, visible: Tensor | None) -> Tensor:
+    """Which logits hard masking drops if they are among the largest."""
+    below = leaf.below(LogitShape(*logits.shape), leaf.rate("p"))
+    return regularisers.by_key(logits, visible, below) if leaf.spec.heads == "stratified" else below
 
 
 def _observe_hard(leaf: Active, logits: Tensor, visible: Tensor | None) -> Observed:
-    spec: HardMasking = leaf.spec
-    uniform, p = leaf.draw(LogitShape(*logits.shape)), leaf.rate("p")
-    by_rank = spec.heads == "stratified"
-    below = regularisers.below_by_rank(logits, visible, uniform, p) if by_rank else uniform < p
-    candidates = regularisers.top_k(logits, visible, spec.k).expand_as(logits)
-    return Observed("drop", candidates & below, candidates)
+    candidates = regularisers.top_k(logits, visible, leaf.spec.k).expand_as(logits)
+    return Observed("drop", candidates & _below_p(leaf, logits, visible), candidates)
 
 
 def _why_not_hard(spec: HardMasking) -> str | None:
@@ -89,18 +94,18 @@ def _drop_of_hard(spec: HardMasking, columns: int) -> Drop:
     return Drop(spec.fill, min(spec.k, columns))
 
 
-def _key_uniforms(leaf: Active, logits: Tensor) -> Tensor:
-    uniform = leaf.draw(LogitShape(*logits.shape))
-    return uniform if "rows" in leaf.spec.draws.over else uniform.unsqueeze(-2)
+def _keys_below_p(leaf: Active, logits: Tensor) -> Tensor:
+    shape, p, has_rows = LogitShape(*logits.shape), leaf.rate("p"), "rows" in leaf.spec.draws.over
+    return leaf.below(shape, p) if has_rows else leaf.draw(shape).unsqueeze(-2) < p
 
 
 def _drop_key(leaf: Active, logits: Tensor, visible: Tensor | None) -> Logits:
-    return regularisers.drop_key(logits, visible, _key_uniforms(leaf, logits), leaf.rate("p"))
+    return regularisers.drop_key(logits, visible, _keys_below_p(leaf, logits))
 
 
 def _observe_dropped(leaf: Active, logits: Tensor, visible: Tensor | None) -> Observed:
     candidates = torch.ones_like(logits, dtype=torch.bool) if visible is None else visible.expand_as(logits)
-    return Observed("drop", candidates & (_key_uniforms(leaf, logits) < leaf.rate("p")), candidates)
+    return Observed("drop", candidates & _keys_below_p(leaf, logits), candidates)
 
 
 def _why_not_key(spec: DropKey) -> str | None:
@@ -155,7 +160,10 @@ def _observe_sigma(leaf: Active, logits: Tensor, visible: Tensor | None) -> Obse
 
 
 def _dropout(leaf: Active, weights: Tensor) -> Tensor:
-    return regularisers.attention_dropout(weights, leaf.draw(LogitShape(*weights.shape)), leaf.rate("p"))
+    shape, p = LogitShape(*weights.shape), leaf.rate("p")
+    if regularisers.is_learned(p):
+        return regularisers.learned_attention_dropout(weights, leaf.draw(shape), p)
+    return regularisers.attention_dropout(weights, leaf.below(shape, p), p)
 
 
 def _drop_head(leaf: Active, shape: LogitShape, dtype: torch.dtype) -> Tensor:

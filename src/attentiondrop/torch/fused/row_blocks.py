@@ -212,23 +212,23 @@ class Problem:
         rate = self.rates[DROP]
         draws = self.draws(DROP, block)
         if self.drop == "key" or self.top >= block.keys:
-            decided = draws.uniforms() < rate
+            decided = draws.below(rate)
             # A hidden logit must not become 0. (The comparison is also False for a NaN, which must stay.)
             if self.drop == "zero" or self.doubtful:
                 decided.logical_and_(logits > -torch.inf)
             return Dropped(decided, None)
         values, indices = largest(logits, self.top)
-        uniforms = Words(draws.line, draws.column[indices]).uniforms()
-        return Dropped((uniforms < rate).logical_and_(values > -torch.inf), indices)
+        decided = Words(draws.line, draws.column[indices]).below(rate)
+        return Dropped(decided.logical_and_(values > -torch.inf), indices)
 
     def factors(self, block: Block) -> Tensor | None:
         """The factors by which dropouts multiply a block's weights, and in the backward their gradients."""
         factors: Tensor | None = None
         for slot in (DROPOUT, DROPOUT_P):
             if slot in self.rates:
-                uniforms = self.draws(slot, block).uniforms()
-                before = torch.ones((), dtype=self.dtype, device=uniforms.device) if factors is None else factors
-                factors = regularisers.attention_dropout(before.expand_as(uniforms), uniforms, self.rates[slot])
+                below = self.draws(slot, block).below(self.rates[slot])
+                before = torch.ones((), dtype=self.dtype, device=below.device) if factors is None else factors
+                factors = regularisers.attention_dropout(before.expand_as(below), below, self.rates[slot])
         return factors
 
 

@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..shared.hashing import line_word, stream_key, to_uniform
+from ..shared.hashing import stream_key, to_uniform, vector_word
 
 #: With larger widths, the rows of a run do not fit into registers.
 WIDEST_RUN = 7
@@ -34,7 +34,8 @@ def gaussian(
         line = batch
     if SAMPLING == "head":
         line = head
-    sigma = sigma_min + sigma_span * to_uniform(line_word(stream_key(seed, stream), line))
+    k0, k1 = stream_key(seed, stream)
+    sigma = sigma_min + sigma_span * to_uniform(vector_word(k0, k1, line))
     if HAS_GATE:
         sigma *= tl.load(gate).to(tl.float32)
     # The same floor as in `regularisers.gaussian_kernel`: with it, sigma = 0 is the identity without 0 / 0.

@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""The hash of `attentiondrop.torch.draws` as Triton functions, with exactly the same results."""
+"""The hash of `attentiondrop.hashing` as Triton functions, with exactly the same results."""
 
 from __future__ import annotations
 
@@ -20,24 +20,41 @@ def mix(x):
 
 
 @triton.jit
+def mix31(x):
+    """The same on the low 31 bits."""
+    x &= 0x7FFFFFFF
+    x ^= x >> 16
+    x = (x * 0x7FEB352D) & 0x7FFFFFFF
+    x ^= x >> 15
+    x = (x * 0x046CA68B) & 0x7FFFFFFF
+    x ^= x >> 16
+    return x
+
+
+@triton.jit
 def stream_key(seed_pointer, number):
-    """The key of stream `number` of the call whose seed lies at the pointer (a 0-dim int64 tensor)."""
+    """The two words of the key of stream `number`. The pointer is that of the seed, a 0-dim int64 tensor."""
     seed = tl.load(seed_pointer).to(tl.uint64)
     low = seed.to(tl.uint32)
     high = (seed >> 32).to(tl.uint32)
-    return mix(low ^ mix(high + number.to(tl.uint32) * 0x9E3779B1))
+    stream = number.to(tl.uint32)
+    k0 = mix(low ^ mix(high + stream * 0x9E3779B1))
+    k1 = mix(high ^ mix(k0 + stream * 0x85EBCA77 + 0x165667B1))
+    return k0, k1
 
 
 @triton.jit
-def line_word(key, line):
-    """The word of a row, counted over batch, heads and queries."""
-    return mix(key + line.to(tl.uint32))
+def odd_word(k0, k1, position):
+    """The word of a row at position `i`, counted over batch, heads and queries; of key `j` at `2^31 - 1 - j`."""
+    x = mix31((position.to(tl.uint32) ^ (k0 >> 1)) + k1)
+    x = mix31((x ^ (k1 >> 1)) + k0)
+    return x * 2 + 1
 
 
 @triton.jit
-def column_word(key, column):
-    """The word of a key position."""
-    return mix(mix(key ^ 0x85EBCA77) + column.to(tl.uint32))
+def vector_word(k0, k1, index):
+    """The word of a sample or a head."""
+    return mix(mix(index.to(tl.uint32) + k0) ^ k1)
 
 
 @triton.jit

@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .hashing import column_word, line_word, stream_key
+from .hashing import odd_word, stream_key
 
 
 @triton.jit(do_not_specialize=["stream_0", "stream_1", "stream_2", "stream_3", "lines", "columns"])
@@ -41,9 +41,10 @@ def words_kernel(
         rate = rate * tl.load(gates_pointer + slot)
     total = lines + columns
     if stream >= 0:
-        key = stream_key(seed_pointer, stream)
+        k0, k1 = stream_key(seed_pointer, stream)
         place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-        word = tl.where(place < lines, line_word(key, place), column_word(key, place - lines)) | 1
+        # The positions of keys are counted from the end.
+        word = odd_word(k0, k1, tl.where(place < lines, place, 0x7FFFFFFF - (place - lines)))
         tl.store(words_pointer + slot.to(tl.int64) * total + place, word.to(tl.int32, bitcast=True), mask=place < total)
     if tl.program_id(0) == 0:
         # `uniform < p`, written for words: the uniform is the top 24 bits of the word. A word is odd, so it is never 0,
