@@ -117,8 +117,9 @@ def test_parameters_belong_to_the_attachment() -> None:
     assert [name for name, _ in model.named_parameters()] == names and list(model.state_dict()) == keys
     (raw,) = attachment.parameters()
     assert raw.shape == (2,)
-    # The sum of what a layer norm returns is constant, and has no gradient but rounding.
-    (model(torch.randn(2, 5, 16)) * torch.randn(16)).sum().backward()
+    for _ in range(8):  # a narrow blur, as one draw may give, is the identity up to rounding, and has no gradient
+        # The sum of what a layer norm returns is constant, and has no gradient but rounding.
+        (model(torch.randn(2, 5, 16)) * torch.randn(16)).sum().backward()
     assert raw.grad is not None and raw.grad.abs().sum() > 0
     with torch.no_grad():
         raw += 1.0
