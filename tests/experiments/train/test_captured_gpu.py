@@ -15,6 +15,7 @@ from attentiondrop.experiments.methods.parse import read_method
 from attentiondrop.experiments.runs.execute import execute
 from attentiondrop.experiments.runs.job import Job
 from attentiondrop.experiments.tasks.classification.data import load_data
+from attentiondrop.experiments.tasks.interface import Batch
 from attentiondrop.experiments.train import loop
 from attentiondrop.experiments.train.loop import Training
 
@@ -135,6 +136,33 @@ def test_a_captured_run_is_resumed(tmp_path) -> None:
         with pytest.raises(KeyboardInterrupt):
             part.run(stop)
     check_close(whole, part)
+
+
+def test_graphs_are_captured_again_when_a_tensor_was_replaced(tmp_path) -> None:
+    found = [
+        training(tmp_path / capture, "hard(p=linear(start=0.0,end=0.5))", capture=capture) for capture in ("off", "on")
+    ]
+    losses = []
+    for one in found:
+        losses.append([one._epoch(0).train_loss])
+        for site in one.applied.attachment.sites:
+            values = site.driven.values[0]
+            values["p"] = values["p"].clone()
+        losses[-1].append(one._epoch(1).train_loss)
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+    check_close(*found)
+
+
+def test_batches_of_several_shapes_share_a_pool(tmp_path) -> None:
+    plain, found = (training(tmp_path / capture, "hard", capture=capture) for capture in ("off", "on"))
+    images, labels = next(iter(found.data.train_batches(seed=0, epoch=0, batch_size=16)))
+    for one, take in ((plain, plain.step), (found, found._capturing)):
+        torch.manual_seed(0)
+        one.plain.train()
+        for size in (16, 8, 16, 4, 8, 16):
+            take([Batch(images[:size], labels[:size])], [None])
+    assert len(found._capturing._graphs) == 3
+    check_close(plain, found)
 
 
 def test_trying_a_step_leaves_no_trace(tmp_path) -> None:

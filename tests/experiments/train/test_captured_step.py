@@ -216,6 +216,7 @@ def test_what_cannot_be_captured_runs_as_it_is_after_a_line(tmp_path, monkeypatc
         one.run(lambda epoch: None)
     assert len(lines) == 1 and lines[0].startswith(f"training.capture: off, since {why}")
     assert found.captured.startswith(why) and found.tape.replays == 0
+    assert ("(test_captured_step.py, line " in lines[0]) == (why == "IndexError: ")
     for name, tensor in plain.plain.state_dict().items():
         assert torch.equal(tensor, found.plain.state_dict()[name.replace("blocks.0.", "blocks.0.inner.")])
 

@@ -15,6 +15,8 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from traceback import extract_tb
 from typing import Any, Protocol
 
 import numpy as np
@@ -115,7 +117,7 @@ class CapturedStep:
                 self._graphs[key] = self._capture(parts, weights)
             except Exception as error:  # whatever it is: the step itself runs next and shows whether it is at fault
                 self._graphs.clear()
-                self.given_up = in_words(error)
+                self.given_up = in_words(error) + _where(error)
                 if self._required:
                     raise ArgumentError(
                         f"training.capture: expected a step that can be captured: {self.given_up}"
@@ -169,6 +171,20 @@ class CapturedStep:
         finally:
             for group, (rate, was) in zip(groups, before, strict=True):
                 group["lr"], group["capturable"] = rate, was
+
+
+def _where(error: Exception) -> str:
+    """The last line outside of torch that led to an error that is not ours: torch's own names no place."""
+    if isinstance(error, AttentionDropError):
+        return ""
+    library = Path(torch.__file__).parent
+    frames = [
+        frame
+        for frame in extract_tb(error.__traceback__)
+        # Modes, such as that of `attach`, hand everything on.
+        if not Path(frame.filename).is_relative_to(library) and not frame.name.startswith("__torch_")
+    ]
+    return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
 
 
 def _is_input(leaf: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -17,6 +18,7 @@ class CudaRecorder:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream = torch.cuda.Stream(device)
+        self._graphs: list[weakref.ref[torch.cuda.CUDAGraph]] = []
         self._pool = torch.cuda.graph_pool_handle()
 
     def warm_up(self, work: Work, passes: int) -> None:
@@ -41,6 +43,8 @@ class CudaRecorder:
             torch.cuda.current_device() if self._device.index is None else self._device.index
         ]
         state = generator.get_state()
+        if not any(known() for known in self._graphs):
+            self._pool = torch.cuda.graph_pool_handle()  # torch gives a pool up with its last graph
         graph = torch.cuda.CUDAGraph()
         try:
             # In this thread only: others may load data meanwhile.
@@ -53,6 +57,7 @@ class CudaRecorder:
             _end_capturing(generator, state)
             # The end of a capture that failed has an error of its own, which says less than the first one.
             raise (error.__context__ or error) from None
+        self._graphs.append(weakref.ref(graph))
         return graph.replay
 
     @contextmanager
