@@ -90,7 +90,21 @@ def line_and_column_words(key: Key, lines: int, columns: int) -> Words32:
 
 def vector_words(key: Key, length: int) -> Words32:
     """One word for each of `length` samples or heads."""
-    return np.array([mix(mix(i + key.k0 & WORD) ^ key.k1) for i in range(length)], dtype=np.uint32)
+    if length <= 8:  # faster than NumPy
+        return np.array([mix(mix(i + key.k0 & WORD) ^ key.k1) for i in range(length)], dtype=np.uint32)
+    x = np.arange(length, dtype=np.uint32) + np.uint32(key.k0)
+    return _mix32(_mix32(x) ^ np.uint32(key.k1))
+
+
+def _mix32(x: Words32) -> Words32:
+    x = (x ^ (x >> np.uint32(16))) * np.uint32(MIX_1)
+    x = (x ^ (x >> np.uint32(15))) * np.uint32(MIX_2)
+    return x ^ (x >> np.uint32(16))
+
+
+def uniforms(words: Words32) -> npt.NDArray[np.float32]:
+    """The top 24 bits of each word as a number in [0, 1)."""
+    return (words >> np.uint32(8)).astype(np.float32) * np.float32(2.0**-24)
 
 
 def limit_of(rate: float) -> int:

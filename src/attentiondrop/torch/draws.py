@@ -154,6 +154,8 @@ class Stream:
 
     def uniform_vector(self, length: int) -> Tensor:
         """`length` uniforms in [0, 1), float32."""
+        if isinstance(self._hash, _OnHost):
+            return torch.from_numpy(hashing.uniforms(hashing.vector_words(self._hash.key, length)))
         return _to_uniform(self._hash.vector(length))
 
     def normal_vector(self, length: int) -> Tensor:

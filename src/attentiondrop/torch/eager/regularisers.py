@@ -6,6 +6,7 @@ Rates are floats or 0-dim tensors. Which logits are selected and dropped has no 
 
 from __future__ import annotations
 
+import functools
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -134,10 +135,21 @@ def temperature_noise(logits: Tensor, normal: Tensor, sigma: Rate) -> Tensor:
     return logits * torch.exp(sigma * normal)[:, :, None, None]
 
 
+def _squares(width: int, dtype: torch.dtype, device: torch.device | None = None) -> Tensor:
+    """The squares of the offsets -r..r."""
+    radius = (width - 1) // 2
+    return torch.arange(-radius, width - radius, device=device, dtype=dtype).square()
+
+
+@functools.lru_cache(maxsize=64)
+def _squares_once(width: int, dtype: torch.dtype) -> Tensor:
+    with torch.inference_mode(False):  # or nobody could use them for a gradient later
+        return _squares(width, dtype, torch.device("cpu"))
+
+
 def gaussian_kernel(sigma: Tensor, width: int) -> Tensor:
     """Weights of the offsets -r..r along a new last axis, summing to 1; `sigma = 0` is the identity."""
-    radius = (width - 1) // 2
-    squares = torch.arange(-radius, width - radius, device=sigma.device, dtype=sigma.dtype).square_()
+    squares = _squares_once(width, sigma.dtype) if is_at_hand(sigma) else _squares(width, sigma.dtype, sigma.device)
     # The lower limit keeps d^2 / variance finite. It changes no weight: exp(-d^2 / variance) is 0 there anyway, and
     # exactly 1 at d = 0.
     variance = sigma.square().clamp_min(torch.finfo(sigma.dtype).tiny * 2 * width**2).unsqueeze(-1)
