@@ -84,11 +84,15 @@ class CapturedStep:
         """Take a step."""
         average = self.step.average
         # The first update of an average is another operation than all that follow.
-        graph = None if self.given_up or (average is not None and average.begins) else self._graph_for(parts, weights)
+        if self.given_up or (average is not None and average.begins):
+            self.step(parts, weights)
+            return
+        leaves, form = tree_flatten([list(parts), list(weights)])
+        graph = self._graph_for((form, *map(_kind, leaves)), parts, weights)
         if graph is None:
             self.step(parts, weights)
             return
-        self._fill(graph.buffers, parts, weights)
+        self._fill(graph.buffers, leaves)
         graph.replay()
         self.step.count()
 
@@ -103,8 +107,8 @@ class CapturedStep:
         """Give the memory of all graphs back."""
         self._graphs.clear()
 
-    def _graph_for(self, parts: Sequence[Batch], weights: Sequence[Weight]) -> _Graph | None:
-        key = _kind(parts, weights)
+    def _graph_for(self, key: Any, parts: Sequence[Batch], weights: Sequence[Weight]) -> _Graph | None:
+        """The graph for batches that have `key` in common; None if there is none and none can be made."""
         if key not in self._graphs:
             if len(self._graphs) >= MOST_GRAPHS:
                 if not self._said_shapes:
@@ -147,10 +151,9 @@ class CapturedStep:
         return _Graph(replay, [leaf for leaf in leaves if isinstance(leaf, Tensor)], self._changed.all())
 
     @torch.no_grad()
-    def _fill(self, buffers: list[Tensor], parts: Sequence[Batch], weights: Sequence[Weight]) -> None:
+    def _fill(self, buffers: list[Tensor], leaves: list[Any]) -> None:
         """Copy what this step is about into what the graph reads."""
-        leaves = [leaf for leaf in tree_flatten([list(parts), list(weights)])[0] if _is_input(leaf)]
-        for buffer, leaf in zip(buffers, leaves, strict=True):
+        for buffer, leaf in zip(buffers, filter(_is_input, leaves), strict=True):
             if isinstance(leaf, Tensor):
                 buffer.copy_(leaf, non_blocking=True)
             else:
@@ -198,14 +201,11 @@ def _buffer(leaf: Any, like: Tensor) -> Any:
     return torch.full_like(like, leaf) if isinstance(leaf, float) else leaf
 
 
-def _kind(parts: Sequence[Batch], weights: Sequence[Weight]) -> Any:
-    """What two batches must have in common to share a graph."""
-    leaves, form = tree_flatten([list(parts), list(weights)])
-    kinds = [
-        (leaf.shape, leaf.dtype, leaf.device) if isinstance(leaf, Tensor) else "number" if _is_input(leaf) else leaf
-        for leaf in leaves
-    ]
-    return form, tuple(kinds)
+def _kind(leaf: Any) -> Any:
+    """What two inputs must have in common to share a graph."""
+    if isinstance(leaf, Tensor):
+        return leaf.shape, leaf.dtype, leaf.device
+    return float if _is_input(leaf) else leaf
 
 
 @contextmanager
