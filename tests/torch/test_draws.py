@@ -145,6 +145,20 @@ def test_a_limit_decides_what_the_uniforms_decide(make: Callable[[Tensor, int], 
             assert torch.equal(stream.below(shape, torch.tensor(rate)), expected)
 
 
+def test_the_limit_itself_is_below(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Words that differ by 1, of which the first gives the largest uniform below the rate. They are hit too rarely."""
+    for rate in (2.0**-24, 0.1, 0.5, 1 - 2.0**-24):
+        limit = hashing.limit_of(rate)
+        words = np.array([limit, limit + 2, 1], dtype=np.uint32)
+        found = draws.Words(
+            torch.from_numpy(words[:2].view(np.int32)).view(1, 1, 2, 1), torch.ones(1, dtype=torch.int32)
+        )
+        assert (found.uniforms() < rate).flatten().tolist() == [True, False]
+        assert found.below(rate).flatten().tolist() == [True, False]
+        monkeypatch.setattr(hashing, "line_and_column_words", lambda *_, words=words: words)
+        assert Stream(torch.tensor(1), 0).below((1, 1, 2, 1), rate).flatten().tolist() == [True, False]
+
+
 class Watching(TorchDispatchMode):
     """A mode that sees operations, as that of selective checkpointing does."""
 

@@ -21,13 +21,19 @@ def cases() -> list[Tensor]:
     tied = plain.mul(2).round()
     nan, infinite = plain.clone(), plain.clone()
     nan[0, 0, 0, 4] = nan[1, 1, 1, :] = torch.nan
+    # A row with NaN has one selected logit less than k, and a row with a tie one more.
+    both = plain[:1, :1, :2].clone()
+    both[0, 0, 0, 4] = torch.nan
+    both[0, 0, 1, :2] = both[0, 0, 1].sort(descending=True).values[2]
     infinite[0, 0, 0, 4] = torch.inf
     infinite[0, 0, 1, :7] = -torch.inf
     infinite[0, 0, 2] = -torch.inf
-    return [plain, plain.double(), tied, nan, infinite, torch.zeros(1, 1, 1, 4), torch.zeros(2, 0, 3, 4)]
+    return [plain, plain.double(), tied, nan, both, infinite, torch.zeros(1, 1, 1, 4), torch.zeros(2, 0, 3, 4)]
 
 
-@pytest.mark.parametrize("logits", cases(), ids=["plain", "double", "tied", "nan", "infinite", "zeros", "empty"])
+@pytest.mark.parametrize(
+    "logits", cases(), ids=["plain", "double", "tied", "nan", "both", "infinite", "zeros", "empty"]
+)
 def test_numpy_selects_what_torch_selects(monkeypatch: pytest.MonkeyPatch, logits: Tensor) -> None:
     for visible in (None, torch.rand(logits.shape) < 0.5, torch.zeros(logits.shape, dtype=torch.bool)):
         for k in (1, 2, 3, 4, 20):
