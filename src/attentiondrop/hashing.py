@@ -116,14 +116,20 @@ def limit_of(rate: float) -> int:
     return (min(steps, 2**24) << 8) - 1 if steps > 0 else 0
 
 
-@functools.lru_cache(maxsize=64)
 def _places(lines: int, columns: int) -> Words32:
+    # Large ones are not kept: making them takes little of the time of such a call, and they would fill the memory.
+    return _places_once(lines, columns) if lines + columns <= 2**16 else _new_places(lines, columns)
+
+
+def _new_places(lines: int, columns: int) -> Words32:
     places = np.concatenate(
         [np.arange(lines, dtype=np.uint32), MASK31 - np.arange(columns, dtype=np.uint32)], dtype=np.uint32
     )
-    # Shared by all calls of this shape.
-    places.setflags(write=False)
+    places.setflags(write=False)  # calls of one shape share them
     return places
+
+
+_places_once = functools.lru_cache(maxsize=64)(_new_places)
 
 
 # 0-dim arrays: NumPy takes longer to read a scalar.
