@@ -86,6 +86,8 @@ def test_this_machine() -> None:
 def test_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.get_device_name", lambda: "NVIDIA H200")
     monkeypatch.setattr("torch.version.cuda", "13.0")
+    # A process asks for the driver once; this test asks twice.
+    monkeypatch.setattr(environment_module, "_driver", environment_module._driver.__wrapped__)
 
     def answer(command: list[str], **kwargs: object) -> subprocess.CompletedProcess[str]:
         assert "--query-gpu=driver_version" in command
