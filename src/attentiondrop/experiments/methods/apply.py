@@ -73,7 +73,7 @@ class Applied:
     def uncapturable(self) -> str | None:
         """Why a captured step would leave out what a comparator does; None if it would not.
 
-        A replay repeats kernels, and calls no Python. Batches are changed before it, so that hook is no hindrance.
+        A replay repeats kernels and calls no Python. The hook for batches is allowed: it runs before the replay.
         """
         for name, acting in self.acting.items():
             own = [hook for hook in _IN_STEP if getattr(type(acting), hook) is not getattr(Acting, hook)]

@@ -42,8 +42,8 @@ def _heat_map(grid: GridSummary, metric: Metric) -> list[Block]:
     places = {place.values: place for place in grid.cells}
     means = [abs(place.difference.mean) for place in grid.cells if place.difference is not None]
     strongest = max(means, default=0.0) or 1.0
-    unit = f", {metric.difference_unit}" if metric.difference_unit else ""
-    caption = f"`{grid.grid.name}`: difference of validation {metric.label} to the baseline{unit} [95 % interval]"
+    to_baseline = f"difference of validation {metric.label} to the baseline{metric.after_difference}"
+    caption = f"`{grid.grid.name}`: {to_baseline} [95 % interval]"
     body: list[list[str | Cell]] = [
         [Cell(_value(row), words=True), *(_heat(places[row, column], metric, strongest) for column in columns)]
         for row in rows
@@ -93,15 +93,15 @@ def _plot(grid: GridSummary, metric: Metric, field: str) -> Picture | None:
         _padded(places),
         fit([0.0, *heights]),
         field,
-        f"difference, {metric.difference_unit}" if metric.difference_unit else "difference",
+        f"difference{metric.after_difference}",
         x_ticks=list(zip(places, labels, strict=True)),
     )
     chart.rule(0.0)
     chart.intervals(points, Look(None))
     chart.line(points, Look(None))
     words = [f"{point.y:+.2f} at {label}" for label, point in known]
-    unit = f", in {metric.difference_unit}" if metric.difference_unit else ""
-    text = f"Difference of validation {metric.label} to the baseline{unit}, by {field}: {'; '.join(words)}."
+    to_baseline = f"Difference of validation {metric.label} to the baseline{metric.after_difference}"
+    text = f"{to_baseline}, by {field}: {'; '.join(words)}."
     svg = chart.svg(text)
     return Picture(
         svg, f"`{grid.grid.name}` by `{field}`: mean over paired seeds, with 95 % intervals; dashed, the baseline."

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ...scores import ReliabilityDiagram
 from ..analysis.remarks import INTERVALS, MARK, counts
 from ..analysis.summary import Row, Summary
-from ..tasks.metrics import Metric
+from ..tasks.metrics import PERCENT, Metric
 from .blocks import Block, Cell, Picture, Section, Table, name
 from .chart import Chart, Point
 from .figures import difference
@@ -65,7 +65,11 @@ def _differences(summary: Summary) -> Table:
         f"{excluding} of {count} intervals exclude zero, as 1 in 20 does by chance; {MARK} marks what remains after "
         f"Holm's correction for all {count}"
     )
-    return Table(caption, ["Method", *(each.difference_heading for each in others)], body)
+    return Table(caption, ["Method", *(_heading(each) for each in others)], body)
+
+
+def _heading(metric: Metric) -> str:
+    return f"{metric.label}{metric.after_difference}" if metric.unit == PERCENT else metric.label
 
 
 def _directions(metrics: Sequence[Metric]) -> str:

@@ -30,8 +30,7 @@ def with_unit(value: Spread, metric: Metric) -> str:
 
 def difference_heading(metric: Metric) -> str:
     """The heading of a column of differences with intervals."""
-    unit = f", {metric.difference_unit}" if metric.difference_unit else ""
-    return f"Difference{unit} [95 %]"
+    return f"Difference{metric.after_difference} [95 %]"
 
 
 def p_value(p: float | None) -> str | Cell:

@@ -16,7 +16,7 @@ from ...theory.fitting import Schedule
 from ...theory.overlap import repeated
 from ..methods.apply import Applied
 from ..runs.finished_run import LoadedRun, load_run
-from ..tasks.interface import Batch
+from ..tasks.interface import Batch, ExampleData
 from ..train.loop import initial_model
 from ..train.seeding import own_generators
 
@@ -152,14 +152,14 @@ def check_held_out(run: LoadedRun, part: str) -> tuple[np.ndarray | None, list[s
 
 def check_certifiable(run: LoadedRun) -> None:
     """Refuse a run of a task in which a single prediction is not simply right or wrong."""
-    if _CERTIFIED not in {metric.name for metric in run.task.metrics.all} or not hasattr(run.data, "published"):
+    if _CERTIFIED not in {metric.name for metric in run.task.metrics.all} or not isinstance(run.data, ExampleData):
         raise ArgumentError(
             f"run: expected one of a task that measures {_CERTIFIED}, received one of {run.task.name}: "
             "a certificate bounds the share of wrong predictions"
         )
 
 
-def _inputs(data: Any, part: str) -> Iterator[Tensor]:
+def _inputs(data: ExampleData, part: str) -> Iterator[Tensor]:
     return (batch.inputs for batch in data.published(part))
 
 

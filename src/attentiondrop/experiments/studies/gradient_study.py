@@ -14,6 +14,7 @@ from ...errors import ArgumentError
 from ...theory import GradientVariance, gradient_variance
 from ...theory.curve import Curve
 from ..runs.finished_run import LoadedRun, load_run
+from ..tasks.interface import ExampleData
 from ..train import checkpoint
 from ..train.epoch_log import BEST, LAST
 from ..train.loop import initial_model
@@ -93,7 +94,7 @@ def variance_of_run(
     result, training = run.record.result, run.recipe.training
     last = len(run.record.epochs)
     paths = checkpoints(folder, None if result is None else result.best_epoch, last)
-    if not hasattr(run.data, "sample"):
+    if not isinstance(run.data, ExampleData):
         raise ArgumentError(f"run: expected one of a task with examples of one shape, received one of {run.task.name}")
     inputs, targets = run.data.sample(examples, seed)
     smoothing = run.method.label_smoothing or training.label_smoothing

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 from ...scores import ReliabilityDiagram, RobustnessReport
 from ...validation import integer
@@ -89,6 +89,24 @@ class Data(Protocol):
 
     def batches(self, part: str, batch_size: int, *, rank: int = 0, world: int = 1) -> Iterator[Batch]:
         """The batches of a whole part, in order, for evaluation."""
+
+
+@runtime_checkable
+class ExampleData(Data, Protocol):
+    """Data of tensors of one shape, each with one class: what certificates and gradient studies need."""
+
+    @property
+    def bytes_to_train(self) -> int:
+        """What the inputs of the training part take as float32."""
+
+    def published(self, part: str) -> Iterator[Batch]:
+        """A whole part as it was published, in order: no other part had an influence on it."""
+
+    def independent(self, part: str) -> Batch:
+        """A whole part at once, scaled without any statistics of the training part."""
+
+    def sample(self, examples: int, seed: int) -> Batch:
+        """Some of the training part, without augmentation."""
 
 
 class Judgement(NamedTuple):

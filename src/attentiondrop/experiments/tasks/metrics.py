@@ -51,9 +51,9 @@ class Metric:
         return "points" if self.unit == PERCENT else self.unit
 
     @property
-    def difference_heading(self) -> str:
-        """The heading of a column of differences."""
-        return f"{self.label}, {self.difference_unit}" if self.unit == PERCENT else self.label
+    def after_difference(self) -> str:
+        """What follows the word "difference": a comma and the unit, or nothing for a metric without a unit."""
+        return f", {self.difference_unit}" if self.difference_unit else ""
 
     @property
     def ceiling(self) -> float | None:

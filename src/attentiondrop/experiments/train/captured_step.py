@@ -5,8 +5,8 @@ buffers in every step, and the learning rate and the rates of a method are tenso
 come from the device's generator, which a replay moves on as the step itself would: captured and uncaptured runs make
 the same draws.
 
-Before it is captured, a step is taken a few times to warm up. None of this leaves a trace: weights, the state of the
-optimiser, rates and generators are put back.
+Before it is captured, a step is taken a few times to warm up. Then weights, the state of the optimiser, rates and
+generators get their old values again.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ class Recorder(Protocol):
     """Turns work into something that can be repeated."""
 
     def warm_up(self, work: Work, passes: int) -> None:
-        """Do the work so often; an error says what could not be captured."""
+        """Do the work `passes` times; an error says what could not be captured."""
 
     def record(self, work: Work) -> Work:
-        """What repeats the work."""
+        """Record the work, and return a function that repeats it."""
 
 
 class CannotCaptureError(AttentionDropError):

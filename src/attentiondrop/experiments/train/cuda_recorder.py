@@ -22,7 +22,7 @@ class CudaRecorder:
         self._pool = torch.cuda.graph_pool_handle()
 
     def warm_up(self, work: Work, passes: int) -> None:
-        """Do the work so often, and once more where everything that waits for the GPU is an error.
+        """Do the work `passes` times, and once more in a mode in which waiting for the GPU is an error.
 
         A capture fails at the same places, but leaves the generator and the allocator in a state that is hard to mend.
         """
