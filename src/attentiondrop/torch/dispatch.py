@@ -20,14 +20,18 @@ from .call.decisions import is_ranked
 from .call.leaves import Active, Branch, are_exclusive
 from .call.one_call import Call
 from .call.stages import PLACES, SINGLE, Plan
+from .call.visibility import visible_keys
 from .eager.table import entry_of
 from .fused import amended_hard
+from .fused.blur_arguments import suits_operators
 from .fused.blurred_keys import can_blur_by_kernel
 from .fused.derivatives import has_tangent, is_in_functional_gradient
 from .fused.slots import drop_of, stage_of
 from .kernels import library_attention
 from .kernels.attention_with_lse import has_lse
-from .kernels.support import has_kernels, why_no_kernels
+from .kernels.short import build as short_kernels
+from .kernels.short import variants as short
+from .kernels.support import compute_capability, has_kernels, why_no_kernels
 
 Backend = Literal["auto", "eager", "fused"]
 BACKENDS = ("auto", "eager", "fused")
@@ -39,6 +43,7 @@ Path = Literal[
     "blurred",  # the same for one blur without a mask, as one operator (`fused.blurred_library`)
     "blurred causal",  # blurred keys, with a correction near the diagonal (`fused.blurred_causal`)
     "amended",  # torch's attention, corrected where hard masking drops a key (`fused.amended_hard`)
+    "short rows",  # kernels for rows with few keys, which decide inside and blur on the way (`fused.short_rows`)
     "decided inside",  # an operator that decides at every logit (`fused.decide_inside`)
 ]
 
@@ -263,6 +268,8 @@ def _is_eager_better(call: Call, plan: Plan) -> bool:
 
 
 def _fused_route(call: Call, plan: Plan, inside: bool) -> Route:
+    if (inside or plan.blurs) and why_not_short(call, plan) is None:
+        return Route("short rows", call, plan)
     kernel, visibility, drop = "", call.visibility, plan.drop
     is_unmasked = call.bias is None and visibility.keys is None and visibility.pairs is None
     if inside:
@@ -278,6 +285,59 @@ def _fused_route(call: Call, plan: Plan, inside: bool) -> Route:
     if is_unmasked and inputs.q.shape[1] == inputs.k.shape[1] and can_blur_by_kernel(call, plan.blurs):
         kernel = library_attention.choose(inputs.q, inputs.k, inputs.v) or ""
     return Route("blurred" if kernel else "sdpa", call, plan, kernel)
+
+
+def why_not_short(call: Call, plan: Plan) -> str | None:
+    """The reason why the kernels for short rows do not serve this call."""
+    inputs, visibility = call.inputs, call.visibility
+    q, shape = inputs.q, inputs.shape
+    if q.device.type != "cuda" or torch.version.hip is not None:
+        return "the kernels for short rows need CUDA"
+    if not 0 < shape.columns <= short.MOST_KEYS:
+        return f"rows are short up to {short.MOST_KEYS} keys"
+    if q.dtype not in (torch.float16, torch.bfloat16):
+        return f"there are no kernels for short rows of {q.dtype}"
+    if q.shape[-1] not in short.HEAD_SIZES or inputs.v.shape[-1] != q.shape[-1]:
+        return f"the kernels for short rows need a head size of {', '.join(map(str, short.HEAD_SIZES))}"
+    if call.bias is not None or inputs.scale <= 0:
+        return "the kernels for short rows know no additive bias, and no scale of 0 or less"
+    if plan.noise is not None:
+        return "the kernels for short rows know no noise"
+    if [plan.drop is not None, plan.dropout is not None, call.dropout_p > 0].count(True) > 1:
+        return "the kernels for short rows do one drop or dropout, not several"
+    if plan.drop is not None and min(drop_of(plan.drop, shape.columns).top, shape.columns - 1) > short.MOST_OF_TOP:
+        return f"the kernels for short rows choose from at most {short.MOST_OF_TOP} of the largest logits"
+    visible = visible_keys(visibility)
+    if visible is None and visibility.pairs is not None:
+        return "the kernels for short rows know masks of keys only"
+    if visible is not None and visible.shape[1] > 1 and q.shape[1] != inputs.k.shape[1]:
+        return "heads that share keys need one mask"
+    return _why_not_short_blur(call, plan) or _why_no_short_kernels(q.device.index)
+
+
+def _why_not_short_blur(call: Call, plan: Plan) -> str | None:
+    if not plan.blurs:
+        return None
+    spec = plan.blurs[0].spec
+    if len(plan.blurs) > 1 or spec.axes != "keys" or spec.width > short.WIDEST_BLUR:
+        return f"the kernels for short rows blur once, along the keys, with a width of at most {short.WIDEST_BLUR}"
+    if not suits_operators(plan.blurs[0]):
+        return "the kernels for short rows know one sigma for all, or the numbers of a spec"
+    if call.visibility.causal:
+        return "the kernels for short rows do not blur under a causal mask"
+    if spec.sampling == "head" and call.inputs.q.shape[1] != call.inputs.k.shape[1]:
+        return "heads that share keys need one sigma"
+    return None
+
+
+def _why_no_short_kernels(index: int) -> str | None:
+    if compute_capability(index) < 80:
+        return "the kernels for short rows need compute capability 8.0"
+    return short_kernels.why_not_built()
+
+
+# A compiler treats the result as a constant.
+_why_no_short_kernels._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def amending_kernel(call: Call, leaf: Active, bound: float) -> str:

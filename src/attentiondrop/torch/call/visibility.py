@@ -31,6 +31,14 @@ class Visibility(NamedTuple):
         return visible
 
 
+def visible_keys(visibility: Visibility) -> Tensor | None:
+    """The mask [B or 1, H or 1, 1, M] if its shape says that it is the same for every row; None otherwise."""
+    pairs = visibility.pairs
+    if pairs is None:
+        return visibility.keys
+    return pairs[..., :1, :] if pairs.shape[-2] == 1 or pairs.stride(-2) == 0 else None
+
+
 def split(mask: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
     """A mask as (what is visible, what is added to the logits). None: all is visible, or nothing is added."""
     if mask is None or mask.dtype == torch.bool:
@@ -66,8 +74,9 @@ def _find_form(visible: Tensor | None, is_causal: bool, rows: int) -> Visibility
     """
     if visible is None:
         return Visibility(is_causal)
-    if visible.shape[-2] == 1 or visible.stride(-2) == 0:
-        return Visibility(is_causal, keys=visible[..., :1, :])
+    keys = visible_keys(Visibility(is_causal, pairs=visible))
+    if keys is not None:
+        return Visibility(is_causal, keys=keys)
     if torch.compiler.is_compiling() or _is_capturing(visible.device):
         return Visibility(is_causal, pairs=visible)
     last = visible[..., -1:, :]

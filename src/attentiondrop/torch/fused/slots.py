@@ -59,6 +59,18 @@ def _slot_of(leaf: Active | None) -> Slot:
     return Slot(rate, leaf.number, leaf.gate)
 
 
+def rate_of(leaf: Active, dtype: torch.dtype) -> tuple[float, Tensor | None]:
+    """The rate of one regulariser as a number, and the gate that multiplies it, if there is one.
+
+    While compiling, the number goes into the gate, as in `decisions_of`.
+    """
+    slot = _slot_of(leaf)
+    if not torch.compiler.is_compiling():
+        return slot.rate, slot.gate
+    one = torch.ones((), dtype=dtype, device=leaf.seed.device) if slot.gate is None else slot.gate
+    return 1.0, one * slot.rate
+
+
 def _gates_and_rates(slots: list[Slot], seed: Tensor, dtype: torch.dtype) -> tuple[Tensor | None, list[float]]:
     """The rates as numbers, and the gates as one tensor with an entry for each slot; None if no slot has a gate.
 

@@ -1,0 +1,184 @@
+"""Attention of rows with at most 256 keys, by kernels of their own that take less time than plain attention.
+
+The operator serves compilers and whoever watches operations. A plain call skips it: the way through the dispatcher of
+torch would take longer than the kernels.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ...specs import Spec
+from ..call.inputs import Options
+from ..call.leaves import DROPOUT_STREAM, Active
+from ..call.one_call import Call
+from ..call.stages import Plan as Places
+from ..call.visibility import visible_keys
+from ..draws import is_untouched
+from ..kernels.short.launch import Extras, Plan, Results, backward, empty_results, forward
+from .blur_arguments import blur_arguments
+from .derivatives import checked, has_tangent
+from .operators import Operator, like_inputs, register
+from .slots import drop_of, rate_of
+
+
+def short_attention(call: Call, places: Places) -> Tensor:
+    """Output [B, H, N, E] of a call that `dispatch` found to be short."""
+    inputs = call.inputs
+    plan, gate, blur_gate = _planned(call, places)
+    extras = Extras(call.seed, gate, blur_gate, visible_keys(call.visibility))
+    output: Tensor
+    if is_untouched():
+        output = _Untouched.apply(inputs.q, inputs.k, inputs.v, extras, plan)
+    else:
+        output = torch.ops.attentiondrop.short_attention(inputs.q, inputs.k, inputs.v, *extras, _written(plan))[0]
+    return output
+
+
+def _planned(call: Call, places: Places) -> tuple[Plan, Tensor | None, Tensor | None]:
+    """The plan of a call, and the factors on its rate and on its sigmas."""
+    drop, top, hide, leaf = "", 0, False, places.drop or places.dropout
+    stream, rate, gate = DROPOUT_STREAM, call.dropout_p, None
+    if places.drop is not None:
+        drop, top, hide = kind_of(places.drop, call.inputs.shape.columns)
+    elif leaf is not None or rate > 0:
+        drop = "weights"
+    if leaf is not None:
+        stream, rate, gate = leaf.number, *rate_of(leaf, torch.float32)
+    blur_gate, blur = None, (0, "batch", 0.0, 0.0, 1, False)
+    if places.blurs:
+        blur_gate, blur = blur_arguments(places.blurs[0])
+    blur_stream, sampling, sigma_min, sigma_max, width, renormalize = blur
+    plan = Plan(
+        drop, top, hide, call.visibility.causal, width // 2, renormalize, stream if drop else 0, float(rate),
+        blur_stream, sampling, sigma_min, sigma_max, call.inputs.scale,
+    )  # fmt: skip
+    return plan, gate, blur_gate
+
+
+def kind_of(leaf: Active, columns: int) -> tuple[str, int, bool]:
+    """What a drop of logits chooses from, of how many of the largest, and whether it hides."""
+    kind, top = drop_of(leaf, columns)
+    is_ranked = kind in ("zero", "-inf") and top < columns
+    return "largest" if is_ranked else "every", top if is_ranked else 0, kind != "zero"
+
+
+def _written(plan: Plan) -> str:
+    """A plan in one string: an operator takes that faster than a dozen arguments."""
+    return ";".join([str(field) for field in plan])
+
+
+@functools.lru_cache(maxsize=1024)
+def _read(text: str) -> Plan:
+    kinds: tuple[Callable[[str], Any], ...]
+    kinds = (str, int, _truth, _truth, int, _truth, int, float, int, str, float, float, float)
+    return Plan(*[kind(field) for kind, field in zip(kinds, text.split(";"), strict=True)])
+
+
+def _truth(text: str) -> bool:
+    return text == "True"
+
+
+class Signature(NamedTuple):
+    """All that the plan of a call depends on, if no tensor but queries, keys and values takes part."""
+
+    drop: Any
+    dropout_p: float
+    is_causal: bool
+    scale: float | None
+    backend: str
+    dtype: torch.dtype
+    device: int
+    q: torch.Size
+    k: torch.Size
+    v: torch.Size
+
+
+#: Plans by signature: most calls are repetitions, and finding the plan again takes longer than the kernels.
+_known: dict[Signature, Plan] = {}
+
+
+def signature_of(q: Tensor, k: Tensor, v: Tensor, drop: Any, options: Options, backend: str) -> Signature | None:
+    """The signature of a call that might be known; None if other tensors take part, or somebody watches."""
+    mask, dropout_p, is_causal, scale, _, bias, softcap, sinks = options
+    if not isinstance(drop, Spec | None):
+        return None  # its rates are tensors
+    if not (q.is_cuda and mask is None and bias is None and softcap is None and sinks is None and is_untouched()):
+        return None
+    if not (type(q) is type(k) is type(v) is Tensor) or has_tangent(q, k, v) or q.device != k.device:
+        return None
+    return Signature(
+        drop, dropout_p, is_causal, scale, backend, q.dtype, q.get_device(), q.shape, k.shape, v.shape
+    )  # fmt: skip
+
+
+def remember(signature: Signature, call: Call, places: Places) -> None:
+    """Note the plan of a call that took this path, unless it depends on more than its signature."""
+    if all(leaf.gate is None and not leaf.values for leaf in call.leaves) and not places.heads:
+        if len(_known) > 1024:  # lengths that change all the time
+            _known.clear()
+        _known[signature] = _planned(call, places)[0]
+
+
+def known_attention(signature: Signature, q: Tensor, k: Tensor, v: Tensor, draw: Callable[[], Tensor]) -> Tensor | None:
+    """The output of a call whose plan is known, with the seed that `draw` gives; None if it is not."""
+    plan = _known.get(signature)
+    if plan is None:
+        return None
+    output: Tensor = _Untouched.apply(q, k, v, Extras(draw(), None, None, None), plan)
+    return output
+
+
+class _Untouched(torch.autograd.Function):
+    """The operator, for a call that nobody watches."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, extras: Extras, plan: Plan) -> Tensor:
+        results = forward(q, k, v, extras, plan)
+        ctx.save_for_backward(q, k, v, *results, *extras)
+        ctx.plan = plan
+        return results.output
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, *others = ctx.saved_tensors
+        if torch.is_grad_enabled() or not is_untouched():
+            # The operator says why it has no second derivative.
+            found = torch.ops.attentiondrop.short_attention_backward(grads[0], q, k, v, *others, _written(ctx.plan))
+        else:
+            found = backward(grads[0], q, k, v, Results(*others[:2]), Extras(*others[2:]), ctx.plan)
+        return *found, None, None
+
+
+_Untouched.backward = staticmethod(checked("short_attention", _Untouched.backward))  # type: ignore[method-assign]
+
+
+def _forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    return forward(q, k, v, Extras(*rest[:4]), _read(rest[4]))
+
+
+def _backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+    return backward(grad, q, k, v, Results(*rest[:2]), Extras(*rest[2:6]), _read(rest[6]))
+
+
+def _fake_forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    return empty_results(q, k, v, _read(rest[4]))
+
+
+register(
+    Operator(
+        "short_attention",
+        ("q", "k", "v"),
+        "Tensor? seed, Tensor? gate, Tensor? blur_gate, Tensor? visible, str plan",
+        ("output", "notes"),
+        _forward,
+        _backward,
+        _fake_forward,
+        like_inputs,
+    )
+)

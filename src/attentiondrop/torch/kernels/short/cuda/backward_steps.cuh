@@ -1,0 +1,159 @@
+// What both backward kernels share: their arguments, the steps of a unit, and what each warp brings for the next step.
+//
+// A step is one head of the queries of a unit (see `forward.cu`) and a run of ROW_TILES tiles of its rows. Warp w looks after key
+// tile w of the unit and row tile w of the run. The next step's queries and gradients, and the next unit's values, travel into
+// shared memory; outputs and keys wait in registers, because the keys are still needed.
+struct Arguments {
+  const u16 *grad, *q, *k, *v, *output;
+  const float* lse;
+  const u32* dropped;
+  const int* kept;
+  const i64* seed;
+  const float* gate;
+  const u8* visible;
+  const float* blur_gate;
+  u16 *d_q, *d_k, *d_v;
+  Strides of_grad, of_q, of_k, of_v, of_output, of_d_q, of_d_k, of_d_v, of_visible;
+  float scale, log2_scale, rate, sigma_min, sigma_span;  // log2_scale: of logits in units of log2
+  int units, key_heads, group, rows, keys, stream, blur_stream, sampling;
+};
+
+#define RUN (16 * ROW_TILES)
+#define DRAWS_EVERY (DROP == EVERY || DROP == WEIGHTS)
+
+struct Step {
+  int batch, head, first, tiles;  // sample, head of the queries, first row, row tiles
+  DEVICE_METHOD Step(const Arguments& a, int unit, int step, int runs) {
+    const int member = ONE_STEP ? 0 : step / runs, run = ONE_STEP ? 0 : step - member * runs;
+    batch = unit / a.key_heads;
+    head = (unit - batch * a.key_heads) * a.group + member;
+    first = run * RUN;
+    tiles = min(ROW_TILES, (a.rows - first + 15) / 16);
+  }
+  // The number of the head over all samples.
+  DEVICE_METHOD i64 line(const Arguments& a) const { return batch * a.key_heads * a.group + head; }
+};
+
+// The pieces of 16 bytes of a 16-row tile that a lane moves.
+DEVICE int piece_row(int i, int lane) { return (i * 32 + lane) / CHUNKS; }
+DEVICE int piece_column(int i, int lane) { return (i * 32 + lane) % CHUNKS * 8; }
+// Eight rows at one column must lie in different banks: rows are padded, or (as wgmma wants it) their pieces change places.
+#define ROW_BYTES (SWIZZLED ? 2 * HEAD : PITCH)
+#define TILE (16 * ROW_BYTES)
+// Piece `chunk` of a row.
+DEVICE u32 piece_of_row(int row, int chunk) { return row * ROW_BYTES + ((SWIZZLED ? chunk ^ (row & 7) : chunk) << 4); }
+
+DEVICE u32 piece_at(int i, int lane) { return piece_of_row(piece_row(i, lane), piece_column(i, lane) / 8); }
+
+// A tile of rows; rows beyond the end become zeros.
+DEVICE void copy_tile(u32 to, const u16* from, i64 stride, int rows, int lane) {
+#pragma unroll
+  for (int i = 0; i < STEPS; i++) {
+    const int row = piece_row(i, lane);
+    if (row < rows) copy_16(to + piece_at(i, lane), from + row * stride + piece_column(i, lane));
+    else store_16(to + piece_at(i, lane), {0, 0, 0, 0});
+  }
+}
+DEVICE void read_tile(Four (&to)[STEPS], const u16* from, i64 stride, int rows, int lane) {
+#pragma unroll
+  for (int i = 0; i < STEPS; i++) {
+    const int row = piece_row(i, lane);
+    to[i] = {0, 0, 0, 0};
+    if (row < rows) {
+      const uint4 x = *(const uint4*)(from + row * stride + piece_column(i, lane));
+      to[i] = {x.x, x.y, x.z, x.w};
+    }
+  }
+}
+
+// Where things lie in shared memory.
+struct Shared {
+  u32 queries, grads, keys, values;
+  u32 rows;   // of each row: log-sum-exp, delta
+  u32 words;  // DRAWS_EVERY: of each row
+  u32 kept;   // HIDE: of each row
+  u32 notes;  // LARGEST: bit maps [key tile][row tile]
+};
+
+// What waits in registers.
+struct Fetched {
+  Four output[STEPS], keys[STEPS];
+  float lse;
+};
+
+// Start copies of what may be overwritten now.
+DEVICE void start_copies(const Arguments& a, const Shared& at, int unit, int step, int runs, int row_tiles, int warp, int lane) {
+  const Step s(a, unit, step, runs);
+  if (warp < ROW_TILES) {
+    const int first = s.first + warp * 16, rows = a.rows - first;
+    copy_tile(at.queries + warp * TILE, a.q + s.batch * a.of_q.batch + s.head * a.of_q.head + first * a.of_q.row, a.of_q.row, rows, lane);
+    copy_tile(at.grads + warp * TILE, a.grad + s.batch * a.of_grad.batch + s.head * a.of_grad.head + first * a.of_grad.row, a.of_grad.row, rows, lane);
+  }
+  if ((ONE_STEP || step == 0) && warp < LOADED_TILES) {
+    const int head = unit % a.key_heads;
+    copy_tile(at.values + warp * TILE, a.v + s.batch * a.of_v.batch + head * a.of_v.head + warp * 16 * a.of_v.row, a.of_v.row, a.keys - warp * 16, lane);
+  }
+#if DROP == LARGEST
+  if (warp < KEY_TILES) {
+    const i64 note = (s.line(a) * row_tiles + s.first / 16) * KEY_TILES;
+    for (int i = lane; i < s.tiles * 2; i += 32)
+      copy_16(at.notes + (warp * ROW_TILES + i / 2) * 32 + (i & 1) * 16, a.dropped + (note + (i / 2) * KEY_TILES + warp) * 8 + (i & 1) * 4);
+  }
+#endif
+}
+
+// The rows that `read_rest` will read come nearer.
+DEVICE void send_for_rest(const Arguments& a, int unit, int step, int runs, int warp, int lane) {
+  const Step s(a, unit, step, runs);
+  const int row = warp * 16 + (lane & 15);
+  if (lane < 16) {
+    if (warp < ROW_TILES && s.first + row < a.rows) prefetch(a.output + s.batch * a.of_output.batch + s.head * a.of_output.head + (s.first + row) * a.of_output.row);
+  } else if ((ONE_STEP || step == 0) && row < a.keys) {
+    prefetch(a.k + s.batch * a.of_k.batch + unit % a.key_heads * a.of_k.head + row * a.of_k.row);
+  }
+}
+
+// Read the rest into registers.
+DEVICE void read_rest(const Arguments& a, const Shared& at, Fetched& fetched, Key key, int unit, int step, int runs, int warp, int lane) {
+  const Step s(a, unit, step, runs);
+  if (warp < ROW_TILES) {
+    const int first = s.first + warp * 16, rows = a.rows - first, row = lane & 15;
+    read_tile(fetched.output, a.output + s.batch * a.of_output.batch + s.head * a.of_output.head + first * a.of_output.row, a.of_output.row, rows, lane);
+    const i64 line = s.line(a) * a.rows + first + row;
+    fetched.lse = row < rows ? a.lse[line] : BLIND;
+#if DRAWS_EVERY
+    if (lane < 16) store_word(at.words + (warp * 16 + row) * 4, line_word(key, (u32)line));
+#endif
+#if HIDE
+    if (lane < 16) store_word(at.kept + (warp * 16 + row) * 4, row < rows ? (u32)a.kept[line] : 0xffffffffu);
+#endif
+  }
+  if ((ONE_STEP || step == 0) && warp < LOADED_TILES) {
+    const int head = unit % a.key_heads;
+    read_tile(fetched.keys, a.k + s.batch * a.of_k.batch + head * a.of_k.head + warp * 16 * a.of_k.row, a.of_k.row, a.keys - warp * 16, lane);
+  }
+}
+
+// Wait for the copies, and note the log-sum-exp and delta of each row: delta is the sum of gradient times output.
+DEVICE void note_rows(const Shared& at, const Fetched& fetched, int warp, int lane) {
+  wait_for_copies();
+  __syncwarp();
+  if (warp < ROW_TILES) {
+    if (lane < 16) store_float(at.rows + (warp * 16 + lane) * 8, fetched.lse);
+#pragma unroll
+    for (int i = 0; i < STEPS; i++) {
+      const Four x = fetched.output[i], y = load_16(at.grads + warp * TILE + piece_at(i, lane));
+      const u32 xs[4] = {x.x, x.y, x.z, x.w}, ys[4] = {y.x, y.y, y.z, y.w};
+      float sum = 0.f;
+#pragma unroll
+      for (int e = 0; e < 4; e++) sum = fmaf(high_of(xs[e]), high_of(ys[e]), fmaf(low_of(xs[e]), low_of(ys[e]), sum));
+#pragma unroll
+      for (int far = 1; far < CHUNKS; far *= 2) sum += __shfl_xor_sync(WHOLE_WARP, sum, far);
+      if (piece_column(i, lane) == 0) store_float(at.rows + (warp * 16 + piece_row(i, lane)) * 8 + 4, sum);
+    }
+  }
+}
+DEVICE void store_keys(const Shared& at, const Fetched& fetched, int warp, int lane) {
+#pragma unroll
+  for (int i = 0; i < STEPS; i++) store_16(at.keys + warp * TILE + piece_at(i, lane), fetched.keys[i]);
+}

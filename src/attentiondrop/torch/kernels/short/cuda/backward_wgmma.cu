@@ -1,0 +1,338 @@
+// Attention of short rows, backward, for compute capability 9.0 and a head size of 64: `backward.cu` by the matrix instructions
+// of warpgroups, which read their operands from shared memory.
+//
+// A warpgroup has four key tiles. If one tile is left over, four more warps share its rows, and use the instructions of single
+// warps; if two or three are left over, a warpgroup has them, with zeros behind. The gradient of the queries is computed in
+// blocks of 64 rows and 32 columns, which the warpgroups share.
+//
+// Macros beside those of the variant: ROW_TILES, ONE_STEP (each unit has one step), BLOCKS (per multiprocessor).
+#define SWIZZLED 1
+#define GROUPS (KEY_TILES % 4 == 1 ? KEY_TILES / 4 : (KEY_TILES + 3) / 4)
+#define LEFT_OVER (KEY_TILES % 4 == 1)
+#define LOADED_TILES (LEFT_OVER ? KEY_TILES : 4 * GROUPS)
+#include "instructions.cuh"
+#include "hashing.cuh"
+#include "layout.cuh"
+#include "blur.cuh"
+#include "backward_steps.cuh"
+#include "backward_blur.cuh"
+#include "backward_weights.cuh"
+#include "wgmma.cuh"
+
+#define WARPS (4 * GROUPS + 4 * LEFT_OVER)
+#define ROW_BLOCKS (ROW_TILES / 4)         // blocks of 64 rows
+#define LEFT_ROWS (ROW_TILES % 4)          // 0 or 1 tile
+#define BLOCK_BYTES (LOADED_TILES * 2048)  // dS^T of 64 rows
+#define LEFT_PITCH 48                      // and of a single row tile: 16 rows, padded
+#define TILE_AT 128                        // a tile further in units of `matrix_at`
+
+// Set sums to 0, here and not later: between products the compiler would wait for all of them. (What a product overwrites is
+// set to 0 as well: otherwise the compiler believes that its old value may matter, and keeps it.)
+template <int length>
+DEVICE void clear(float (&x)[length][4]) {
+#pragma unroll
+  for (int n = 0; n < length; n++)
+#pragma unroll
+    for (int e = 0; e < 4; e++) asm volatile("mov.f32 %0, 0f00000000;" : "=f"(x[n][e]));
+}
+// The gradients of keys and values. A compiler that sees how short they live has more registers for the rest.
+#if ONE_STEP
+#define SUMS_OF_ALL_STEPS
+#define SUMS_OF_ONE_STEP float d_k[8][4], d_v[8][4]
+#else
+#define SUMS_OF_ALL_STEPS float d_k[8][4], d_v[8][4]
+#define SUMS_OF_ONE_STEP
+#endif
+
+// Where dS^T of a key tile and a row tile goes.
+DEVICE void store_gradients(u32 blocks, u32 left, const u32 (&x)[4], int key_tile, int tile, int lane) {
+  const int key = key_tile * 16 + (lane & 15);
+  const u32 to = tile < 4 * ROW_BLOCKS ? blocks + (tile >> 2) * BLOCK_BYTES + key * 128 + (((tile & 3) * 2 + (lane >> 4) ^ (key & 7)) << 4)
+                                       : left + key * LEFT_PITCH + (lane >> 4) * 16;
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]) : "memory");
+}
+
+// Some warps of the block wait for each other.
+DEVICE void wait_for_four(int which) { asm volatile("bar.sync %0, 128;" ::"r"(which) : "memory"); }
+DEVICE void wait_for_all() { asm volatile("bar.sync 0;" ::: "memory"); }
+
+extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) backward_wgmma(const __grid_constant__ Arguments a) {
+  extern __shared__ __align__(1024) u8 memory[];
+  // (Asked for anew, so that the compiler does not keep everything that follows from it in registers.)
+  auto fresh_lane = [] { u32 x; asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x)); return (int)(x & 31); };
+  const int warp = __shfl_sync(WHOLE_WARP, threadIdx.x >> 5, 0);
+  Shared at;
+  at.queries = (shared_address(memory) + 1023) & ~1023u;
+  at.grads = at.queries + RUN * 128;
+  at.keys = at.grads + RUN * 128;
+  at.values = at.keys + LOADED_TILES * 2048;
+  const u32 blocks = at.values + LOADED_TILES * 2048, left = blocks + ROW_BLOCKS * BLOCK_BYTES;
+  at.rows = left + LEFT_ROWS * KEYS * LEFT_PITCH;
+  at.words = at.rows + RUN * 8;
+  at.kept = at.words + (DRAWS_EVERY ? RUN * 4 : 0);
+  at.notes = at.kept + (HIDE ? RUN * 4 : 0);
+  const u32 sums = at.notes + (DROP == LARGEST ? KEY_TILES * ROW_TILES * 32 : 0);  // LEFT_OVER: of the four warps
+
+  const int row_tiles = (a.rows + 15) / 16, runs = ONE_STEP ? 1 : (row_tiles + ROW_TILES - 1) / ROW_TILES;
+  const int steps = ONE_STEP ? 1 : a.group * runs;
+  int unit = blockIdx.x, step = 0;
+  if (unit >= a.units) return;
+#if DRAWS_EVERY
+  const Key key = stream_key(*a.seed, a.stream);
+#else
+  const Key key = {0, 0};
+#endif
+  Fetched fetched;
+  {
+    const int lane = fresh_lane();
+    start_copies(a, at, unit, step, runs, row_tiles, warp, lane);
+    read_rest(a, at, fetched, key, unit, step, runs, warp, lane);
+    note_rows(at, fetched, warp, lane);
+  }
+  show_to_matrix_units();
+  __syncthreads();
+
+  if (warp < 4 * GROUPS) {
+    const int group = warp >> 2;
+    OwnKeys own = own_keys(a, key, warp, fresh_lane());
+    const u32 own_k = matrix_at(at.keys + group * 8192), own_v = matrix_at(at.values + group * 8192);
+    const u32 q = matrix_at(at.queries), grad = matrix_at(at.grads);
+    SUMS_OF_ALL_STEPS;
+#pragma unroll 1
+    while (true) {
+      SUMS_OF_ONE_STEP;
+      if (ONE_STEP || step == 0) {
+        const int lane = fresh_lane();
+        store_keys(at, fetched, warp, lane);
+#if RADIUS > 0
+        blur_keys(a, at.keys, unit, warp, lane);
+#endif
+        look_at_mask(a, own, unit, lane);
+        show_to_matrix_units();
+        wait_for_four(1 + group);
+      }
+      {
+        const int lane = fresh_lane();
+        const Step now(a, unit, step, runs);
+        const int first = now.first, tiles = now.tiles;
+        float s[2][4], d_s[2][4];
+        clear(s);
+        clear(d_s);
+#if ONE_STEP
+        clear(d_k);
+        clear(d_v);
+#endif
+        begin_products();
+#pragma unroll
+        for (int i = 0; i < 4; i++) multiply_rows(s, own_k + i * 2, q + i * 2, i > 0);
+#pragma unroll
+        for (int i = 0; i < 4; i++) multiply_rows(d_s, own_v + i * 2, grad + i * 2, i > 0);
+        send_products();
+        int tile = 0;
+#pragma unroll 1
+        do {
+          u32 weights[4], gradients[4];
+          wait_for_products();
+          weigh(a, s, d_s, at, own, first, tile, lane, weights, gradients);
+          store_gradients(blocks, left, gradients, warp, tile, lane);
+          begin_products();
+          const int add = ONE_STEP ? tile : tile + step;
+          multiply_own(d_v, weights, grad + tile * TILE_AT, add);
+          multiply_own(d_k, gradients, q + tile * TILE_AT, add);
+          // The logits of the next tile. (Behind the last one, something is read that nobody uses.)
+#pragma unroll
+          for (int i = 0; i < 4; i++) multiply_rows(s, own_k + i * 2, q + (tile + 1) * TILE_AT + i * 2, i > 0);
+#pragma unroll
+          for (int i = 0; i < 4; i++) multiply_rows(d_s, own_v + i * 2, grad + (tile + 1) * TILE_AT + i * 2, i > 0);
+          send_products();
+        } while (++tile < tiles);
+        wait_for_products();
+      }
+      show_to_matrix_units();
+      wait_for_all();
+      asm volatile("" : "+r"(unit));  // what follows from it is computed again, rather than kept in registers all the time
+      const Step now(a, unit, step, runs);
+      const bool is_last = ONE_STEP || step + 1 == steps;
+      const int next_unit = is_last ? unit + gridDim.x : unit, next_step = is_last ? 0 : step + 1;
+      const bool more = next_unit < a.units;
+      const int lane = fresh_lane();
+      if (more) {
+      start_copies(a, at, next_unit, next_step, runs, row_tiles, warp, lane);
+      send_for_rest(a, next_unit, next_step, runs, warp, lane);
+    }
+      if (is_last) {
+        const int head = unit % a.key_heads;
+        write_rows(a.d_v + now.batch * a.of_d_v.batch + head * a.of_d_v.head, a.of_d_v.row, warp * 16, a.keys, d_v, 1.f, 1.f, lane);
+#if RADIUS == 0
+        write_rows(a.d_k + now.batch * a.of_d_k.batch + head * a.of_d_k.head, a.of_d_k.row, warp * 16, a.keys, d_k, a.scale, a.scale, lane);
+#endif
+      }
+      // Half of the columns at a time: whole ones would take registers that the rest needs.
+#pragma unroll 1
+      for (int item = group; item < 2 * ROW_BLOCKS; item += GROUPS) {
+        const int block = item >> 1, half = item & 1;
+        float d_q[4][4];
+        clear(d_q);
+        const u32 d_s = matrix_at(blocks + block * BLOCK_BYTES), k = matrix_at(at.keys) + half * 4;
+        begin_products();
+#pragma unroll
+        for (int j = 0; j < KEY_TILES; j++) multiply_transposed(d_q, d_s + j * TILE_AT, k + j * TILE_AT, j > 0);
+        send_products();
+        wait_for_products();
+        const int again = fresh_lane();
+        u16* to = a.d_q + now.batch * a.of_d_q.batch + now.head * a.of_d_q.head + half * 32;
+        write_rows(to, a.of_d_q.row, now.first + block * 64 + (warp & 3) * 16, a.rows, d_q, a.scale, a.scale, again);
+      }
+#if RADIUS > 0
+      if (is_last) blur_gradient(a, d_k, at.keys, unit, true, warp, fresh_lane());
+#endif
+      if (!more) return;
+      {
+        const int again = fresh_lane();
+        read_rest(a, at, fetched, key, next_unit, next_step, runs, warp, again);
+        note_rows(at, fetched, warp, again);
+      }
+      unit = next_unit;
+      step = next_step;
+      show_to_matrix_units();
+      wait_for_all();
+    }
+  }
+#if LEFT_OVER
+  // The last key tile. Its four warps take every fourth row tile each, and add up at the end.
+  constexpr int last = KEY_TILES - 1;
+  const int part = warp - 4 * GROUPS;
+  OwnKeys own = own_keys(a, key, last, fresh_lane());
+  SUMS_OF_ALL_STEPS;
+#pragma unroll 1
+  while (true) {
+    SUMS_OF_ONE_STEP;
+    const Step now(a, unit, step, runs);
+    const bool is_last = ONE_STEP || step + 1 == steps;
+    if (ONE_STEP || step == 0) {
+      const int lane = fresh_lane();
+      if (part == 0) store_keys(at, fetched, warp, lane);
+#if RADIUS > 0
+      blur_keys(a, at.keys, unit, warp, lane);
+#endif
+      look_at_mask(a, own, unit, lane);
+      show_to_matrix_units();
+      wait_for_four(1 + GROUPS);
+      clear(d_k);
+      clear(d_v);
+    }
+    {
+      const int lane = fresh_lane();
+      // A row of 128 bytes holds its pieces in changed places: adding to the column is an exclusive or.
+      const u32 as_rows = (lane & 15) * 128 + (((lane >> 4) ^ (lane & 7)) << 4);
+      const u32 as_columns = ((lane & 7) + (lane >> 4) * 8) * 128 + ((((lane >> 3) & 1) ^ (lane & 7)) << 4);
+      u32 k_tile[4][4];
+#pragma unroll
+      for (int i = 0; i < 4; i++) load_matrices(k_tile[i], at.keys + last * 2048 + (as_rows ^ (i * 32)));
+#pragma unroll 1
+      for (int tile = part; tile < now.tiles; tile += 4) {
+        float s[2][4], d_s[2][4];
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+#pragma unroll
+          for (int e = 0; e < 4; e++) s[h][e] = d_s[h][e] = 0.f;
+        const u32 q_tile = at.queries + tile * 2048, g_tile = at.grads + tile * 2048;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+          u32 b[4], v_tile[4];
+          load_matrices(b, q_tile + (as_columns ^ (i * 32)));
+          multiply(s[0], k_tile[i], b[0], b[1]);
+          multiply(s[1], k_tile[i], b[2], b[3]);
+          load_matrices(b, g_tile + (as_columns ^ (i * 32)));
+          load_matrices(v_tile, at.values + last * 2048 + (as_rows ^ (i * 32)));
+          multiply(d_s[0], v_tile, b[0], b[1]);
+          multiply(d_s[1], v_tile, b[2], b[3]);
+        }
+        u32 weights[4], gradients[4];
+        weigh(a, s, d_s, at, own, now.first, tile, lane, weights, gradients);
+        store_gradients(blocks, left, gradients, last, tile, lane);
+#pragma unroll
+        for (int n = 0; n < 4; n++) {
+          u32 b[4];
+          load_transposed(b, g_tile + (as_rows ^ (n * 32)));
+          multiply(d_v[2 * n], weights, b[0], b[1]);
+          multiply(d_v[2 * n + 1], weights, b[2], b[3]);
+          load_transposed(b, q_tile + (as_rows ^ (n * 32)));
+          multiply(d_k[2 * n], gradients, b[0], b[1]);
+          multiply(d_k[2 * n + 1], gradients, b[2], b[3]);
+        }
+      }
+      if (is_last) {
+        // In a fixed order, so that results are equal in every run.
+#pragma unroll 1
+        for (int p = 3; p >= 0; p--) {
+          if (part == p) {
+#pragma unroll
+            for (int n = 0; n < 8; n++) {
+              const u32 from = sums + n * 1024 + lane * 16;
+              if (p < 3) {
+                const Four x = load_16(from), y = load_16(from + 512);
+                d_v[n][0] += __uint_as_float(x.x); d_v[n][1] += __uint_as_float(x.y); d_v[n][2] += __uint_as_float(x.z); d_v[n][3] += __uint_as_float(x.w);
+                d_k[n][0] += __uint_as_float(y.x); d_k[n][1] += __uint_as_float(y.y); d_k[n][2] += __uint_as_float(y.z); d_k[n][3] += __uint_as_float(y.w);
+              }
+              if (p > 0) {
+                store_16(from, {__float_as_uint(d_v[n][0]), __float_as_uint(d_v[n][1]), __float_as_uint(d_v[n][2]), __float_as_uint(d_v[n][3])});
+                store_16(from + 512, {__float_as_uint(d_k[n][0]), __float_as_uint(d_k[n][1]), __float_as_uint(d_k[n][2]), __float_as_uint(d_k[n][3])});
+              }
+            }
+          }
+          if (p > 0) wait_for_four(1 + GROUPS);
+        }
+      }
+    }
+    show_to_matrix_units();
+    wait_for_all();
+    const int next_unit = is_last ? unit + gridDim.x : unit, next_step = is_last ? 0 : step + 1;
+    const bool more = next_unit < a.units;
+    const int lane = fresh_lane();
+    if (more) {
+      start_copies(a, at, next_unit, next_step, runs, row_tiles, warp, lane);
+      read_rest(a, at, fetched, key, next_unit, next_step, runs, warp, lane);
+    }
+    if (is_last && part == 0) {
+      const int head = unit % a.key_heads;
+      write_rows(a.d_v + now.batch * a.of_d_v.batch + head * a.of_d_v.head, a.of_d_v.row, last * 16, a.keys, d_v, 1.f, 1.f, lane);
+#if RADIUS == 0
+      write_rows(a.d_k + now.batch * a.of_d_k.batch + head * a.of_d_k.head, a.of_d_k.row, last * 16, a.keys, d_k, a.scale, a.scale, lane);
+#endif
+    }
+#if LEFT_ROWS
+    if (part == 1 && now.tiles > 4 * ROW_BLOCKS) {
+      float d_q[8][4];
+#pragma unroll
+      for (int n = 0; n < 8; n++) d_q[n][0] = d_q[n][1] = d_q[n][2] = d_q[n][3] = 0.f;
+      const u32 from = left + ((lane & 7) + (lane >> 4) * 8) * LEFT_PITCH + ((lane >> 3) & 1) * 16;
+      const u32 as_rows = (lane & 15) * 128 + (((lane >> 4) ^ (lane & 7)) << 4);
+#pragma unroll 1
+      for (int j = 0; j < KEY_TILES; j++) {
+        u32 d_s[4];
+        load_transposed(d_s, from + j * 16 * LEFT_PITCH);
+#pragma unroll
+        for (int n = 0; n < 4; n++) {
+          u32 b[4];
+          load_transposed(b, at.keys + j * 2048 + (as_rows ^ (n * 32)));
+          multiply(d_q[2 * n], d_s, b[0], b[1]);
+          multiply(d_q[2 * n + 1], d_s, b[2], b[3]);
+        }
+      }
+      u16* to = a.d_q + now.batch * a.of_d_q.batch + now.head * a.of_d_q.head;
+      write_rows(to, a.of_d_q.row, now.first + 64 * ROW_BLOCKS, a.rows, d_q, a.scale, a.scale, lane);
+    }
+#endif
+#if RADIUS > 0
+    if (is_last) blur_gradient(a, d_k, at.keys, unit, part == 0, warp, fresh_lane());
+#endif
+    if (!more) return;
+    note_rows(at, fetched, warp, fresh_lane());
+    unit = next_unit;
+    step = next_step;
+    show_to_matrix_units();
+    wait_for_all();
+  }
+#endif
+}

@@ -1,0 +1,67 @@
+// Sizes that follow from the variant, rows of a head in shared memory, and how a warp writes rows to global memory.
+//
+// A variant is given by macros: KEY_TILES (tiles of 16 keys), HEAD (head size), FLOAT16, DROP, TOP, HIDE, CAUSAL, MASKED,
+// RADIUS and RENORMALIZE (blur), and those of the one kernel. Rows, keys, rates and strides are run-time arguments.
+#define KEYS (16 * KEY_TILES)
+#define EIGHTS (2 * KEY_TILES)  // tiles of 8 keys
+#define STEPS (HEAD / 16)       // a product over the head size takes this many steps
+#define CHUNKS (HEAD / 8)       // pieces of 16 bytes in a row
+// A row has an odd number of 16-byte pieces, so that eight rows at one column lie in different banks.
+#define PITCH (2 * HEAD + 16)
+#define TILE_BYTES (16 * PITCH)
+#define KEY_BYTES (KEYS * PITCH)
+
+#define NOTHING 0  // DROP: attention is not changed
+#define LARGEST 1  // hard masking: drawn logits of the TOP largest
+#define EVERY 2    // drawn logits, of all
+#define WEIGHTS 3  // drawn weights, after the softmax
+
+// A logit that no row sees. Its weight is 0, and it is far below every other.
+#define HIDDEN (-1e30f)
+#define IS_HIDDEN(x) ((x) < -1e29f)
+
+// The log-sum-exp of a row that sees no key: all its weights are 0 in the backward.
+#define BLIND 1e30f
+
+struct Strides { i64 batch, head, row; };
+
+// Copy rows of a head into shared memory; the warp waits for them later.
+DEVICE void copy_rows(u32 to, const u16* from, i64 stride, int rows, int lane) {
+#pragma unroll 4
+  for (int i = lane; i < rows * CHUNKS; i += 32) {
+    const int row = i / CHUNKS, chunk = i % CHUNKS;
+    copy_16(to + row * PITCH + chunk * 16, from + row * stride + chunk * 8);
+  }
+}
+
+// Rows g and g + 8 of a 16-row tile from the sums of products, times a factor for each. Pairs of lanes exchange a word, so
+// that four lanes write 32 neighbouring bytes.
+template <int eights>
+DEVICE void write_rows(u16* to, i64 stride, int first, int rows, const float (&sums)[eights][4], float factor0, float factor1, int lane) {
+  const int t = lane & 3, g = lane >> 2;
+  const bool odd = t & 1;
+  const int column = odd ? 8 + 2 * (t - 1) : 2 * t;
+#pragma unroll
+  for (int r = 0; r < 2; r++) {
+    const int row = first + g + 8 * r;
+    const float factor = r ? factor1 : factor0;
+    u16* line = to + row * stride + column;
+#pragma unroll
+    for (int n = 0; n < eights; n += 2) {
+      const u32 one = packed(sums[n][2 * r] * factor, sums[n][2 * r + 1] * factor);
+      const u32 two = packed(sums[n + 1][2 * r] * factor, sums[n + 1][2 * r + 1] * factor);
+      const u32 received = __shfl_xor_sync(WHOLE_WARP, odd ? one : two, 1);
+      if (row < rows) *(uint2*)(line + n * 8) = make_uint2(odd ? received : one, odd ? two : received);
+    }
+  }
+}
+
+// A bit for each key of a tile: whether it is inside and visible.
+DEVICE u32 seen_keys(const u8* visible, i64 stride, int tile, int keys, int lane) {
+  const int key = tile * 16 + (lane & 15);
+  bool seen = key < keys;
+#if MASKED
+  seen = seen && visible[key * stride] != 0;
+#endif
+  return __ballot_sync(WHOLE_WARP, seen) & 0xffffu;
+}

@@ -1,0 +1,54 @@
+// A bit for each of the logits that one thread holds of one row: index i stands for key 8 * (i / 2) + 2 * (lane % 4) + i % 2.
+// The first one is the top bit, so that counting leading zeros finds the lowest key.
+#define MARKS (2 * EIGHTS)
+#define MARK_WORDS ((MARKS + 31) / 32)
+
+struct Marks {
+  u32 word[MARK_WORDS];
+
+  DEVICE_METHOD void clear() {
+#pragma unroll
+    for (int w = 0; w < MARK_WORDS; w++) word[w] = 0;
+  }
+  DEVICE_METHOD bool any() const {
+    u32 all = 0;
+#pragma unroll
+    for (int w = 0; w < MARK_WORDS; w++) all |= word[w];
+    return all != 0;
+  }
+  DEVICE_METHOD int count() const {
+    int n = 0;
+#pragma unroll
+    for (int w = 0; w < MARK_WORDS; w++) n += __popc(word[w]);
+    return n;
+  }
+  // `i` is known to the compiler wherever these two are called.
+  DEVICE_METHOD bool has(int i) const { return word[i / 32] & (0x80000000u >> (i % 32)); }
+  DEVICE_METHOD void add(int i) { word[i / 32] |= 0x80000000u >> (i % 32); }
+
+  DEVICE_METHOD void remove(const Marks& other) {
+#pragma unroll
+    for (int w = 0; w < MARK_WORDS; w++) word[w] &= ~other.word[w];
+  }
+  DEVICE_METHOD void keep_only(const Marks& other) {
+#pragma unroll
+    for (int w = 0; w < MARK_WORDS; w++) word[w] &= other.word[w];
+  }
+  // Index of the first one; MARKS or more if there is none.
+  DEVICE_METHOD u32 first() const {
+    if (MARK_WORDS == 1 || word[0]) return __clz(word[0]);
+    return 32 + __clz(word[MARK_WORDS - 1]);
+  }
+  DEVICE_METHOD void remove_first() {
+    if (MARK_WORDS == 1 || word[0]) word[0] &= ~(0x80000000u >> (__clz(word[0]) & 31));
+    else word[MARK_WORDS - 1] &= ~(0x80000000u >> (__clz(word[MARK_WORDS - 1]) & 31));
+  }
+  DEVICE_METHOD void add_dynamic(u32 i) {
+    const u32 bit = 0x80000000u >> (i & 31);
+    if (MARK_WORDS == 1 || i < 32) word[0] |= bit;
+    else word[MARK_WORDS - 1] |= bit;
+  }
+};
+
+// The key of mark `i` in the thread with `t = lane % 4`.
+DEVICE u32 key_of(u32 i, u32 t) { return (i >> 1) * 8 + 2 * t + (i & 1); }

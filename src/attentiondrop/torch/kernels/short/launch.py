@@ -1,0 +1,247 @@
+"""Launch the kernels for short rows.
+
+A kernel has one argument, a structure. Packing it takes little time, and so does a launch through the driver.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import math
+import struct
+import threading
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ....errors import BackendError
+from .bit_map import bytes_of
+from .build import device_of, enter, load, processors
+from .variants import Kernel, Variant, backward_of, forward_of
+
+LOG2_E = math.log2(math.e)
+#: How sigma of a blur is drawn, as the sources count it.
+SAMPLINGS = {"batch": 0, "sample": 1, "head": 2}
+
+
+class Plan(NamedTuple):
+    """What a call does beside plain attention. It is the same for all calls of a spec on tensors of one shape."""
+
+    #: As in `Variant`.
+    drop: str = ""
+    top: int = 0
+    hide: bool = False
+    is_causal: bool = False
+    radius: int = 0
+    renormalize: bool = False
+    #: The stream of the draws, and the rate.
+    stream: int = 0
+    rate: float = 0.0
+    #: The stream of the blur, and its sigmas.
+    blur_stream: int = 0
+    sampling: str = "batch"
+    sigma_min: float = 0.0
+    sigma_max: float = 0.0
+    scale: float = 1.0
+
+
+class Extras(NamedTuple):
+    """The tensors of a call beside queries, keys and values.
+
+    The seed of the draws; factors on the rate and on the sigmas; and which keys are visible [B or 1, Hk or 1, 1, M].
+    """
+
+    seed: Tensor | None
+    gate: Tensor | None
+    blur_gate: Tensor | None
+    visible: Tensor | None
+
+
+class Results(NamedTuple):
+    """What the forward gives.
+
+    `notes` is what the backward needs, as 32-bit words: the log-sum-exp of each row in units of log2 (a float), then
+    the key that an emptied row keeps or -1 (if keys are hidden), then the bit map of what was dropped (hard masking,
+    see `bit_map`). It is one tensor, because each one takes time to make.
+    """
+
+    output: Tensor
+    notes: Tensor
+
+
+def empty_results(q: Tensor, k: Tensor, v: Tensor, plan: Plan) -> Results:
+    """The results without values."""
+    batch, heads, rows, size = q.shape
+    words = batch * heads * rows * (2 if plan.hide else 1)
+    if plan.drop == "largest":
+        words = _whole_pieces(words) + bytes_of(batch * heads, rows, k.shape[2]) // 4
+    # In memory as [B, N, H, E], as SDPA's output: joining the heads needs no copy.
+    output = q.new_empty_strided((batch, heads, rows, size), (rows * heads * size, size, heads * size, 1))
+    return Results(output, q.new_empty(words, dtype=torch.int32))
+
+
+def _whole_pieces(words: int) -> int:
+    """Rounded up to pieces of 16 bytes, which the kernels copy."""
+    return -(-words // 4) * 4
+
+
+def _note_pointers(notes: Tensor, lines: int, plan: Plan) -> tuple[int, int, int]:
+    """Where the log-sum-exp, the bit map and the kept keys begin."""
+    start = notes.data_ptr()
+    words = 2 * lines if plan.hide else lines
+    return start, start + 4 * _whole_pieces(words), start + 4 * lines
+
+
+def forward(q: Tensor, k: Tensor, v: Tensor, extras: Extras, plan: Plan) -> Results:
+    """Attention of rows with at most `MOST_KEYS` keys."""
+    q, k, v = _aligned(q), _aligned(k), _aligned(v)
+    results = empty_results(q, k, v, plan)
+    output, notes = results
+    if output.numel() == 0:
+        return results
+    seed, gate, blur_gate, visible = extras
+    batch, heads, rows, size = q.shape
+    key_heads, keys = k.shape[1], k.shape[2]
+    device = q.get_device()
+    kernel, handle = _forward_kernel(device, _variant(keys, size, q.dtype, visible is not None, plan))
+    units = batch * key_heads
+    arguments = _FORWARD.pack(
+        q.data_ptr(), k.data_ptr(), v.data_ptr(), output.data_ptr(),
+        *_note_pointers(notes, batch * heads * rows, plan),
+        _pointer(seed), _pointer(gate), _pointer(visible), _pointer(blur_gate),
+        *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *output.stride()[:3], *_visible_strides(visible),
+        *_numbers(plan), units, key_heads, heads // key_heads, rows, keys, plan.stream, plan.blur_stream,
+        SAMPLINGS[plan.sampling],
+    )  # fmt: skip
+    _launch(device, kernel, handle, min(units, processors(device) * kernel.blocks), arguments)
+    return results
+
+
+def backward(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, results: Results, extras: Extras, plan: Plan
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of queries, keys and values, in their memory orders."""
+    d_q, d_k, d_v = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+    output, notes = results
+    if output.numel() == 0:
+        return d_q, d_k.zero_(), d_v.zero_()
+    told = (d_q, d_k, d_v)
+    grad, q, k, v, output, d_q, d_k, d_v = (_aligned(x) for x in (grad, q, k, v, output, *told))
+    seed, gate, blur_gate, visible = extras
+    batch, heads, rows, size = q.shape
+    key_heads, keys = k.shape[1], k.shape[2]
+    device, group = q.get_device(), heads // key_heads
+    variant = _variant(keys, size, q.dtype, visible is not None, plan)
+    kernel, handle = _backward_kernel(device, variant, -(-rows // 16), group)
+    units = batch * key_heads
+    arguments = _BACKWARD.pack(
+        grad.data_ptr(), q.data_ptr(), k.data_ptr(), v.data_ptr(), output.data_ptr(),
+        *_note_pointers(notes, batch * heads * rows, plan),
+        _pointer(seed), _pointer(gate), _pointer(visible), _pointer(blur_gate),
+        d_q.data_ptr(), d_k.data_ptr(), d_v.data_ptr(),
+        *grad.stride()[:3], *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *output.stride()[:3],
+        *d_q.stride()[:3], *d_k.stride()[:3], *d_v.stride()[:3], *_visible_strides(visible),
+        *_numbers(plan), units, key_heads, group, rows, keys, plan.stream, plan.blur_stream, SAMPLINGS[plan.sampling],
+    )  # fmt: skip
+    _launch(device, kernel, handle, min(units, processors(device) * kernel.blocks), arguments)
+    for wanted, found in zip(told, (d_q, d_k, d_v), strict=True):
+        if wanted is not found:
+            wanted.copy_(found)
+    return told
+
+
+#: The structures `Arguments` of the two sources: pointers, strides, floats, integers.
+_FORWARD = struct.Struct("@11Q15q5f8i4x")
+_BACKWARD = struct.Struct("@15Q27q5f8i4x")
+
+
+def _numbers(plan: Plan) -> tuple[float, ...]:
+    return plan.scale, plan.scale * LOG2_E, plan.rate, plan.sigma_min, plan.sigma_max - plan.sigma_min
+
+
+def _pointer(x: Tensor | None) -> int:
+    return 0 if x is None else x.data_ptr()
+
+
+def _visible_strides(visible: Tensor | None) -> tuple[int, ...]:
+    if visible is None:
+        return 0, 0, 0
+    sizes, strides = visible.shape, visible.stride()
+    return tuple(strides[d] if sizes[d] > 1 else 0 for d in (0, 1, 3))
+
+
+def _aligned(x: Tensor) -> Tensor:
+    """`x`, copied if rows are not made of whole pieces of 16 bytes."""
+    a, b, c, last = x.stride()
+    if last == 1 and (a | b | c) % 8 == 0 and x.data_ptr() % 16 == 0:
+        return x
+    return x.clone(memory_format=torch.contiguous_format)
+
+
+def _variant(keys: int, size: int, dtype: torch.dtype, is_masked: bool, plan: Plan) -> Variant:
+    return Variant(
+        -(-keys // 16), size, dtype == torch.float16, plan.drop, plan.top, plan.hide, plan.is_causal, is_masked,
+        plan.radius, plan.renormalize,
+    )  # fmt: skip
+
+
+@functools.cache
+def _forward_kernel(device: int, variant: Variant) -> tuple[Kernel, int]:
+    return _loaded(forward_of(variant, device_of(device)), variant, device)
+
+
+@functools.cache
+def _backward_kernel(device: int, variant: Variant, row_tiles: int, group: int) -> tuple[Kernel, int]:
+    return _loaded(backward_of(variant, device_of(device), row_tiles, group), variant, device)
+
+
+def _loaded(kernel: Kernel | None, variant: Variant, device: int) -> tuple[Kernel, int]:
+    if kernel is None:
+        raise BackendError(f"there is not enough shared memory for {variant}")
+    with torch.cuda.device(device):
+        return kernel, load(kernel, device)
+
+
+class _Space(threading.local):
+    """Memory for the arguments of one launch, which the driver copies. The backward runs in another thread."""
+
+    def __init__(self) -> None:
+        self.arguments = ctypes.create_string_buffer(_BACKWARD.size)
+        self.pointers = (ctypes.c_void_p * 1)(ctypes.addressof(self.arguments))
+        self.address = ctypes.addressof(self.pointers)
+        #: Devices that this thread has used.
+        self.entered: set[int] = set()
+
+
+_space = _Space()
+
+
+def _launch(device: int, kernel: Kernel, handle: int, blocks: int, arguments: bytes) -> None:
+    if device != torch._C._cuda_getDevice():
+        with torch.cuda.device(device):
+            _launch(device, kernel, handle, blocks, arguments)
+        return
+    space = _space
+    if device not in space.entered:
+        enter(device)
+        space.entered.add(device)
+    ctypes.memmove(space.arguments, arguments, len(arguments))
+    (result,) = _driver().cuLaunchKernel(
+        handle, blocks, 1, 1, kernel.threads, 1, 1, kernel.shared_bytes, _stream(device), space.address, 0
+    )
+    if int(result) != 0:
+        raise BackendError(f"the kernel {kernel.name} could not be launched: {result!r}")
+
+
+def _stream(device: int) -> int:
+    """The handle of the current stream. (`torch.cuda.current_stream` makes an object, which takes longer.)"""
+    handle: int = torch._C._cuda_getCurrentRawStream(device)
+    return handle
+
+
+@functools.cache
+def _driver() -> Any:
+    from cuda.bindings import driver
+
+    return driver

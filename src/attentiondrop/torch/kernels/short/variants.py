@@ -1,0 +1,187 @@
+"""Which kernel serves which call: the constants that a kernel is compiled with, and the shared memory that it takes.
+
+Rows, keys, rates and strides are arguments of a kernel. What it is compiled for is the number of tiles of 16 keys, the
+head size, the dtype and the regulariser. So sixteen pairs of kernels serve all lengths from 1 to 256.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+#: The most keys of a row.
+MOST_KEYS = 256
+#: The head sizes that have kernels.
+HEAD_SIZES = (16, 32, 64, 128)
+#: The most of a row's largest logits that hard masking can choose from.
+MOST_OF_TOP = 64
+#: The widest blur: its window must fit into registers.
+WIDEST_BLUR = 7
+
+#: What is dropped, as the sources count it.
+DROPS = {"": 0, "largest": 1, "every": 2, "weights": 3}
+
+#: Bytes of shared memory that the system takes of each block.
+_RESERVED = 1024
+
+
+class Device(NamedTuple):
+    """What a device allows: compute capability (90 for 9.0), and shared memory of a block and of a multiprocessor."""
+
+    capability: int
+    block_bytes: int
+    processor_bytes: int
+
+    @property
+    def architecture(self) -> str:
+        """The target for NVRTC."""
+        # The instructions of warpgroups exist on 9.0 only, and need the "a".
+        return "sm_90a" if self.capability == 90 else f"sm_{self.capability}"
+
+    def room(self, blocks: int) -> int:
+        """The shared memory that each of `blocks` blocks on a multiprocessor may take."""
+        return min(self.block_bytes, self.processor_bytes // blocks - _RESERVED)
+
+
+class Variant(NamedTuple):
+    """What the kernels of a call are compiled for, apart from the sizes that `forward_of` and `backward_of` choose."""
+
+    key_tiles: int
+    head_size: int
+    is_float16: bool
+    #: "" (nothing), "largest" (hard masking), "every" (each logit by its draw) or "weights" (after the softmax).
+    drop: str
+    #: Of how many of the largest; 0 where they do not matter.
+    top: int
+    #: Whether a dropped logit is hidden, rather than set to 0.
+    hide: bool
+    is_causal: bool
+    is_masked: bool
+    #: Of the blur; 0 without one.
+    radius: int
+    renormalize: bool
+
+    @property
+    def macros(self) -> dict[str, int]:
+        """The constants that both kernels share."""
+        return {
+            "KEY_TILES": self.key_tiles,
+            "HEAD": self.head_size,
+            "FLOAT16": int(self.is_float16),
+            "DROP": DROPS[self.drop],
+            "TOP": self.top,
+            "HIDE": int(self.hide),
+            "CAUSAL": int(self.is_causal),
+            "MASKED": int(self.is_masked),
+            "RADIUS": self.radius,
+            "RENORMALIZE": int(self.renormalize),
+        }
+
+    @property
+    def row_bytes(self) -> int:
+        """A row in shared memory: an odd number of 16-byte pieces."""
+        return 2 * self.head_size + 16
+
+    @property
+    def notes_bytes(self) -> int:
+        """The bit map of 16 rows and all keys."""
+        return 32 * self.key_tiles if self.drop == "largest" else 0
+
+
+class Kernel(NamedTuple):
+    """One kernel: the name of its source, its constants, and what a launch of it takes."""
+
+    name: str
+    macros: tuple[tuple[str, int], ...]
+    threads: int
+    shared_bytes: int
+    #: On each multiprocessor.
+    blocks: int
+
+
+class Sizes(NamedTuple):
+    """How many warps of the forward work on a multiprocessor: each holds the logits of 16 rows in registers."""
+
+    warps: int
+    blocks: int
+
+
+def _forward_sizes(variant: Variant) -> Sizes:
+    # A multiprocessor has 64 Ki registers in four parts: 16 warps have 128 each, 12 have 168, and 8 have 255.
+    tiles = variant.key_tiles + (4 if variant.head_size > 64 else 0)
+    if tiles <= 8:
+        return Sizes(8, 2)
+    return Sizes(12, 1) if tiles <= 13 else Sizes(8, 1)
+
+
+def forward_of(variant: Variant, device: Device) -> Kernel | None:
+    """The forward kernel; None if it takes more shared memory than the device has."""
+    keys = 16 * variant.key_tiles
+    stage = 2 * keys * variant.row_bytes + 64
+    warps, most_blocks = _forward_sizes(variant)
+    for blocks in range(most_blocks, 0, -1):
+        rest = warps * (16 * variant.row_bytes + variant.notes_bytes) + 4 * keys + 4
+        # Enough units for all warps, so that none waits for the next one.
+        wanted = max(2, -(-2 * warps // variant.key_tiles))
+        stages = min(wanted, (device.room(blocks) - rest) // (stage + 8))
+        if stages >= 2 or (stages == 1 and blocks == 1):
+            macros = variant.macros | {"WARPS": warps, "STAGES": stages, "BLOCKS": blocks}
+            return Kernel("forward", tuple(macros.items()), 32 * warps, stages * (stage + 8) + rest, blocks)
+    return None
+
+
+def backward_of(variant: Variant, device: Device, row_tiles: int, group: int) -> Kernel | None:
+    """The backward kernel for `row_tiles` tiles of 16 rows; None if it takes more shared memory than the device has."""
+    if device.capability == 90 and variant.head_size == 64 and variant.key_tiles >= _FEWEST_FOR_WARPGROUPS:
+        return _by_warpgroups(variant, device, row_tiles, group)
+    tiles = variant.key_tiles
+    for blocks in range(max(1, 16 // tiles), 0, -1):
+        for run in range(tiles if tiles <= _LONGEST_RUN else 8, 0, -1):
+            taken = _backward_bytes(variant, run)
+            # Shorter runs of rows need less memory, but more barriers: first fewer blocks.
+            if taken <= device.room(blocks) and (run == tiles or tiles > _LONGEST_RUN or blocks == 1):
+                return _backward_kernel("backward", variant, run, blocks, tiles, taken, row_tiles, group)
+    return None
+
+
+#: With fewer key tiles, single warps are faster (`docs/speed.md`).
+_FEWEST_FOR_WARPGROUPS = 8
+#: With more row tiles, a unit does not fit into shared memory at once.
+_LONGEST_RUN = 13
+
+
+def _by_warpgroups(variant: Variant, device: Device, row_tiles: int, group: int) -> Kernel | None:
+    tiles = variant.key_tiles
+    # One left-over tile has warps of its own; two or three are made up to four (see the source).
+    is_left_over = tiles % 4 == 1
+    loaded = tiles if is_left_over else -(-tiles // 4) * 4
+    warps = loaded // 4 * 4 + 4 * is_left_over
+    run = loaded if loaded <= _LONGEST_RUN else 8
+    taken = 1024 + _WGMMA_ROW * (2 * 16 * run + 2 * 16 * loaded + run // 4 * 16 * loaded) + run % 4 * 16 * tiles * 48
+    taken += _row_bytes(variant) * 16 * run + run * variant.notes_bytes + 8192 * is_left_over
+    for blocks in range(max(1, 16 // warps), 0, -1):
+        if taken <= device.room(blocks):
+            return _backward_kernel("backward_wgmma", variant, run, blocks, warps, taken, row_tiles, group)
+    return None
+
+
+#: A row of 64 numbers, without padding.
+_WGMMA_ROW = 128
+
+
+def _backward_kernel(
+    name: str, variant: Variant, run: int, blocks: int, warps: int, taken: int, row_tiles: int, group: int
+) -> Kernel:
+    one_step = group == 1 and row_tiles <= run
+    macros = variant.macros | {"ROW_TILES": run, "ONE_STEP": int(one_step), "BLOCKS": blocks}
+    return Kernel(name, tuple(macros.items()), 32 * warps, taken, blocks)
+
+
+def _backward_bytes(variant: Variant, run: int) -> int:
+    keys, rows = 16 * variant.key_tiles, 16 * run
+    of_row = 2 * variant.row_bytes + _row_bytes(variant)
+    return rows * of_row + 2 * keys * variant.row_bytes + keys * (2 * rows + 16) + run * variant.notes_bytes
+
+
+def _row_bytes(variant: Variant) -> int:
+    """What the backward knows of each row: log-sum-exp and delta, the word of its draws, the key that it keeps."""
+    return 8 + 4 * (variant.drop in ("every", "weights")) + 4 * variant.hide
