@@ -305,7 +305,8 @@ def why_not_short(call: Call, plan: Plan) -> str | None:
         return "the kernels for short rows know no noise"
     if [plan.drop is not None, plan.dropout is not None, call.dropout_p > 0].count(True) > 1:
         return "the kernels for short rows do one drop or dropout, not several"
-    if plan.drop is not None and min(drop_of(plan.drop, shape.columns).top, shape.columns - 1) > short.MOST_OF_TOP:
+    # (Where all keys are candidates, none has to be chosen.)
+    if plan.drop is not None and short.MOST_OF_TOP < drop_of(plan.drop, shape.columns).top < shape.columns:
         return f"the kernels for short rows choose from at most {short.MOST_OF_TOP} of the largest logits"
     visible = visible_keys(visibility)
     if visible is None and visibility.pairs is not None:

@@ -77,7 +77,8 @@ def _written(plan: Plan) -> str:
 def _read(text: str) -> Plan:
     kinds: tuple[Callable[[str], Any], ...]
     kinds = (str, int, _truth, _truth, int, _truth, int, float, int, str, float, float, float)
-    return Plan(*[kind(field) for kind, field in zip(kinds, text.split(";"), strict=True)])
+    fields: list[Any] = [kind(field) for kind, field in zip(kinds, text.split(";"), strict=True)]
+    return Plan(*fields)
 
 
 def _truth(text: str) -> bool:
