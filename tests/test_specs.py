@@ -34,6 +34,8 @@ LEAVES = {
     "dropkey": st.builds(ad.DropKey, rates, st.sampled_from(["element", "column"])),
     "drophead": st.builds(ad.DropHead, rates),
     "attndropout": st.builds(ad.AttentionDropout, rates),
+    "dropattention": st.builds(ad.DropAttention, rates, st.sampled_from(["element", "column"]), st.integers(1, 10**6)),
+    "headmask": st.builds(ad.HeadMask, st.integers(1, 10**6), st.sampled_from(["random", "important"])),
     "consistency": st.builds(
         ad.Consistency,
         sizes,
@@ -127,6 +129,14 @@ def test_specs_are_values() -> None:
         (lambda: ad.DropKey(2), "p: expected a number in [0, 1], received 2"),
         (lambda: ad.DropHead(None), "p: expected a number in [0, 1], received None"),
         (lambda: ad.AttentionDropout([0.1]), "p: expected a number in [0, 1], received [0.1]"),
+        (lambda: ad.DropAttention(by="row"), "by: expected one of 'element', 'column', received 'row'"),
+        (lambda: ad.DropAttention(span=0), "span: expected a number >= 1, received 0"),
+        (
+            lambda: ad.DropAttention(p=ad.Learnable(0.1)),
+            "p: expected a rate that is not learned, in dropattention(...)",
+        ),
+        (lambda: ad.HeadMask(count=0), "count: expected a number >= 1, received 0"),
+        (lambda: ad.HeadMask(choice="all"), "choice: expected one of 'random', 'important', received 'all'"),
         (lambda: ad.Consistency(weight=-1), "weight: expected a number >= 0, received -1"),
         (lambda: ad.Consistency(views=1), "views: expected a number >= 2, received 1"),
         (
