@@ -15,6 +15,9 @@ from .recent_calls import Recent
 
 #: The weight of the past in the running means.
 DECAY = 0.99
+#: The means are kept in a tensor of this length. It is made before the first call tells the number of heads: a compiler
+#: cannot make a tensor in a graph and change it in the backward of that graph.
+MOST_HEADS = 1024
 
 
 class HeadImportance:
@@ -25,13 +28,19 @@ class HeadImportance:
     masked head has such a derivative, too.
     """
 
-    def __init__(self) -> None:
-        #: None until the first call tells the number of heads.
-        self.means: Tensor | None = None
+    def __init__(self, device: torch.device) -> None:
+        self.room = torch.zeros(MOST_HEADS, device=device)
+        #: None until the first call.
+        self.heads: int | None = None
         #: The means of the last calls, which recomputation needs.
         self.recent = Recent("HeadMask")
         #: Autograd calls `_Watch.backward` only if something before it needs a gradient. This does; it never gets one.
         self.anchor = torch.zeros((), requires_grad=True)
+
+    @property
+    def means(self) -> Tensor | None:
+        """The means of the heads; None before the first call."""
+        return None if self.heads is None else self.room[: self.heads]
 
     def of_call(self, seed: Tensor, heads: int) -> Tensor:
         """The means [H] by which the call with this seed ranks its heads.
@@ -41,7 +50,9 @@ class HeadImportance:
         """
         if seed.is_meta:
             return torch.zeros(heads, device="meta")
-        means = self._tensor(heads, seed.device)
+        self._check(heads)
+        self.to(seed.device)
+        self.heads, means = heads, self.room[:heads]
         if not torch.compiler.is_compiling():
             if runs_in_backward():
                 return self.recent.surely_rates_of(seed)[0]
@@ -54,60 +65,60 @@ class HeadImportance:
 
     def watched(self, factors: Tensor) -> Tensor:
         """The factors [B, H] on the outputs of heads. Their gradient moves the means."""
-        if self.means is None or not torch.is_grad_enabled() or factors.is_meta:
+        if not torch.is_grad_enabled() or factors.is_meta:
             return factors
-        result: Tensor = _Watch.apply(self.anchor, factors, self.means)  # type: ignore[no-untyped-call]
+        result: Tensor = _Watch.apply(self.anchor, factors, self.room)  # type: ignore[no-untyped-call]
         return result
+
+    def to(self, device: torch.device) -> None:
+        """Follow the model to its device."""
+        if self.room.device != device:
+            self.room = self.room.to(device)
 
     def tensors(self) -> list[Tensor]:
         """What calls read and change."""
-        return ([] if self.means is None else [self.means]) + self.recent.tensors()
+        return [self.room, *self.recent.tensors()]
 
     def load(self, means: Tensor | None) -> None:
-        """Take over stored means, in the same tensor if there is one: a captured graph reads it. None stands for 0."""
-        if self.means is None:
-            self.means = None if means is None else means.detach().clone().float()
-        elif means is None:
-            self.means.zero_()
-        elif means.shape != self.means.shape:
-            raise bad_argument("state", f"the importance of {len(self.means)} heads", f"that of {len(means)}")
-        else:
-            self.means.copy_(means)
+        """Take over stored means, in the same tensor: a captured graph reads it. None stands for 0."""
+        if means is None:
+            self.room.zero_()
+            return
+        self._check(len(means))
+        self.heads = len(means)
+        self.room[: self.heads].copy_(means)
 
-    def _tensor(self, heads: int, device: torch.device) -> Tensor:
-        if self.means is None:
-            self.means = torch.zeros(heads, device=device)
-        elif len(self.means) != heads:
-            raise bad_argument("state", f"the importance of {heads} heads", f"that of {len(self.means)}")
-        elif self.means.device != device:  # the model has moved
-            self.means = self.means.to(device)
-        return self.means
+    def _check(self, heads: int) -> None:
+        if self.heads not in (None, heads):
+            raise bad_argument("state", f"the importance of {self.heads} heads", f"that of {heads}")
+        if heads > MOST_HEADS:
+            raise bad_argument("choice", f"'random' for more than {MOST_HEADS} heads", "important")
 
 
 class _Watch(torch.autograd.Function):
     """The identity for `factors`. Its backward takes their gradient into the running means, and passes nothing on."""
 
     @staticmethod
-    def forward(ctx: Any, anchor: Tensor, factors: Tensor, means: Tensor) -> Tensor:
+    def forward(ctx: Any, anchor: Tensor, factors: Tensor, room: Tensor) -> Tensor:
         """The factors."""
         # Not `save_for_backward`, which would refuse means that have changed since.
-        ctx.means = means
+        ctx.room = room
         return factors.clone()
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, None]:  # type: ignore[override]
         """Move the means. A gradient that overflowed, as with a gradient scaler, counts for nothing."""
-        means = ctx.means
+        means = ctx.room[: gradient.shape[-1]]
         found = gradient.detach().abs().mean(dim=0).to(means.dtype)
         found = torch.where(found.isfinite(), found, means)
         means.lerp_(found, 1.0 - DECAY)
         return None, None, None
 
 
-def importances_of(spec: Spec) -> dict[int, HeadImportance]:
+def importances_of(spec: Spec, device: torch.device) -> dict[int, HeadImportance]:
     """A `HeadImportance` for each regulariser of the spec that needs one, by its number."""
     return {
-        number: HeadImportance()
+        number: HeadImportance(device)
         for number, leaf, _ in places(spec)
         if isinstance(leaf, HeadMask) and leaf.choice == "important"
     }

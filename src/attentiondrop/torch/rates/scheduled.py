@@ -29,12 +29,14 @@ def driven_at(
     If `before` is given, its tensors get the new values in place, unless the module has moved to another device or
     dtype.
     """
-    states = importances_of(spec) if before is None else before.states
-    if not states and not any(place.spec.scheduled() for place in places(spec)):
-        return None
     like = next(module.parameters(), torch.empty(0))
     if like.is_meta:
         like = torch.empty(0, dtype=like.dtype)  # the model has no values yet, but a rate needs one
+    states = importances_of(spec, like.device) if before is None else before.states
+    for state in states.values():
+        state.to(like.device)
+    if not states and not any(place.spec.scheduled() for place in places(spec)):
+        return None
     now = spec.at(progress, layer, layers)
     pairs = list(zip(places(spec), places(now), strict=True))
     if before is None:
