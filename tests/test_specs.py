@@ -80,6 +80,34 @@ def test_every_registered_spec_has_a_strategy_and_an_entry_in_the_documentation(
         assert len(dataclasses.fields(cls)) <= 8
 
 
+#: The setting that a paper, or its code, starts from. Ours are those of our paper.
+PUBLISHED = {
+    "hard": "hard(p=0.1,k=5)",
+    "blur": "blur(sigma_max=0.5)",
+    "noise": "noise(sigma=0.1)",
+    "temperature": "temperature(sigma=0.1)",
+    "dropkey": "dropkey(p=0.3)",
+    "attndropout": "attndropout(p=0.1)",
+    "dropattention": "dropattention(p=0.1)",
+    "drophead": "drophead(p=0.2)",
+    "headmask": "headmask(count=1)",
+    "consistency": "consistency(weight=0.5)",
+}
+
+
+def test_tuning_tries_six_settings_the_published_one_first() -> None:
+    tuned = {name: cls for name, cls in REGISTRY.items() if cls.level != "container"}
+    assert set(tuned) == set(PUBLISHED)
+    for name, cls in tuned.items():
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # no setting is outside of what the paper recommends
+            found = [cls(**setting) for setting in cls.grid]
+        assert str(found[0]) == PUBLISHED[name]
+        assert len(set(found)) == len(found) == 6 and cls() in found
+        if "p" in cls.grid[0]:
+            assert max(setting["p"] for setting in cls.grid) == 0.5  # high rates, too
+
+
 def test_defaults_and_texts() -> None:
     assert str(ad.HardMasking()) == "hard(p=0.1,k=5)"
     assert str(ad.BlurSmoothing()) == "blur(sigma_max=0.5)"

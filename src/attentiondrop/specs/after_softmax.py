@@ -23,7 +23,7 @@ class AttentionDropout(Spec):
     name = "attndropout"
     level = "weights"
     headline = ("p",)
-    grid = {"p": [0.05, 0.1, 0.2, 0.3]}
+    grid = [{"p": p} for p in (0.1, 0.05, 0.2, 0.3, 0.4, 0.5)]
     shown = ("attndropout(p=0.3)",)
 
     def __post_init__(self) -> None:
@@ -54,7 +54,7 @@ class DropAttention(Spec):
     name = "dropattention"
     level = "weights"
     headline = ("p",)
-    grid = {"p": [0.05, 0.1, 0.2, 0.3]}
+    grid = [*({"p": p} for p in (0.1, 0.05, 0.2, 0.3, 0.5)), {"p": 0.2, "span": 3}]
     shown = ("dropattention(p=0.3)", "dropattention(p=0.3,by=column,span=3)")
 
     def __post_init__(self) -> None:
@@ -78,7 +78,7 @@ class DropHead(Spec):
     name = "drophead"
     level = "heads"
     headline = ("p",)
-    grid = {"p": [0.05, 0.1, 0.2]}
+    grid = [{"p": p} for p in (0.2, 0.05, 0.1, 0.3, 0.4, 0.5)]
 
     def __post_init__(self) -> None:
         set_probability(self, "p")
@@ -107,7 +107,8 @@ class HeadMask(Spec):
     name = "headmask"
     level = "heads"
     headline = ("count",)
-    grid = {"count": [1, 2, 3], "choice": ["random", "important"]}
+    # The paper masks 18 of the 144 heads of a Transformer, which is one of the eight in each attention.
+    grid = [{"count": count, "choice": choice} for count in (1, 2, 3) for choice in ("random", "important")]
 
     def __post_init__(self) -> None:
         self._set("count", integer("count", self.count, minimum=1))

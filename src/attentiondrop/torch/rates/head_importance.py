@@ -67,7 +67,7 @@ class HeadImportance:
         """The factors [B, H] on the outputs of heads. Their gradient moves the means."""
         if not torch.is_grad_enabled() or factors.is_meta:
             return factors
-        result: Tensor = _Watch.apply(self.anchor, factors, self.room)  # type: ignore[no-untyped-call]
+        result: Tensor = _Watch.apply(self.anchor, factors, self.room)
         return result
 
     def to(self, device: torch.device) -> None:
@@ -106,7 +106,7 @@ class _Watch(torch.autograd.Function):
         return factors.clone()
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, None]:
         """Move the means. A gradient that overflowed, as with a gradient scaler, counts for nothing."""
         means = ctx.room[: gradient.shape[-1]]
         found = gradient.detach().abs().mean(dim=0).to(means.dtype)
