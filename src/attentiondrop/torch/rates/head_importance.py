@@ -24,8 +24,8 @@ class HeadImportance:
     """The running means of one `HeadMask` of one site, [H], zero before the first backward.
 
     The importance of a head in one call is |gradient x output|: the product is summed over positions and features of a
-    sample, which is the derivative of the loss by a factor on this head, and its size is averaged over the samples. A
-    masked head has such a derivative, too.
+    sample, which is the derivative of the loss by a factor on this head, and its size is averaged over the samples. The
+    output of a masked head is 0, and so is its importance: its mean falls until another head is masked in its place.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -103,13 +103,14 @@ class _Watch(torch.autograd.Function):
         """The factors."""
         # Not `save_for_backward`, which would refuse means that have changed since.
         ctx.room = room
+        ctx.save_for_backward(factors)
         return factors.clone()
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, None]:
         """Move the means. A gradient that overflowed, as with a gradient scaler, counts for nothing."""
-        means = ctx.room[: gradient.shape[-1]]
-        found = gradient.detach().abs().mean(dim=0).to(means.dtype)
+        means, (factors,) = ctx.room[: gradient.shape[-1]], ctx.saved_tensors
+        found = (gradient.detach() * factors).abs().mean(dim=0).to(means.dtype)
         found = torch.where(found.isfinite(), found, means)
         means.lerp_(found, 1.0 - DECAY)
         return None, None, None
