@@ -60,7 +60,7 @@ def tolerance(spec: Spec, dtype: str) -> float:
     eps = float(ml_dtypes.finfo(dtype).eps)
     if dtype != "bfloat16":
         return 16 * eps
-    on_keys = {type(leaf) for leaf in spec.leaves()} <= {ad.BlurSmoothing, ad.DropHead, ad.Consistency}
+    on_keys = {type(leaf) for leaf in spec.leaves()} <= {ad.BlurSmoothing, ad.DropHead, ad.HeadMask, ad.Consistency}
     return (2.0 if on_keys else 0.5) * eps
 
 
