@@ -40,6 +40,8 @@ def test_without_a_spec_or_training_it_is_sdpa_bit_for_bit(dtype: torch.dtype) -
         assert torch.equal(attention(*tensors, None, **options), expected)
         torch.manual_seed(1)
         assert torch.equal(attention(*tensors, ad.HardMasking(), training=False, **options), expected)
+    plain = F.scaled_dot_product_attention(q, k, v)
+    assert all(torch.equal(attention(q, k, v, spec, training=False), plain) for spec in SPECS)
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=str)
@@ -213,6 +215,7 @@ def test_fused_says_why_it_cannot_run() -> None:
         "several ways of dropping logits": (ad.Compose([ad.HardMasking(), ad.DropKey()]), {}),
         "several noises": (ad.Compose([ad.GaussianNoise(), ad.GaussianNoise()]), {}),
         "several dropouts of the weights": (ad.Compose([ad.AttentionDropout(), ad.AttentionDropout()]), {}),
+        "divided by the share that is left": (ad.DropAttention(), {}),
         "gradient of a bias": (ad.HardMasking(), {"bias": torch.zeros(6, 6, requires_grad=True)}),
         "a soft cap": (ad.HardMasking(), {"softcap": 2.0}),
         "sinks": (ad.BlurSmoothing(), {"sinks": torch.zeros(2)}),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ...errors import ArgumentError, AttentionDropError, bad_argument
@@ -14,9 +14,9 @@ from . import COMPARATORS
 from .parse import NONE, check_part, read_method, terms
 
 
-def built_in_grids() -> dict[str, dict[str, list[Any]]]:
-    """Method -> field -> values, as each method defines them."""
-    found = {name: comparator.grid for name, comparator in COMPARATORS.items()}
+def built_in_grids() -> dict[str, Any]:
+    """Method -> its settings, or field -> values for all their combinations, as each method defines them."""
+    found: dict[str, Any] = {name: comparator.grid for name, comparator in COMPARATORS.items()}
     found |= {name: spec.grid for name, spec in REGISTRY.items()}
     return {name: grid for name, grid in found.items() if grid}
 
@@ -34,7 +34,7 @@ def candidates(text: str, trials: int, seed: int, grids: Mapping[str, Any] | Non
     default = read_method(text).text
     if trials == 0 or default == NONE:
         return [default]
-    points = [method for method in grid_methods(text, _axes(text, grids or {})) if method != default]
+    points = [method for method in dict.fromkeys(_settings(text, grids or {})) if method != default]
     random.Random(seed).shuffle(points)
     return [default, *points][:trials]
 
@@ -54,6 +54,10 @@ def grid_methods(text: str, axes: Mapping[tuple[int, str], list[Any]]) -> list[s
 def check_grids(grids: Mapping[str, Any], where: str) -> None:
     """Refuse a grid that is not method -> field -> list of values, or has values that the method does not accept."""
     for name, fields in grids.items():
+        if isinstance(fields, list) and all(isinstance(one, Mapping) for one in fields):
+            for one in fields:
+                check_part(terms(name)[0].having(**one))
+            continue
         if not isinstance(fields, Mapping) or not all(isinstance(one, list) and one for one in fields.values()):
             raise bad_argument(f"{where}.{name}", "a mapping from fields to lists of values", fields)
         for field, values in fields.items():
@@ -64,15 +68,21 @@ def check_grids(grids: Mapping[str, Any], where: str) -> None:
                     raise ArgumentError(f"{where}.{name}.{field}: {error}") from None
 
 
-def _axes(text: str, grids: Mapping[str, Any]) -> dict[tuple[int, str], list[Any]]:
-    known = built_in_grids() | {name: dict(fields) for name, fields in grids.items()}
-    parts = terms(text)
+def _settings(text: str, grids: Mapping[str, Any]) -> Iterator[str]:
+    """The method at all combinations of the settings of its parts."""
+    known, parts = built_in_grids() | dict(grids), terms(text)
     for term in parts:
         if term.name not in known:
             raise unknown(f"method {text!r} cannot be tuned: {term.name}", term.name, known, "grid")
-    return {
-        (index, field): values
-        for index, term in enumerate(parts)
-        for field, values in known[term.name].items()
-        if field not in term.given
-    }
+    for chosen in itertools.product(*(_listed(known[term.name]) for term in parts)):
+        varied = (
+            {key: value for key, value in one.items() if key not in term.given}
+            for term, one in zip(parts, chosen, strict=True)
+        )
+        yield read_method("+".join(term.having(**fields) for term, fields in zip(parts, varied, strict=True))).text
+
+
+def _listed(grid: Any) -> list[Mapping[str, Any]]:
+    if not isinstance(grid, Mapping):
+        return list(grid)
+    return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
