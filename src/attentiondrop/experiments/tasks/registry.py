@@ -8,10 +8,11 @@ from typing import Any
 from ..files.typed_settings import unknown
 from .classification.task import Classification
 from .interface import Task
+from .language.task import LanguageModelling
 
 #: The task of recipes and records that name none. Older versions had no other task.
 DEFAULT = Classification.name
-TASKS: dict[str, Task] = {task.name: task for task in (Classification(),)}
+TASKS: dict[str, Task] = {task.name: task for task in (Classification(), LanguageModelling())}
 
 
 def find_task(name: Any) -> Task:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 import torch
 from accelerate import Accelerator
@@ -12,23 +11,13 @@ from accelerate.utils import gather_object
 from torch import Tensor, nn
 
 from ....evaluation import RobustnessReport, reliability, robust_accuracy, scores
+from ..eval_mode import evaluating
 from ..interface import Judgement
 from .data.dataset import ImageData
 from .settings import AttackSettings
 
 #: Logits and labels, on the CPU.
 Predictions = tuple[Tensor, Tensor]
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Put `model` into eval mode, and restore its mode at the end."""
-    training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(training)
 
 
 @torch.no_grad()
