@@ -14,10 +14,13 @@ from attentiondrop.experiments.tasks.text.subwords import BEGIN, END, PAD, SMALL
 TEXTS = ["ein Mann mit einem Hut", "a man with a hat", "zwei Männer, ein Hund!", "two men, one dog!"] * 5
 
 
-def test_every_text_comes_back() -> None:
-    subwords = train_subwords(TEXTS, 300)
-    odd = ["Größe 你好 <s> \u2028 tab\there", "  two  spaces ", "👍🏽"]
+@pytest.mark.parametrize("sentences", [True, False])
+def test_every_text_comes_back(sentences: bool) -> None:
+    subwords = train_subwords(TEXTS, 300, sentences=sentences)
+    odd = ["Größe 你好 <s> \u2028 tab\there", "two  spaces", "👍🏽"]
     assert subwords.decode(subwords.encode([*TEXTS, *odd])) == [*TEXTS, *odd]
+    around = ["  two \n", "\n"]
+    assert subwords.decode(subwords.encode(around)) == (["two", ""] if sentences else around)
     assert max(map(max, subwords.encode(TEXTS))) < len(subwords) <= 300
     # The special subwords are not text, and text does not become one.
     assert not {PAD, BEGIN, END} & {number for text in subwords.encode(odd) for number in text}

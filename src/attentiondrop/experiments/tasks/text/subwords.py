@@ -33,6 +33,8 @@ class Subwords:
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         tokenizer.encode_special_tokens = True  # "<s>" in a text is text
+        #: Whether texts are sentences, see `train_subwords`.
+        self._sentences: bool = tokenizer.pre_tokenizer.add_prefix_space
 
     def __len__(self) -> int:
         """How many subwords there are, the special ones included."""
@@ -41,12 +43,13 @@ class Subwords:
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The numbers of each text, without special subwords."""
-        return [encoding.ids for encoding in self._tokenizer.encode_batch(list(texts), add_special_tokens=False)]
+        texts = [text.strip() for text in texts] if self._sentences else list(texts)
+        return [encoding.ids for encoding in self._tokenizer.encode_batch(texts, add_special_tokens=False)]
 
     def decode(self, numbers: Sequence[Sequence[int]]) -> list[str]:
         """The texts; special subwords are left out. Bytes that are not UTF-8 become U+FFFD."""
         texts = self._tokenizer.decode_batch([list(each) for each in numbers], skip_special_tokens=True)
-        return [text.removeprefix(" ") for text in texts]
+        return [text.removeprefix(" ") for text in texts] if self._sentences else texts
 
     def texts(self, numbers: Sequence[int]) -> list[str]:
         """Each subword of a sentence alone, for pictures. A space before a word is shown as "_"."""
@@ -73,17 +76,18 @@ class Subwords:
         return cls(imported("tokenizers").Tokenizer.from_str(text))
 
 
-def train_subwords(texts: Iterable[str], size: int) -> Subwords:
+def train_subwords(texts: Iterable[str], size: int, *, sentences: bool = True) -> Subwords:
     """Learn at most `size` subwords from texts. The same texts give the same subwords.
 
-    For a vocabulary that two languages share, pass the texts of both.
+    For a vocabulary that two languages share, pass the texts of both. Texts are sentences: spaces around them do not
+    count, and their first word is encoded as everywhere else. With `sentences=False` they are any text, as it is.
     """
     if integer("size", size, minimum=1) < SMALLEST:
         raise bad_argument("vocabulary", f"at least {SMALLEST} subwords, one for each byte and {len(SPECIAL)}", size)
     tokenizers = imported("tokenizers")
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
     # With a space before the first word, a word has the same subwords everywhere in a sentence.
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=True)
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=sentences)
     tokenizer.decoder = tokenizers.decoders.ByteLevel()
     trainer = tokenizers.trainers.BpeTrainer(
         vocab_size=size,
