@@ -26,7 +26,7 @@ def shipped() -> list[str]:
     """The names of the recipes that come with the library.
 
     >>> shipped()
-    ['cifar10', 'cifar100', 'digits', 'fashion-mnist', 'imagenet']
+    ['cifar10', 'cifar100', 'digits', 'fashion-mnist', 'imagenet', 'tinyshakespeare', 'toy-language', 'wikitext2']
     """
     return sorted(Path(entry.name).stem for entry in SHIPPED.iterdir() if entry.name.endswith(".yaml"))
 

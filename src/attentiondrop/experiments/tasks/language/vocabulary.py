@@ -71,8 +71,8 @@ class _Listed(Vocabulary):
         return self.between.join(self._tokens[number] for number in numbers)
 
     def texts(self, numbers: Sequence[int]) -> list[str]:
-        """Each token alone. What cannot be seen is shown by a sign."""
-        return [self._tokens[number].replace(" ", "_").replace("\n", "\\n") for number in numbers]
+        """Each token alone."""
+        return [_visible(self._tokens[number]) for number in numbers]
 
     @property
     def checksum(self) -> str:
@@ -149,7 +149,7 @@ class Bpe(Vocabulary):
 
     def texts(self, numbers: Sequence[int]) -> list[str]:
         """Each subword alone."""
-        return self._subwords.texts(numbers)
+        return [_visible(text) for text in self._subwords.texts(numbers)]
 
     @property
     def checksum(self) -> str:
@@ -179,7 +179,7 @@ class FolderTokenizer(Vocabulary):
 
     def texts(self, numbers: Sequence[int]) -> list[str]:
         """Each token alone."""
-        return [self._tokenizer.decode([number]).replace(" ", "_").replace("\n", "\\n") for number in numbers]
+        return [_visible(self._tokenizer.decode([number])) for number in numbers]
 
     @property
     def checksum(self) -> str:
@@ -187,6 +187,11 @@ class FolderTokenizer(Vocabulary):
         backend = getattr(self._tokenizer, "backend_tokenizer", None)
         content = repr(sorted(self._tokenizer.get_vocab().items())) if backend is None else backend.to_str()
         return hashlib.sha256(content.encode()).hexdigest()
+
+
+def _visible(text: str) -> str:
+    """The text of a token, with signs for what cannot be seen."""
+    return text.replace(" ", "_").replace("\n", "\\n")
 
 
 def load_tokenizer(argument: str, folder: str) -> Any:
@@ -208,7 +213,7 @@ def learn_vocabulary(settings: TextSettings, text: str) -> Vocabulary:
     if settings.tokens == "words":
         return Words.learn(text, settings.vocabulary)
     if settings.tokens == "bpe" and settings.vocabulary is not None:
-        return Bpe(train_subwords([text], settings.vocabulary))
+        return Bpe(train_subwords([text], settings.vocabulary, sentences=False))
     if settings.tokenizer is None:
         raise bad_argument("data.tokenizer", "a local folder", settings.tokenizer)
     return FolderTokenizer(settings.tokenizer)
