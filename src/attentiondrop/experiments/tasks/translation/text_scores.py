@@ -49,7 +49,7 @@ def score_texts(
         name: metric.corpus_score(list(ours), [list(theirs)]).score for name, (metric, ours, theirs) in pairs.items()
     }
     signatures = {name: str(metric.get_signature()) for name, (metric, _, _) in pairs.items()}
-    signatures["tokenised_bleu"] += f"|tokens:moses-{language}|case:lower"
+    signatures["tokenised_bleu"] += f"; both sides lower-cased, then tokenised by sacremoses for {language}"
     return TextScores(**found, signatures=signatures)
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class TranslationTask(Task):
-    """Sentences and their translations, with an encoder-decoder Transformer. Heavy modules are imported only if used."""
+    """Sentences and their translations, with an encoder-decoder Transformer. Imports heavy modules only when used."""
 
     name = "translation"
     data_settings: ClassVar[type[DataSettings]] = TranslationData
