@@ -35,8 +35,8 @@ TORCH = (
 #: Parts of `attentiondrop.experiments`, in the same order.
 EXPERIMENTS = ("failures", "files", "tasks", "methods", "config", "train", "runs", "studies", "analysis", "report")
 #: Within `attentiondrop.experiments.tasks`: what every task shares, what tasks on text share, the tasks, and the list.
-SHARED_BY_TASKS = ("metrics", "draw_keys", "interface", "text")
-TASKS = (*SHARED_BY_TASKS, "classification", "registry")
+SHARED_BY_TASKS = ("metrics", "exhibits", "draw_keys", "interface", "text")
+TASKS = (*SHARED_BY_TASKS, "classification", "translation", "registry")
 
 
 def modules() -> dict[str, Path]:

@@ -69,7 +69,7 @@ def _reach(row: Row) -> str | Cell:
 
 
 def _reach_note(summary: Summary) -> list[str]:
-    metric = summary.metrics.primary
+    metric = summary.metrics.each_epoch
     reach = next((row.reach for row in summary.rows if row.reach is not None), None)
     if reach is None or summary.baseline is None:
         return []

@@ -22,6 +22,14 @@ _WITHOUT_EFFECT = (
     ("model", "checkpoint_activations"),
     ("training", "capture"),
 )
+#: Settings that older versions did not have, with the value that does what they did. With it, they are not recorded:
+#: a run of an older version is the same run.
+_ADDED = (
+    ("training", "schedule", "cosine"),
+    ("training", "betas", [0.9, 0.999]),
+    ("training", "average_last", 1),
+    ("training", "kinds", None),
+)
 _TRAINED = ("task", "data", "model", "training", "measure")
 _EVALUATION = "evaluation"
 #: This setting of training only decides which of the stored weights are scored.
@@ -36,6 +44,9 @@ def recorded(recipe: Recipe) -> dict[str, Any]:
     found = {key: _copy(recipe[key]) for key in (*_TRAINED, _EVALUATION) if key in recipe}
     for section, name in _WITHOUT_EFFECT:
         if isinstance(found.get(section), dict):
+            found[section].pop(name, None)
+    for section, name, usual in _ADDED:
+        if isinstance(found.get(section), dict) and found[section].get(name) == usual:
             found[section].pop(name, None)
     return found
 

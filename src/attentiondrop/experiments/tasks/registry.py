@@ -9,10 +9,11 @@ from ..files.typed_settings import unknown
 from .classification.task import Classification
 from .interface import Task
 from .language.task import LanguageModelling
+from .translation.translation_task import TranslationTask
 
 #: The task of recipes and records that name none. Older versions had no other task.
 DEFAULT = Classification.name
-TASKS: dict[str, Task] = {task.name: task for task in (Classification(), LanguageModelling())}
+TASKS: dict[str, Task] = {task.name: task for task in (Classification(), LanguageModelling(), TranslationTask())}
 
 
 def find_task(name: Any) -> Task:

@@ -109,7 +109,7 @@ def attach(
         attachment._modules.append(entry.module)
     attachment.set_progress(0.0)
     asked = _Asked(patterns, wanted, {clean_name(name): known.get(module) for name, module in root.named_modules()})
-    attachment.unreached = tuple(filter(asked, unreached))
+    attachment.unreached = asked.among(unreached)
     missed: list[Unreached] = []
     if arguments is None:
         attachment._report = _reporter(attachment, asked)
@@ -121,7 +121,7 @@ def attach(
         except BaseException:
             attachment.remove()
             raise
-    attachment.unreached += tuple(filter(asked, missed))
+    attachment.unreached += asked.among(missed)
     warn_of_unreached(root, attachment.unreached)
     return attachment
 
@@ -144,16 +144,18 @@ def _missed(
 
 
 class _Asked(NamedTuple):
-    """Whether somebody asked for a module: modules that no pattern or kind asks for are not listed as unreached."""
+    """What the user asked for: modules that no pattern or kind asks for are not listed as unreached."""
 
     patterns: Mapping[str, Spec | None]
     wanted: tuple[str, ...] | None
     #: Name of a module -> its kind, None if unknown.
     kinds: Mapping[str, str | None]
 
-    def __call__(self, entry: Unreached) -> bool:
-        if choose(entry.name, self.patterns) is None:
-            return False
+    def among(self, entries: Iterable[Unreached]) -> tuple[Unreached, ...]:
+        """The entries that the user asked for."""
+        return tuple(entry for entry in entries if choose(entry.name, self.patterns) is not None and self._kind(entry))
+
+    def _kind(self, entry: Unreached) -> bool:
         return self.wanted is None or self.kinds.get(entry.name) in (None, *self.wanted)
 
 
@@ -163,7 +165,7 @@ def _reporter(attachment: Attachment, asked: _Asked) -> Report:
     reference, known = weakref.ref(attachment), attachment.unreached
 
     def report(root: nn.Module, found: Sequence[Unreached]) -> None:
-        missed = tuple(filter(asked, _new(found, known)))
+        missed = asked.among(_new(found, known))
         alive = reference()
         if alive is not None:
             alive.unreached += missed

@@ -68,18 +68,18 @@ def _in_transformers(name: str, module: nn.Module) -> str | None:
     parts = [part.lower().replace("_", "") for part in name.split(".")]
     config = module.__dict__["config"]
     both = bool(getattr(config, "is_encoder_decoder", False))
-    decodes = bool(getattr(module, "is_decoder", False))
+    decodes, causal = bool(getattr(module, "is_decoder", False)), getattr(module, "is_causal", None)
     if (
         getattr(module, "is_cross_attention", False)
         or "CrossAttention" in type(module).__name__
         or _CROSS_NAMES.intersection(parts)
         # The attention of a decoder that may look ahead looks at an encoder.
-        or (both and decodes and module.is_causal is False)
+        or (both and decodes and causal is False)
     ):
         return "cross"
-    if module.is_causal or decodes or (both and "decoder" in parts):
+    if causal or decodes or (both and "decoder" in parts):
         return "decoder"
-    return "encoder" if module.is_causal is False else None
+    return "encoder" if causal is False else None
 
 
 def check_kinds(sites: Sequence[tuple[str, str, str | None]], kinds: Sequence[str]) -> None:
