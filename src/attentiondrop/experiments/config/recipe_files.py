@@ -25,8 +25,8 @@ _SUFFIXES = (".yaml", ".yml")
 def shipped() -> list[str]:
     """The names of the recipes that come with the library.
 
-    >>> shipped()
-    ['cifar10', 'cifar100', 'digits', 'fashion-mnist', 'imagenet', 'tinyshakespeare', 'toy-language', 'wikitext2']
+    >>> "digits" in shipped()
+    True
     """
     return sorted(Path(entry.name).stem for entry in SHIPPED.iterdir() if entry.name.endswith(".yaml"))
 

@@ -8,7 +8,7 @@ from typing import Any
 from ..files.typed_settings import unknown
 from .classification.task import Classification
 from .interface import Task
-from .language.task import LanguageModelling
+from .language.language_task import LanguageModelling
 from .translation.translation_task import TranslationTask
 
 #: The task of recipes and records that name none. Older versions had no other task.

@@ -10,8 +10,8 @@ import torch
 
 from attentiondrop.errors import ArgumentError
 from attentiondrop.experiments.tasks.language.generated_text import generated_text
+from attentiondrop.experiments.tasks.language.language_settings import TextSettings
 from attentiondrop.experiments.tasks.language.loading import load_text
-from attentiondrop.experiments.tasks.language.settings import TextSettings
 from attentiondrop.experiments.tasks.language.token_data import IGNORED, TokenData
 from attentiondrop.experiments.tasks.language.vocabulary import Characters, Words, learn_vocabulary
 

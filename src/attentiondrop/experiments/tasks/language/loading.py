@@ -10,7 +10,7 @@ from ....errors import ArgumentError, bad_argument
 from ..draw_keys import key
 from ..text.line_files import TextFileError, read_text
 from .generated_text import generated_text
-from .settings import TextSettings
+from .language_settings import TextSettings
 from .token_data import TokenData
 from .vocabulary import learn_vocabulary
 
@@ -34,7 +34,8 @@ def load_text(settings: TextSettings) -> TokenData:
             # The bytes of the tokens that are left, as far as that can be told from all of them.
             size, numbers = round(size * settings.limit / len(numbers)), numbers[: settings.limit]
         tokens[part], sizes[part] = torch.tensor(numbers, dtype=torch.int32), size
-    return TokenData(vocabulary, tokens, sizes, settings.block, settings.stride or settings.block)
+    stride, generated = settings.stride or settings.block, settings.name == "generated"
+    return TokenData(vocabulary, tokens, sizes, settings.block, stride, generated)
 
 
 def _texts(settings: TextSettings) -> dict[str, str]:

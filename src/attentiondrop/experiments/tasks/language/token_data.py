@@ -37,6 +37,8 @@ class TokenData:
     block: int
     #: How far apart the windows of an evaluation begin.
     stride: int
+    #: Whether the text was generated, so that everybody may see it.
+    generated: bool = False
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
     def __post_init__(self) -> None:

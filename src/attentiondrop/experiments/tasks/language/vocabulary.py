@@ -8,11 +8,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ....errors import ArgumentError, bad_argument
-from ...failures import in_words
-from ..text.optional_packages import imported
+from ....errors import bad_argument
+from ..from_transformers.local_tokenizer import load_tokenizer, tokenizer_checksum
 from ..text.subwords import Subwords, train_subwords
-from .settings import TextSettings
+from .language_settings import TextSettings
 
 UNKNOWN = "<unk>"
 #: The token for the end of a line in texts that are read by words.
@@ -161,7 +160,7 @@ class FolderTokenizer(Vocabulary):
     """The tokenizer of a local folder of transformers, for a pretrained model."""
 
     def __init__(self, folder: str) -> None:
-        self._tokenizer: Any = load_tokenizer("data.tokenizer", folder)
+        self._tokenizer: Any = load_tokenizer(folder)
 
     def __len__(self) -> int:
         return len(self._tokenizer)
@@ -183,27 +182,13 @@ class FolderTokenizer(Vocabulary):
 
     @property
     def checksum(self) -> str:
-        """SHA-256 of tokens and normalisation, as its own backend writes them."""
-        backend = getattr(self._tokenizer, "backend_tokenizer", None)
-        content = repr(sorted(self._tokenizer.get_vocab().items())) if backend is None else backend.to_str()
-        return hashlib.sha256(content.encode()).hexdigest()
+        """SHA-256 of the tokenizer."""
+        return tokenizer_checksum(self._tokenizer)
 
 
 def _visible(text: str) -> str:
     """The text of a token, with signs for what cannot be seen."""
     return text.replace(" ", "_").replace("\n", "\\n")
-
-
-def load_tokenizer(argument: str, folder: str) -> Any:
-    """The tokenizer in a local folder. Nothing is downloaded."""
-    transformers = imported("transformers")
-    try:
-        return transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except Exception as error:  # transformers raises many kinds of errors
-        raise ArgumentError(
-            f"{argument}: expected a local folder with a tokenizer of transformers, received {folder!r}: "
-            f"{in_words(error)}"
-        ) from error
 
 
 def learn_vocabulary(settings: TextSettings, text: str) -> Vocabulary:

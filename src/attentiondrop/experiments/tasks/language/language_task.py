@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from ..exhibits import Exhibits
 from ..interface import Batch, DataSettings, EvaluationSettings, Judgement, ModelSettings, OnBatch, Task
 from ..metrics import Metric, Metrics
-from .settings import DecoderSettings, TextSettings
+from ..text.optional_packages import EXTRA
+from .language_settings import DecoderSettings, TextSettings
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
     from torch import Tensor, nn
 
+    from ....specs import Spec
     from .token_data import TokenData
 
 
@@ -23,6 +26,8 @@ class LanguageModelling(Task):
     data_settings: ClassVar[type[DataSettings]] = TextSettings
     model_settings: ClassVar[type[ModelSettings]] = DecoderSettings
     evaluation_settings: ClassVar[type[EvaluationSettings]] = EvaluationSettings
+    sample_unit = "tokens"
+    extra = EXTRA
     metrics = Metrics(
         (
             Metric("loss", "loss", "nats", higher_is_better=False, digits=4, brief_digits=3),
@@ -69,7 +74,7 @@ class LanguageModelling(Task):
 
     def loss(self, output: Any, targets: Tensor, label_smoothing: float) -> tuple[Tensor, int]:
         """Cross entropy of the next tokens. Batches of training have a target everywhere."""
-        from .scoring import summed_loss
+        from .perplexity import summed_loss
 
         return summed_loss(output.logits, targets, label_smoothing), targets.numel()
 
@@ -81,6 +86,10 @@ class LanguageModelling(Task):
     def count(self, targets: Tensor) -> int:
         """The number of tokens."""
         return targets.numel()
+
+    def samples(self, data: TokenData, batch_size: int) -> int:
+        """Tokens."""
+        return super().samples(data, batch_size) * data.block
 
     def split(self, batch: Batch, parts: int) -> list[Batch]:
         """The batch split into equal parts, in order."""
@@ -94,7 +103,7 @@ class LanguageModelling(Task):
         self, model: nn.Module, data: TokenData, part: str, batch_size: int, accelerator: Accelerator | None
     ) -> dict[str, float]:
         """Loss, perplexity and bits per byte."""
-        from .scoring import scores_of_part
+        from .perplexity import scores_of_part
 
         return scores_of_part(model, data, part, batch_size, accelerator)
 
@@ -113,3 +122,11 @@ class LanguageModelling(Task):
             if part in data.counts
         }
         return Judgement(found["validation"], found.get("test"))
+
+    def exhibits(
+        self, model: nn.Module, data: TokenData, settings: EvaluationSettings, spec: Spec | None
+    ) -> Exhibits | None:
+        """Continued text and a map of attention, for generated text only: other text may not be ours to show."""
+        from .shown_text import exhibits
+
+        return exhibits(model, data, spec) if data.generated else None

@@ -1,13 +1,13 @@
-"""The sections `data`, `model` and `evaluation` of a recipe for language models. Values are checked at once."""
+"""The sections `data` and `model` of a recipe for language models. Values are checked at once."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 from ....errors import bad_argument
 from ....validation import integer, number, one_of
-from ..interface import DataSettings, ModelSettings
+from ..from_transformers.transformers_settings import TransformersSettings
+from ..interface import DataSettings
 
 #: Where text comes from: generated sentences, one file that is split, or a folder with a file for each part.
 SOURCES = ("generated", "file", "parts")
@@ -86,34 +86,7 @@ class TextSettings(DataSettings):
 
 
 @dataclass(frozen=True)
-class DecoderSettings(ModelSettings):
-    """The model: a decoder of transformers, new or from a local folder.
-
-    Attributes:
-        name: a model type of transformers that has a causal language model, such as `gpt2` or `llama`.
-        checkpoint: a local folder with configuration and weights. Then the model is the one in the folder, whatever
-            `name`, `layers`, `heads` and `width` say.
-        layers, heads, width: the size of a new model.
-        dropout: of activations, in every layer of the model that has one. The method `dropout` replaces it.
-        attention_dropout: of attention weights, by the model itself.
-        checkpoint_activations: recompute activations in the backward pass: less memory, more time, the same numbers.
-        arguments: more fields of the configuration.
-    """
+class DecoderSettings(TransformersSettings):
+    """A causal language model of transformers, such as `gpt2` or `llama`, new or from a local folder."""
 
     name: str = "gpt2"
-    checkpoint: str | None = None
-    layers: int = 2
-    heads: int = 2
-    width: int = 32
-    dropout: float = 0.0
-    attention_dropout: float = 0.0
-    checkpoint_activations: bool = False
-    arguments: dict[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for name in ("layers", "heads", "width"):
-            integer(f"model.{name}", getattr(self, name), minimum=1)
-        for name in ("dropout", "attention_dropout"):
-            number(f"model.{name}", getattr(self, name), 0.0, 1.0)
-        if self.width % self.heads:
-            raise bad_argument("model.width", f"a multiple of the {self.heads} heads", self.width)

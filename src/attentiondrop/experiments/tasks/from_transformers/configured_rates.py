@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ...errors import bad_argument
+from ....errors import bad_argument
 
 #: Rate of a method or recipe -> the names that it has in configurations.
 NAMES = {

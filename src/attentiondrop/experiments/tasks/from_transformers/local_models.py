@@ -1,0 +1,85 @@
+"""Build a model of transformers from a configuration, or load one from a local folder. Nothing is downloaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from ....errors import ArgumentError, bad_argument
+from ...failures import in_words
+from ..text.optional_packages import imported
+from .configured_rates import set_rates
+from .transformers_settings import TransformersSettings
+
+
+def build_model(
+    auto_class: str,
+    settings: TransformersSettings,
+    *,
+    sizes: Mapping[str, Any],
+    rates: Mapping[str, float],
+    seed: int,
+    check: Callable[[Any], None] = lambda config: None,
+) -> nn.Module:
+    """A model on the CPU, in float32. New weights depend only on `seed`.
+
+    Args:
+        auto_class: the class of transformers that knows the models of one purpose, `AutoModelForCausalLM` for example.
+        settings: the `model` section of the recipe.
+        sizes: fields of the configuration that the data decides. A model from a folder keeps its own vocabulary and
+            number of positions.
+        rates: rates that a method sets, instead of those in `settings`.
+        seed: for new weights.
+        check: raises if the configuration does not fit the data.
+    """
+    transformers = imported("transformers")
+    rates = {"dropout": settings.dropout, "attention_dropout": settings.attention_dropout} | dict(rates)
+    loaded = getattr(transformers, auto_class)
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(seed)
+        try:
+            config = _configuration(transformers, settings, sizes)
+            set_rates(config, {name: rate for name, rate in rates.items() if rate is not None})
+            check(config)
+            if settings.checkpoint is None:
+                model = loaded.from_config(config, attn_implementation="sdpa")
+            else:
+                model = loaded.from_pretrained(
+                    settings.checkpoint,
+                    config=config,
+                    attn_implementation="sdpa",
+                    dtype=torch.float32,
+                    local_files_only=True,
+                )
+            if settings.checkpoint_activations:
+                model.gradient_checkpointing_enable()
+        except ArgumentError:
+            raise
+        except Exception as error:  # transformers raises many kinds of errors
+            what = settings.name if settings.checkpoint is None else settings.checkpoint
+            raise ArgumentError(f"model: {what} cannot be built: {in_words(error)}") from error
+    result: nn.Module = model
+    return result
+
+
+def _configuration(transformers: Any, settings: TransformersSettings, sizes: Mapping[str, Any]) -> Any:
+    if settings.checkpoint is not None:
+        kept = {name: size for name, size in sizes.items() if name not in ("vocab_size", "max_position_embeddings")}
+        config = transformers.AutoConfig.from_pretrained(
+            settings.checkpoint, local_files_only=True, **kept | settings.arguments
+        )
+    else:
+        if settings.name not in transformers.CONFIG_MAPPING:
+            raise bad_argument("model.name", "a model type of transformers, such as gpt2 or bert", settings.name)
+        own = {
+            "num_hidden_layers": settings.layers,
+            "num_attention_heads": settings.heads,
+            "hidden_size": settings.width,
+            "bos_token_id": None,
+            "eos_token_id": None,
+        }
+        config = transformers.AutoConfig.for_model(settings.name, **own | dict(sizes) | settings.arguments)
+    return config
