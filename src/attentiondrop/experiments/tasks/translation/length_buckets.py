@@ -92,6 +92,14 @@ def in_order(lengths: Numbers, batch_size: int) -> list[Numbers]:
     return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
 
 
-def share(batches: Sequence[Numbers], rank: int, world: int) -> list[Numbers]:
-    """Every `world`-th batch. Batches stay whole, so their scores are the same with any number of processes."""
-    return list(batches[rank::world])
+def share(batches: Sequence[Numbers], rank: int, world: int) -> list[Numbers | None]:
+    """Every `world`-th batch. Batches stay whole, so their scores are the same with any number of processes.
+
+    All ranks get the same number, since processes may wait for each other in every batch; None stands for no batch.
+
+    >>> batches = [np.array([number]) for number in range(3)]
+    >>> share(batches, 0, 2), share(batches, 1, 2)
+    ([array([0]), array([2])], [array([1]), None])
+    """
+    mine: list[Numbers | None] = list(batches[rank::world])
+    return mine + [None] * (-(-len(batches) // world) - len(mine))

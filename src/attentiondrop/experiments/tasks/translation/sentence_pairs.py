@@ -168,11 +168,18 @@ class SentencePairs:
     def numbered_batches(
         self, part: str, batch_size: int, *, rank: int = 0, world: int = 1
     ) -> Iterator[tuple[Numbers, Batch]]:
-        """The same, each with the numbers of its pairs in the part."""
+        """The same, each with the numbers of its pairs in the part.
+
+        All ranks get the same number of batches. A rank that has one batch less than others gets the first one again,
+        without numbers.
+        """
         one_of("part", part, tuple(self.parts))
         found = self.parts[part]
-        for members in share(in_order(found.lengths, integer("batch_size", batch_size, 1)), rank, world):
-            yield members, self._batch(found, Planned(members, int(found.lengths[members].max())))
+        batches = in_order(found.lengths, integer("batch_size", batch_size, 1))
+        for members in share(batches, rank, world):
+            taken = batches[0] if members is None else members
+            batch = self._batch(found, Planned(taken, int(found.lengths[taken].max())))
+            yield taken[:0] if members is None else members, batch
 
     def _batch(self, part: Part, planned: Planned) -> Batch:
         members, length = planned

@@ -30,11 +30,12 @@ def teacher_scores(
     call = model.forward if getattr(model, "_compiled_call_impl", None) is not None else model
     was, found = model.training, []
     model.eval()
-    for inputs, targets in data.batches(part, batch_size, rank=rank, world=world):
+    for members, (inputs, targets) in data.numbered_batches(part, batch_size, rank=rank, world=world):
         logits = call(**inputs).float()
         loss = cross_entropy(logits.flatten(0, 1), targets.tokens.flatten(), ignore_index=PAD, reduction="sum")
         right = ((logits.argmax(-1) == targets.tokens) & (targets.tokens != PAD)).sum()
-        found.append((loss.item(), float(right), targets.count))
+        if len(members):
+            found.append((loss.item(), float(right), targets.count))
     model.train(was)
     # An exact sum does not depend on the order, so it is the same with any number of processes.
     sums = [math.fsum(column) for column in zip(*_gathered(found, accelerator), strict=True)]
@@ -54,15 +55,16 @@ def translate(
     rank, world = _place(accelerator)
     was, found = model.training, []
     model.eval()
-    batches = list(data.numbered_batches(part, settings.batch_size, rank=rank, world=world))
+    batches = data.numbered_batches(part, settings.batch_size, rank=rank, world=world)
+    mine = [(members, batch) for members, batch in batches if len(members)]
     lengths = data.parts[part].source.lengths
-    for done, (members, (inputs, _)) in enumerate(batches, start=1):
+    for done, (members, (inputs, _)) in enumerate(mine, start=1):
         limits = [_limit(int(length), settings) for length in lengths[members]]
         best = beam_search(model, inputs["source"], limits, settings.beam, settings.length_penalty)
         texts = data.subwords.decode([each.tokens for each in best])
         found += list(zip(members.tolist(), texts, strict=True))
         if on_batch is not None:
-            on_batch(done, len(batches))
+            on_batch(done, len(mine))
     model.train(was)
     return [text for _, text in sorted(_gathered(found, accelerator))]
 

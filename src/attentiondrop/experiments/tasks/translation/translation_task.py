@@ -35,7 +35,7 @@ class TranslationTask(Task):
         (
             Metric("bleu", "BLEU", "", higher_is_better=True),
             Metric("tokenised_bleu", "tokenised BLEU", "", higher_is_better=True),
-            Metric("chrf", "chrF", "", higher_is_better=True),
+            Metric("chrf", "chrF", "", higher_is_better=True, brief=False),
             Metric("nll", "NLL", "nats", higher_is_better=False, digits=3, brief_digits=3),
             Metric("perplexity", "perplexity", "", higher_is_better=False, digits=3, brief=False, compared=False),
             Metric("accuracy", "right subwords", PERCENT, True, factor=100, brief=False, compared=False),
