@@ -35,8 +35,17 @@ TORCH = (
 #: Parts of `attentiondrop.experiments`, in the same order.
 EXPERIMENTS = ("failures", "files", "tasks", "methods", "config", "train", "runs", "studies", "analysis", "report")
 #: Within `attentiondrop.experiments.tasks`: what every task shares, what tasks on text share, the tasks, and the list.
-SHARED_BY_TASKS = ("metrics", "exhibits", "draw_keys", "interface", "eval_mode", "attention_maps", "text", "from_transformers")
-TASKS = (*SHARED_BY_TASKS, "classification", "language", "text_classification", "translation", "registry")
+SHARED_BY_TASKS = (
+    "metrics",
+    "exhibits",
+    "draw_keys",
+    "interface",
+    "eval_mode",
+    "attention_maps",
+    "text",
+    "from_transformers",
+)
+TASKS = (*SHARED_BY_TASKS, "classification", "language", "translation", "registry")
 
 
 def modules() -> dict[str, Path]:

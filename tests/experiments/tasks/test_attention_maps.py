@@ -24,7 +24,7 @@ def test_before_is_the_attention_of_the_model_and_after_that_of_the_method(model
     inputs = {"input_ids": torch.arange(8)[None]}
     before_state, generator = {key: value.clone() for key, value in model.state_dict().items()}, torch.get_rng_state()
     model.train()
-    found = last_attention(model, inputs, ad.HardMasking(p=1.0, k=1, fill="-inf"))
+    found = last_attention(model, inputs, ad.HardMasking(p=0.5, k=1, fill="-inf"))
     assert model.training and all(module.training for module in model.modules())
     assert torch.equal(torch.get_rng_state(), generator)
     assert all(torch.equal(before_state[key], value) for key, value in model.state_dict().items())
@@ -32,9 +32,12 @@ def test_before_is_the_attention_of_the_model_and_after_that_of_the_method(model
     own = model.eval()(**inputs, output_attentions=True).attentions[-1]
     model.set_attn_implementation("sdpa")
     torch.testing.assert_close(found.before, own)
-    # The largest weight of every row is gone; only a row with a single key keeps it.
-    largest = own.argmax(-1, keepdim=True)
-    assert (found.after.gather(-1, largest)[:, :, 1:] == 0).all() and found.after.sum(-1).allclose(torch.ones(()))
+    # Some rows lost their largest weight. A row with a single key keeps it.
+    gone = found.after.gather(-1, own.argmax(-1, keepdim=True)) == 0
+    assert gone[:, :, 1:].any() and not gone.all() and not gone[:, :, 0].any()
+    assert found.after.sum(-1).allclose(torch.ones(()))
+    kept = ~gone.squeeze(-1)
+    torch.testing.assert_close(found.after[kept], own[kept])
 
 
 def test_a_map_is_plain_data(model) -> None:

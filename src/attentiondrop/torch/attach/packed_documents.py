@@ -17,7 +17,8 @@ from .sites import Site
 
 #: Arguments with the boundaries of documents, for flash attention.
 _BOUNDARIES = ("cu_seq_lens_q", "cu_seq_lens_k")
-#: How many calls of a site look at the positions of tokens on an accelerator: looking waits for the device.
+#: How many calls of a site look at the positions on an accelerator: looking waits for the device. Later calls leave it
+#: to the device to stop the program, which explains less.
 _LOOKS = 2
 _LOOKED = "looked at positions"
 _ADVICE = "pass use_cache=False, so that position_ids give a mask, or pass a mask [batch, 1, queries, keys]"
@@ -33,16 +34,22 @@ def refuse_unmasked_documents(module: nn.Module, site: Site, query: Tensor, argu
         if boundaries is not None and len(boundaries) > query.shape[0] + 1:
             raise _refused(module, site, f"{name} packs {len(boundaries) - 1} documents")
     positions = arguments.get("position_ids")
-    # Positions of several dimensions, as for images, do not grow along a row.
-    if not isinstance(positions, Tensor) or positions.dim() != 2 or torch.compiler.is_compiling():
+    # Positions of several dimensions, as for images, do not grow along a row. One row of positions for a whole batch is
+    # what models make themselves.
+    if not isinstance(positions, Tensor) or positions.dim() != 2 or positions.shape[0] != query.shape[0]:
         return
+    if torch.compiler.is_compiling():
+        return
+    again = (positions[:, 1:] <= positions[:, :-1]).any()
+    refused = _refused(module, site, "position_ids pack several documents")
     if positions.device.type != "cpu":
         looked = site.extra.get(_LOOKED, 0)
         if looked >= _LOOKS or (positions.is_cuda and torch.cuda.is_current_stream_capturing()):
+            torch._assert_async(~again, str(refused))  # stops the program later, without waiting for the device now
             return
         site.extra[_LOOKED] = looked + 1
-    if bool((positions[:, 1:] <= positions[:, :-1]).any()):
-        raise _refused(module, site, "position_ids pack several documents")
+    if bool(again):
+        raise refused
 
 
 def _refused(module: nn.Module, site: Site, what: str) -> AttachError:

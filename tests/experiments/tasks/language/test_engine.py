@@ -133,3 +133,14 @@ def test_a_whole_comparison_with_its_report(listener, tmp_path: Path) -> None:
         assert "perplexity" in text.lower() and "bits per byte" in text.lower()
         assert "accuracy" not in text.lower() and "image" not in text.lower()
     assert "test_bits_per_byte" in table and "loss_difference" in table
+    # Generated text may be shown: how each method continues it, and the attention for a sentence before and after.
+    assert "Text that the model continues, by the first seed of each method" in markdown
+    assert page.count("Self-attention of the last layer, without") == 2
+    assert page.count("Self-attention of the last layer, with hard") == 1
+
+
+def test_text_of_others_is_not_shown(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("to be or not to be\n" * 60)
+    changes = ["data.name=file", f"data.root={tmp_path / 'text.txt'}", "training.epochs=1"]
+    result = execute(Job(recipe_of(*changes).to_dict(), "none", 0, str(tmp_path)))
+    assert result.status == "finished" and result.exhibits is None

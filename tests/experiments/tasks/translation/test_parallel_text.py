@@ -111,7 +111,9 @@ def test_what_is_too_long_is_counted() -> None:
     kept = sum(length <= limit for length in lengths)
     short = load_pairs(TranslationData(sentences=40, target="xx", vocabulary=300, longest=limit))
     (note,) = short.notes
-    assert note.startswith(f"data.longest: {40 - kept} of 40 training pairs left out, since they have more than {limit}")
+    assert note.startswith(
+        f"data.longest: {40 - kept} of 40 training pairs left out, since they have more than {limit}"
+    )
     assert short.counts == {"train": kept, "validation": 8, "test": 8}
     assert short.checksums["train"] != whole.checksums["train"] and short.checksums["test"] == whole.checksums["test"]
     part = short.parts["train"]

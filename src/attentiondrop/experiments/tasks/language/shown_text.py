@@ -39,6 +39,6 @@ def _continued(model: Any, data: TokenData) -> Examples:
             made = model.generate(
                 window[None, :half], max_new_tokens=data.block - half, do_sample=False, use_cache=True, pad_token_id=0
             )
-            parts = (window[:half], made[0, half:], window[half:])
+            parts = (window[:half], window[half:], made[0, half:])
             rows.append(tuple(data.vocabulary.decode(part.tolist()) for part in parts))
-    return Examples("Text that the model continues", ("Beginning", "Continuation", "Text"), tuple(rows))
+    return Examples("Text that the model continues", ("Beginning", "Text", "Continuation"), tuple(rows))
