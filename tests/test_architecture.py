@@ -40,12 +40,14 @@ SHARED_BY_TASKS = (
     "exhibits",
     "draw_keys",
     "interface",
+    "checkpoint_files",
     "eval_mode",
+    "class_scores",
     "attention_maps",
     "text",
     "from_transformers",
 )
-TASKS = (*SHARED_BY_TASKS, "classification", "language", "translation", "registry")
+TASKS = (*SHARED_BY_TASKS, "classification", "text_classification", "language", "translation", "registry")
 
 
 def modules() -> dict[str, Path]:

@@ -29,6 +29,8 @@ _ADDED = (
     ("training", "betas", [0.9, 0.999]),
     ("training", "average_last", 1),
     ("training", "kinds", None),
+    ("model", "checkpoint", None),
+    ("model", "checkpoint_sha256", None),
 )
 _TRAINED = ("task", "data", "model", "training", "measure")
 _EVALUATION = "evaluation"

@@ -116,3 +116,16 @@ class Metrics:
         return scores is not None and all(
             name in scores for name in (self.primary.name, self.tie_break) if name is not None
         )
+
+
+#: The metrics of tasks whose examples each have one class.
+CLASS_METRICS = Metrics(
+    (
+        Metric("accuracy", "accuracy", PERCENT, higher_is_better=True, factor=100),
+        Metric("nll", "NLL", "nats", higher_is_better=False, digits=3, brief_digits=3),
+        Metric("ece", "ECE", PERCENT, higher_is_better=False, factor=100),
+        Metric("brier", "Brier", "", higher_is_better=False, digits=3, brief_digits=3, brief=False),
+        Metric("top5", "top-5", PERCENT, higher_is_better=True, factor=100, compared=False, brief=False),
+    ),
+    tie_break="nll",
+)

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from attentiondrop.errors import ArgumentError
-from attentiondrop.experiments.tasks.language.generated_text import generated_text
 from attentiondrop.experiments.tasks.language.language_settings import TextSettings
 from attentiondrop.experiments.tasks.language.loading import load_text
 from attentiondrop.experiments.tasks.language.token_data import IGNORED, TokenData
 from attentiondrop.experiments.tasks.language.vocabulary import Characters, Words, learn_vocabulary
+from attentiondrop.experiments.tasks.text.generated_sentences import generated_text
 
 TEXT = "one two  three\ntwo <unk> four\n\nfive\n" * 30
 

@@ -10,6 +10,7 @@ from torch import nn
 
 from ....errors import ArgumentError, bad_argument
 from ...failures import in_words
+from ..checkpoint_files import check_content
 from ..text.optional_packages import imported
 from .configured_rates import set_rates
 from .transformers_settings import TransformersSettings
@@ -36,13 +37,14 @@ def build_model(
         check: raises if the configuration does not fit the data.
     """
     transformers = imported("transformers")
-    rates = {"dropout": settings.dropout, "attention_dropout": settings.attention_dropout} | dict(rates)
+    check_content(settings)
+    own = {"dropout": settings.dropout, "attention_dropout": settings.attention_dropout} | dict(rates)
     loaded = getattr(transformers, auto_class)
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(seed)
         try:
             config = _configuration(transformers, settings, sizes)
-            set_rates(config, {name: rate for name, rate in rates.items() if rate is not None})
+            set_rates(config, {name: rate for name, rate in own.items() if rate is not None})
             check(config)
             if settings.checkpoint is None:
                 model = loaded.from_config(config, attn_implementation="sdpa")
@@ -53,6 +55,7 @@ def build_model(
                     attn_implementation="sdpa",
                     dtype=torch.float32,
                     local_files_only=True,
+                    use_safetensors=True,
                 )
             if settings.checkpoint_activations:
                 model.gradient_checkpointing_enable()

@@ -7,17 +7,17 @@ from typing import Any
 
 from ....errors import bad_argument
 from ....validation import integer, number
-from ..interface import ModelSettings
+from ..checkpoint_files import CheckpointSettings
 
 
 @dataclass(frozen=True)
-class TransformersSettings(ModelSettings):
+class TransformersSettings(CheckpointSettings):
     """A model of transformers, new or from a local folder.
 
     Attributes:
         name: a model type of transformers, such as `gpt2`, `llama` or `bert`.
-        checkpoint: a local folder with configuration and weights. Then the model is the one in the folder, whatever
-            `name`, `layers`, `heads` and `width` say.
+        checkpoint, checkpoint_sha256: a local folder with configuration and weights. Then the model is the one in the
+            folder, whatever `name`, `layers`, `heads` and `width` say.
         layers, heads, width: the size of a new model.
         dropout: of activations, in every layer of the model that has one; None: as the configuration says. The method
             `dropout` replaces it.
@@ -27,7 +27,6 @@ class TransformersSettings(ModelSettings):
     """
 
     name: str = ""
-    checkpoint: str | None = None
     layers: int = 2
     heads: int = 2
     width: int = 32

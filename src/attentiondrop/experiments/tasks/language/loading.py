@@ -8,15 +8,14 @@ import torch
 
 from ....errors import ArgumentError, bad_argument
 from ..draw_keys import key
-from ..text.line_files import TextFileError, read_text
-from .generated_text import generated_text
+from ..text.generated_sentences import generated_text
+from ..text.line_files import read_text
+from ..text.part_files import PART_WORDS, only_file
 from .language_settings import TextSettings
 from .token_data import TokenData
 from .vocabulary import learn_vocabulary
 
 PARTS = ("train", "validation", "test")
-#: Part -> what the name of its file contains.
-_IN_NAMES = {"train": "train", "validation": "valid", "test": "test"}
 
 
 def load_text(settings: TextSettings) -> TokenData:
@@ -48,7 +47,7 @@ def _texts(settings: TextSettings) -> dict[str, str]:
         raise bad_argument("data.root", "the path of the text", settings.root)
     root = Path(settings.root).expanduser()
     if settings.name == "parts":
-        return {part: read_text(_only_file(root, word)) for part, word in _IN_NAMES.items()}
+        return {part: read_text(only_file(root, word)) for part, word in PART_WORDS.items()}
     return _split(read_text(root), settings)
 
 
@@ -60,14 +59,3 @@ def _split(text: str, settings: TextSettings) -> dict[str, str]:
         return {"train": text[:end], "validation": rest, "test": rest}
     middle = len(rest) // 2
     return {"train": text[:end], "validation": rest[:middle], "test": rest[middle:]}
-
-
-def _only_file(root: Path, word: str) -> Path:
-    """The file whose name contains a word."""
-    if not root.is_dir():
-        raise TextFileError(f"data.root: expected a folder with a file for each part, received {str(root)!r}")
-    found = sorted(path for path in root.iterdir() if path.is_file() and word in path.name)
-    if len(found) != 1:
-        names = ", ".join(path.name for path in found) or "none"
-        raise TextFileError(f"data.root: expected one file with {word!r} in its name in {str(root)!r}, found {names}")
-    return found[0]

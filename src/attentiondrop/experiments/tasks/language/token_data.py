@@ -67,8 +67,8 @@ class TokenData:
 
     def having(self, *parts: str) -> TokenData:
         """The data with only these parts."""
-        tokens, sizes = ({part: held[part] for part in parts} for held in (self.tokens, self.bytes))
-        return dataclasses.replace(self, tokens=tokens, bytes=sizes)
+        tokens = {part: self.tokens[part] for part in parts}
+        return dataclasses.replace(self, tokens=tokens, bytes={part: self.bytes[part] for part in parts})
 
     def to(self, device: str | torch.device) -> TokenData:
         """The same data with all tokens on `device`."""
