@@ -1,4 +1,4 @@
-"""Fine-tuning with little data: pretrain on the digits 0 to 4, then fine-tune on a tenth of the digits 5 to 9.
+"""Fine-tuning with little data: pretrain on clear digits, then fine-tune on a tenth of other digits, faint and noisy.
 
     python examples/fine_tuning.py --out runs/fine-tuning
 
@@ -20,12 +20,13 @@ from attentiondrop.experiments.runs.folders import run_folder
 from attentiondrop.experiments.studies.compare import compare
 
 
-def write_set(path: Path, first: int) -> None:
-    """Images of five digits from `first` on, as a file of arrays; every fifth image is for the test."""
+def write_set(path: Path, *, faint: bool) -> None:
+    """Every second image of the digits as a file of arrays, clear ones or the others; a fifth of them for the test."""
     images, labels = load_digits(return_X_y=True)
-    chosen = (labels >= first) & (labels < first + 5)
-    images = (images[chosen].reshape(-1, 8, 8) / 16).astype(np.float32)
-    labels = labels[chosen] - first
+    images, labels = (images.reshape(-1, 8, 8) / 16).astype(np.float32)[faint::2], labels[faint::2]
+    if faint:
+        noise = np.random.default_rng(0).standard_normal(images.shape).astype(np.float32)
+        images = np.clip(0.6 * images + 0.15 * noise, 0, 1)
     test = np.arange(len(labels)) % 5 == 0
     np.savez(path, x_train=images[~test], y_train=labels[~test], x_test=images[test], y_test=labels[test])
 
@@ -53,16 +54,16 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=20)
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    files = {first: options.out / f"digits{first}.npz" for first in (0, 5)}
-    for first, path in files.items():
-        write_set(path, first)
+    clear, faint = options.out / "clear.npz", options.out / "faint.npz"
+    write_set(clear, faint=False)
+    write_set(faint, faint=True)
     shared = ["data.name=npz", f"training.epochs={options.epochs}", "measure.probes=0"]
 
-    first = read_recipe("digits", "demo", [*shared, f"data.root={files[0]}", "data.train_fraction=1.0"])
+    first = read_recipe("digits", "demo", [*shared, f"data.root={clear}", "data.train_fraction=1.0"])
     compare(first, ["none"], 1, options.out / "pretrained", Printing())
     checkpoint = run_folder(options.out / "pretrained", "none", 0)
 
-    tenth = [*shared, f"data.root={files[5]}", "data.train_fraction=0.1", "training.batch_size=16"]
+    tenth = [*shared, f"data.root={faint}", "data.train_fraction=0.1", "training.batch_size=16"]
     for name, changes in (("fine-tuned", [f"model.checkpoint={checkpoint}"]), ("from-scratch", [])):
         recipe = read_recipe("digits", "demo", [*tenth, *changes])
         compare(recipe, options.methods, options.seeds, options.out / name, Printing())

@@ -16,6 +16,7 @@ import torch
 from rich.console import Console
 
 from attentiondrop.experiments.analysis.collect import summarise
+from attentiondrop.experiments.config.recipe_files import read_recipe
 from attentiondrop.experiments.report.terminal import show
 from attentiondrop.experiments.report.write import write_summary
 from attentiondrop.experiments.runs.execute import execute
@@ -72,8 +73,27 @@ def test_captured_steps_give_what_uncaptured_ones_give(method: str, tmp_path: Pa
         assert torch.equal(tensor, captured.plain.state_dict()[name]), name
 
 
-def command(*arguments: str, out: Path, changes: tuple[str, ...] = ()) -> list[str]:
-    return ["-m", "attentiondrop", *arguments, "--set", *SMALL, *changes, "--out", str(out)]
+#: Recipe -> changes that make it small.
+RECIPES = {
+    "toy-language": SMALL,
+    "toy-text-classification": [
+        "data.sentences=80",
+        "model.width=16",
+        "training.batch_size=16",
+        "training.epochs=2",
+        "training.device=cpu",
+        "measure.probes=0",
+    ],
+}
+BOTH = ["toy-language", pytest.param("toy-text-classification", marks=pytest.mark.slow)]
+
+
+def command(recipe: str, *arguments: str, out: Path, changes: tuple[str, ...] = ()) -> list[str]:
+    return ["-m", "attentiondrop", "train", recipe, *arguments, "--set", *RECIPES[recipe], *changes, "--out", str(out)]
+
+
+def job_of(recipe: str, out: Path, method: str = "none", changes: tuple[str, ...] = ()) -> Job:
+    return Job(read_recipe(recipe, None, [*RECIPES[recipe], *changes]).to_dict(), method, 0, str(out))
 
 
 def numbers(folder: Path):
@@ -82,13 +102,11 @@ def numbers(folder: Path):
     return run.result.test, run.result.validation, run.result.best_epoch, [epoch.train_loss for epoch in run.epochs]
 
 
-def test_a_killed_run_resumes_to_the_result_of_an_undisturbed_one(tmp_path: Path, one_thread) -> None:
+@pytest.mark.parametrize("recipe", BOTH)
+def test_a_killed_run_resumes_to_the_result_of_an_undisturbed_one(recipe: str, tmp_path: Path, one_thread) -> None:
     changes, method = ("training.epochs=12",), "hard(p=0.3)"
     folder = run_folder(tmp_path / "killed", method, 0)
-    run = [
-        sys.executable,
-        *command("train", "toy-language", "--method", method, out=tmp_path / "killed", changes=changes),
-    ]
+    run = [sys.executable, *command(recipe, "--method", method, out=tmp_path / "killed", changes=changes)]
     process = subprocess.Popen(run, env=ONE_THREAD, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     limit = time.monotonic() + 120
     while not (folder / STATE).exists() and process.poll() is None and time.monotonic() < limit:
@@ -99,16 +117,17 @@ def test_a_killed_run_resumes_to_the_result_of_an_undisturbed_one(tmp_path: Path
     assert killed is not None and killed.result is None and 0 < len(killed.epochs) < 12, error
     lines: list[str] = []
     for place in ("killed", "alone"):
-        execute(Job(recipe_of(*changes).to_dict(), method, 0, str(tmp_path / place)), say=lines.append)
+        execute(job_of(recipe, tmp_path / place, method, changes), say=lines.append)
     assert len(lines) == 1 and "resumes after epoch" in lines[0]
     assert numbers(folder) == numbers(run_folder(tmp_path / "alone", method, 0))
 
 
 @pytest.mark.slow
-def test_two_processes_find_the_losses_of_one(tmp_path: Path, one_thread) -> None:
-    execute(Job(recipe_of().to_dict(), "none", 0, str(tmp_path / "one")))
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_two_processes_find_the_losses_of_one(recipe: str, tmp_path: Path, one_thread) -> None:
+    execute(job_of(recipe, tmp_path / "one"))
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    shared = [*launch, *command("train", "toy-language", out=tmp_path / "two")]
+    shared = [*launch, *command(recipe, out=tmp_path / "two")]
     done = subprocess.run(shared, env=ONE_THREAD, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     (test, validation, _, losses), (test2, validation2, _, losses2) = (
@@ -116,7 +135,7 @@ def test_two_processes_find_the_losses_of_one(tmp_path: Path, one_thread) -> Non
     )
     assert read_run(run_folder(tmp_path / "two", "none", 0)).environment["processes"] == "2"
     assert losses == pytest.approx(losses2, rel=1e-5)
-    assert test == pytest.approx(test2, rel=1e-5) and validation == pytest.approx(validation2, rel=1e-5)
+    assert test == pytest.approx(test2, rel=1e-4) and validation == pytest.approx(validation2, rel=1e-4)
 
 
 def test_a_whole_comparison_with_its_report(listener, tmp_path: Path) -> None:
@@ -142,5 +161,5 @@ def test_a_whole_comparison_with_its_report(listener, tmp_path: Path) -> None:
 def test_text_of_others_is_not_shown(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("to be or not to be\n" * 60)
     changes = ["data.name=file", f"data.root={tmp_path / 'text.txt'}", "training.epochs=1"]
-    result = execute(Job(recipe_of(*changes).to_dict(), "none", 0, str(tmp_path)))
+    result = execute(job_of("toy-language", tmp_path, changes=tuple(changes)))
     assert result.status == "finished" and result.exhibits is None

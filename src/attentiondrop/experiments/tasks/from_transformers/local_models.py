@@ -24,6 +24,7 @@ def build_model(
     rates: Mapping[str, float],
     seed: int,
     check: Callable[[Any], None] = lambda config: None,
+    new_head: bool = False,
 ) -> nn.Module:
     """A model on the CPU, in float32. New weights depend only on `seed`.
 
@@ -35,6 +36,7 @@ def build_model(
         rates: rates that a method sets, instead of those in `settings`.
         seed: for new weights.
         check: raises if the configuration does not fit the data.
+        new_head: whether what follows the body of the model may have new weights, if the folder has none that fit.
     """
     transformers = imported("transformers")
     check_content(settings)
@@ -49,14 +51,7 @@ def build_model(
             if settings.checkpoint is None:
                 model = loaded.from_config(config, attn_implementation="sdpa")
             else:
-                model = loaded.from_pretrained(
-                    settings.checkpoint,
-                    config=config,
-                    attn_implementation="sdpa",
-                    dtype=torch.float32,
-                    local_files_only=True,
-                    use_safetensors=True,
-                )
+                model = _loaded(loaded, settings.checkpoint, config, new_head)
             if settings.checkpoint_activations:
                 model.gradient_checkpointing_enable()
         except ArgumentError:
@@ -66,6 +61,28 @@ def build_model(
             raise ArgumentError(f"model: {what} cannot be built: {in_words(error)}") from error
     result: nn.Module = model
     return result
+
+
+def _loaded(auto_class: Any, folder: str, config: Any, new_head: bool) -> Any:
+    """The model in a folder. transformers would give new weights to all that is missing there, and only log it."""
+    model, report = auto_class.from_pretrained(
+        folder,
+        config=config,
+        attn_implementation="sdpa",
+        dtype=torch.float32,
+        local_files_only=True,
+        use_safetensors=True,
+        ignore_mismatched_sizes=True,
+        output_loading_info=True,
+    )
+    new = sorted({*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])})
+    body = f"{model.base_model_prefix}."
+    wrong = [name for name in new if not new_head or (name.startswith(body) and ".pooler." not in name)]
+    if wrong:
+        raise bad_argument(
+            "model.checkpoint", f"weights of {type(model).__name__}", f"none that fit for {', '.join(wrong[:3])}"
+        )
+    return model
 
 
 def _configuration(transformers: Any, settings: TransformersSettings, sizes: Mapping[str, Any]) -> Any:

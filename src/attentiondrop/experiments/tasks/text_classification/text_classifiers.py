@@ -35,4 +35,12 @@ def build_classifier(
         "pad_token_id": data.pad,
         "num_labels": len(data.classes),
     }
-    return build_model("AutoModelForSequenceClassification", settings, sizes=sizes, rates=rates, seed=seed, check=check)
+    return build_model(
+        "AutoModelForSequenceClassification",
+        settings,
+        sizes=sizes,
+        rates=rates,
+        seed=seed,
+        check=check,
+        new_head=True,
+    )
