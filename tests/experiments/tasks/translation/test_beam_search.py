@@ -117,9 +117,7 @@ def written_out(model: EncoderDecoder, source: torch.Tensor, limit: int, beam: i
                 if word not in (PAD, BEGIN) and (length < limit or word == END):
                     candidates.append((total + logs[word], (*words, word)))
         candidates.sort(reverse=True)
-        finished += [
-            (total / length**penalty, words[:-1]) for total, words in candidates[:beam] if words[-1] == END
-        ]
+        finished += [(total / length**penalty, words[:-1]) for total, words in candidates[:beam] if words[-1] == END]
         begun = [each for each in candidates[: 2 * beam] if each[1][-1] != END][:beam]
         if len(finished) >= beam or not begun:
             break

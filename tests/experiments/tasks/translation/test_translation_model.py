@@ -68,5 +68,7 @@ def test_rates_and_sizes() -> None:
 def test_positions_are_those_of_fairseq() -> None:
     found = sinusoids(3, 6)
     rates = [1.0, 10_000**-0.5, 10_000**-1.0]
-    expected = [[torch.tensor(p * r).sin() for r in rates] + [torch.tensor(p * r).cos() for r in rates] for p in range(3)]
+    expected = [
+        [torch.tensor(p * r).sin() for r in rates] + [torch.tensor(p * r).cos() for r in rates] for p in range(3)
+    ]
     torch.testing.assert_close(found, torch.tensor(expected))
