@@ -15,13 +15,16 @@ import numpy as np
 import pytest
 import torch
 
+from attentiondrop.errors import ArgumentError
 from attentiondrop.experiments.analysis.collect import summarise
 from attentiondrop.experiments.config.recipe_files import read_recipe
 from attentiondrop.experiments.methods.parse import read_method
 from attentiondrop.experiments.report.write import write_summary
 from attentiondrop.experiments.runs.execute import execute
 from attentiondrop.experiments.runs.folders import run_folder
+from attentiondrop.experiments.runs.identity import recorded, scored_from, trained_from
 from attentiondrop.experiments.runs.job import Job
+from attentiondrop.experiments.runs.kinds import FINAL, TUNING
 from attentiondrop.experiments.runs.store import RESULT, read_run
 from attentiondrop.experiments.studies.compare import compare
 from attentiondrop.experiments.studies.plan import read_study
@@ -214,3 +217,55 @@ def test_evaluate_gives_the_scores_of_the_run(tmp_path: Path, capsys) -> None:
     result = json.loads((folder / "result.json").read_text())
     assert written["test"] == result["test"] and written["signatures"] == result["signatures"]
     assert "BLEU" in capsys.readouterr().out
+
+
+def test_another_search_makes_tuning_runs_stale_and_final_runs_are_scored_again() -> None:
+    before, after = (
+        read_recipe("toy-translation", "demo", [*TINY, f"evaluation.beam={beam}"]).to_dict() for beam in (2, 3)
+    )
+    assert trained_from(before, {}, FINAL) == trained_from(after, {}, FINAL)
+    assert scored_from(before, {}, FINAL) != scored_from(after, {}, FINAL)
+    assert trained_from(before, {}, TUNING) != trained_from(after, {}, TUNING)
+
+
+def test_settings_that_older_versions_did_not_have_are_recorded_only_if_they_are_used() -> None:
+    def training_of(*changes: str) -> dict:
+        return recorded(read_recipe("digits", "demo", changes).to_dict())["training"]
+
+    added = {"schedule", "betas", "average_last", "kinds"}
+    assert not added & set(training_of())
+    used = training_of("training.schedule=inverse_sqrt", "training.betas=[0.9, 0.98]", "training.kinds=[encoder]")
+    assert added & set(used) == {"schedule", "betas", "kinds"}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("training.schedule=linear", "training.schedule: expected one of 'cosine', 'inverse_sqrt'"),
+        ("training.betas=[0.9]", r"training.betas: expected two numbers in \[0, 1\)"),
+        ("training.betas=[0.9, 1.0]", r"training.betas: expected two numbers in \[0, 1\)"),
+        ("training.kinds=[crossed]", "training.kinds: expected null, or some of encoder, decoder, cross"),
+        ("training.kinds=[]", "training.kinds: expected null"),
+        ("training.average_last=0", "training.average_last: expected a number >= 1"),
+        ("evaluation.beam=0", "evaluation.beam"),
+        ("evaluation.length_penalty=-1", "evaluation.length_penalty"),
+    ],
+)
+def test_wrong_settings(change: str, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        read_recipe("toy-translation", "demo", [change])
+
+
+def test_the_mean_of_weights_excludes_the_moving_average() -> None:
+    with pytest.raises(ArgumentError, match=r"training.average_last: expected 1 with training.ema"):
+        read_recipe("toy-translation", "demo", ["training.ema=0.9", "training.average_last=2"])
+
+
+@pytest.mark.parametrize("name", ["toy-translation", "multi30k", "wmt14", "opus"])
+def test_shipped_recipes(name: str) -> None:
+    for size in ("demo", "small") if name == "toy-translation" else ("demo", "small", "paper"):
+        recipe = read_recipe(name, size)
+        assert recipe.task == "translation" and recipe.training.label_smoothing == 0.1
+    anchor = read_recipe("multi30k", "small")
+    assert anchor.model.sizes == (4, 128, 256, 4) and anchor.model.dropout == 0.3 and anchor.model.norm == "post"
+    assert read_recipe("wmt14", "paper").model.sizes == (6, 512, 2048, 8)
