@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from . import recipes
 
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
         bar.progress("tested", 1)
     path = args.folder / "evaluation.json"
     parts = {"reliability": found.reliability, "robustness": found.robustness}
-    scores = {"validation": found.validation, "test": found.test}
+    scores: dict[str, Any] = {"validation": found.validation, "test": found.test}
     scores |= {} if found.signatures is None else {"signatures": found.signatures}
     content = scores | {name: None if part is None else dataclasses.asdict(part) for name, part in parts.items()}
     write_json(path, {"weights": args.weights, **content})

@@ -46,6 +46,8 @@ class EvaluationSettings:
     batch_size: int = 512
     #: Values of settings that need the test part, for runs without it (tuning and ablation).
     WITHOUT_TEST: ClassVar[dict[str, Any]] = {}
+    #: Whether these settings change scores on the validation part, and so the choice of settings in tuning.
+    CHANGE_VALIDATION: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         integer("batch_size", self.batch_size, minimum=1)

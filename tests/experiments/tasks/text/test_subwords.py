@@ -11,6 +11,8 @@ from attentiondrop.errors import ArgumentError
 from attentiondrop.experiments.tasks.text import optional_packages
 from attentiondrop.experiments.tasks.text.subwords import BEGIN, END, PAD, SMALLEST, Subwords, train_subwords
 
+pytest.importorskip("tokenizers")
+
 TEXTS = ["ein Mann mit einem Hut", "a man with a hat", "zwei Männer, ein Hund!", "two men, one dog!"] * 5
 
 

@@ -16,6 +16,8 @@ from attentiondrop.experiments.tasks.translation.length_buckets import NOBODY, R
 from attentiondrop.experiments.tasks.translation.sentence_pairs import SentencePairs, load_pairs
 from attentiondrop.experiments.tasks.translation.translation_settings import TranslationData
 
+pytest.importorskip("tokenizers")
+
 SIZE = 1024
 
 
@@ -54,8 +56,8 @@ def test_an_epoch_has_every_pair_once_in_few_shapes(data) -> None:
         seen = Counter(tuple(batch.inputs["source"].shape) for batch in batches)
         assert seen == Counter(shapes(data.parts["train"].lengths, SIZE))
         assert len(seen) <= 7 and all(r * n <= SIZE and r % ROWS == 0 and n % 8 == 0 for r, n in seen)
-        assert sum(batch.targets.count for batch in batches) == data.subwords_of_epoch()
-        assert all(batch.targets.count == (batch.targets.tokens != PAD).sum() for batch in batches)
+        assert sum(batch.targets.counted for batch in batches) == data.subwords_of_epoch()
+        assert all(batch.targets.counted == (batch.targets.tokens != PAD).sum() for batch in batches)
         orders.append(found)
     assert orders[0] != orders[1]
     again = [pair for batch in data.train_batches(seed=3, epoch=1, batch_size=SIZE) for pair in sentences(batch)]
@@ -67,7 +69,7 @@ def test_the_shares_of_all_processes_are_the_batch(data) -> None:
     for whole, *parts in zip(data.train_batches(seed=0, epoch=0, batch_size=SIZE), *shared, strict=True):
         assert torch.equal(whole.targets.tokens, torch.cat([part.targets.tokens for part in parts]))
         assert torch.equal(whole.inputs["source"], torch.cat([part.inputs["source"] for part in parts]))
-        assert whole.targets.count == sum(part.targets.count for part in parts)
+        assert whole.targets.counted == sum(part.targets.counted for part in parts)
     with pytest.raises(ArgumentError, match="world: expected a divisor of 8, received 3"):
         next(data.train_batches(seed=0, epoch=0, batch_size=SIZE, world=3))
 
@@ -103,17 +105,17 @@ def test_split_parts_know_their_counts(data) -> None:
     total, count = task.loss(output, batch.targets, 0.1)
     chunks = output.chunk(4)
     sums = [task.loss(chunk, part.targets, 0.1)[0] for chunk, part in zip(chunks, parts, strict=True)]
-    assert count == batch.targets.count and sum(sums).item() == pytest.approx(total.item(), rel=1e-5)
+    assert count == batch.targets.counted and sum(sums).item() == pytest.approx(total.item(), rel=1e-5)
     assert task.split(batch, 1)[0] is batch
 
 
 def test_a_share_without_words_has_no_loss(data) -> None:
     task = find_task("translation")
     batch = next(iter(data.train_batches(seed=0, epoch=0, batch_size=SIZE)))
-    nothing = batch.targets._replace(tokens=torch.zeros_like(batch.targets.tokens), count=0.0)
+    nothing = batch.targets._replace(tokens=torch.zeros_like(batch.targets.tokens), counted=0.0)
     total, count = task.loss(torch.randn(*nothing.tokens.shape, 9), nothing, 0.1)
     assert (total / count).item() == 0.0
-    assert task.loss(torch.randn(*nothing.tokens.shape, 9), nothing._replace(count=torch.zeros(())), 0.1)[1] == 1.0
+    assert task.loss(torch.randn(*nothing.tokens.shape, 9), nothing._replace(counted=torch.zeros(())), 0.1)[1] == 1.0
 
 
 def test_it_is_data(data) -> None:

@@ -16,6 +16,8 @@ from attentiondrop.experiments.tasks.translation.parallel_text import read_parts
 from attentiondrop.experiments.tasks.translation.sentence_pairs import load_pairs
 from attentiondrop.experiments.tasks.translation.translation_settings import TransformerSettings, TranslationData
 
+pytest.importorskip("tokenizers")
+
 PARTS = toy_sentences.generate(60, seed=1)
 MULTI30K = {"train": "train", "validation": "val", "test": "test_2016_flickr"}
 
@@ -76,9 +78,9 @@ def test_wmt14_from_a_folder_or_by_the_datasets_library(tmp_path, monkeypatch) -
     parts, notes = read_parts(TranslationData("wmt14", download=True))
     assert parts == PARTS and asked == [("wmt14", "de-en")]
     assert notes == ["wmt14: 1 pairs of the train part left out, since one of their sides is empty"]
-    with pytest.raises(ArgumentError, match="data.root: expected the folder of the files, or data.download=true"):
+    with pytest.raises(ArgumentError, match=r"data.root: expected the folder of the files, or data.download=true"):
         read_parts(TranslationData("wmt14"))
-    with pytest.raises(ArgumentError, match="data.source: expected en or a translation into en"):
+    with pytest.raises(ArgumentError, match=r"data.source: expected en or a translation into en"):
         read_parts(TranslationData("wmt14", download=True, source="fr"))
 
 
@@ -94,11 +96,11 @@ def test_files_out_of_step_empty_lines_and_bad_bytes(tmp_path) -> None:
         file.write_bytes(b"\n".join(broken))
         with pytest.raises(TextFileError, match=message):
             load_pairs(TranslationData("multi30k", root, vocabulary=300))
-    with pytest.raises(ArgumentError, match="data.root: expected the folder of the files"):
+    with pytest.raises(ArgumentError, match=r"data.root: expected the folder of the files"):
         read_parts(TranslationData("multi30k"))
     (tmp_path / "val.en").unlink()
+    file.write_bytes(b"\n".join(lines))
     with pytest.raises(ArgumentError, match=r"data.root: expected val.en or val.en.gz in the folder"):
-        file.write_bytes(b"\n".join(lines))
         read_parts(TranslationData("multi30k", root))
 
 
@@ -121,7 +123,7 @@ def test_what_is_too_long_is_counted() -> None:
     padded = part.source.padded(*_all(part), None, None)
     decoded = short.subwords.decode([line[line != 0].tolist() for line in padded])
     assert decoded == list(part.texts.source)
-    with pytest.raises(ArgumentError, match="data.longest: expected training pairs of at most 2 subwords, found none"):
+    with pytest.raises(ArgumentError, match=r"data.longest: expected training pairs of at most 2 subwords, found none"):
         load_pairs(TranslationData(sentences=40, target="xx", vocabulary=300, longest=2))
 
 

@@ -11,6 +11,9 @@ import pytest
 from attentiondrop.errors import ArgumentError
 from attentiondrop.experiments.tasks.translation.text_scores import score_texts
 
+pytest.importorskip("sacrebleu")
+pytest.importorskip("sacremoses")
+
 REFERENCES = [
     "Ein Mann mit einem orangefarbenen Hut, der etwas anstarrt.",
     'Zwei Jungen essen "ihr" Menü im Außenbereich (5,3 %).',

@@ -10,7 +10,6 @@ import math
 from dataclasses import dataclass, field
 
 import torch
-from timm.layers import DropPath
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -91,7 +90,8 @@ class Attention(nn.Module):
         return Seen(keys, values)
 
     def _split(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        heads: Tensor = x.unflatten(-1, (self.heads, -1))
+        return heads.transpose(1, 2)
 
 
 class Residual(nn.Module):
@@ -100,7 +100,7 @@ class Residual(nn.Module):
     def __init__(self, width: int, dropout: float, drop_path: float, pre: bool) -> None:
         super().__init__()
         self.norm, self.dropout = nn.LayerNorm(width), nn.Dropout(dropout)
-        self.drop_path = DropPath(drop_path) if drop_path else nn.Identity()
+        self.drop_path = _drop_path(drop_path)
         self.pre = pre
 
     def before(self, x: Tensor) -> Tensor:
@@ -113,12 +113,23 @@ class Residual(nn.Module):
         return total if self.pre else self.norm(total)
 
 
+def _drop_path(rate: float) -> nn.Module:
+    """Stochastic depth. timm takes seconds to import, so it is imported only where it is used."""
+    if rate == 0.0:
+        return nn.Identity()
+    from timm.layers import DropPath
+
+    found: nn.Module = DropPath(rate)
+    return found
+
+
 class FeedForward(nn.Sequential):
     """Two linear layers with a ReLU between them."""
 
     def __init__(self, width: int, inner: int) -> None:
-        super().__init__(nn.Linear(width, inner), nn.ReLU(), nn.Linear(inner, width))
-        for layer in (self[0], self[2]):
+        layers = nn.Linear(width, inner), nn.Linear(inner, width)
+        super().__init__(layers[0], nn.ReLU(), layers[1])
+        for layer in layers:
             nn.init.xavier_uniform_(layer.weight)
             nn.init.zeros_(layer.bias)
 
@@ -130,13 +141,13 @@ class EncoderLayer(nn.Module):
         super().__init__()
         self.attention = Attention(width, heads, "encoder")
         self.feedforward = FeedForward(width, inner)
-        self.residuals = nn.ModuleList(Residual(width, dropout, drop_path, pre) for _ in range(2))
+        self.first, self.second = (Residual(width, dropout, drop_path, pre) for _ in range(2))
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """[B, N, W]; `mask` as in `Attention`."""
-        first, second = self.residuals
-        x = first(x, self.attention(first.before(x), mask=mask))
-        return second(x, self.feedforward(second.before(x)))
+        x = self.first(x, self.attention(self.first.before(x), mask=mask))
+        output: Tensor = self.second(x, self.feedforward(self.second.before(x)))
+        return output
 
 
 class DecoderLayer(nn.Module):
@@ -147,25 +158,25 @@ class DecoderLayer(nn.Module):
         self.attention = Attention(width, heads, "decoder")
         self.cross_attention = Attention(width, heads, "cross")
         self.feedforward = FeedForward(width, inner)
-        self.residuals = nn.ModuleList(Residual(width, dropout, drop_path, pre) for _ in range(3))
+        self.first, self.second, self.third = (Residual(width, dropout, drop_path, pre) for _ in range(3))
 
     def forward(self, x: Tensor, source: Tensor, mask: Tensor) -> Tensor:
         """All positions at once. Padding comes last in a sentence, so no position before it can see it."""
-        first, second, third = self.residuals
-        x = first(x, self.attention(first.before(x), causal=True))
-        x = second(x, self.cross_attention(second.before(x), source, mask))
-        return third(x, self.feedforward(third.before(x)))
+        x = self.first(x, self.attention(self.first.before(x), causal=True))
+        x = self.second(x, self.cross_attention(self.second.before(x), source, mask))
+        output: Tensor = self.third(x, self.feedforward(self.third.before(x)))
+        return output
 
     def step(self, x: Tensor, source: Tensor, mask: Tensor, cache: Cache, layer: int) -> Tensor:
         """One more position, [B, 1, W]."""
-        first, second, third = self.residuals
-        own = cache.own[layer] = self.attention.look(first.before(x), cache.own[layer])
-        x = first(x, self.attention(first.before(x), seen=own))
+        own = cache.own[layer] = self.attention.look(self.first.before(x), cache.own[layer])
+        x = self.first(x, self.attention(self.first.before(x), seen=own))
         seen = cache.source[layer]
         if seen is None:
             seen = cache.source[layer] = self.cross_attention.look(source)
-        x = second(x, self.cross_attention(second.before(x), mask=mask, seen=seen))
-        return third(x, self.feedforward(third.before(x)))
+        x = self.second(x, self.cross_attention(self.second.before(x), mask=mask, seen=seen))
+        output: Tensor = self.third(x, self.feedforward(self.third.before(x)))
+        return output
 
 
 class EncoderDecoder(nn.Module):

@@ -34,7 +34,7 @@ def edges(longest: int) -> list[int]:
     """The lengths of the buckets: steps of 8, and wider ones for long sentences.
 
     >>> edges(50), edges(200)[-3:]
-    ([8, 16, 24, 32, 40, 48, 56], [128, 160, 192])
+    ([8, 16, 24, 32, 40, 48, 56], [160, 192, 224])
     """
     found, edge = list[int](), 0
     while edge < longest:

@@ -31,7 +31,7 @@ class Targets(NamedTuple):
     """The subwords to predict, [rows, length], padded; and how many there are without padding."""
 
     tokens: Tensor
-    count: float
+    counted: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,7 +225,7 @@ def _without_long(part: Part, longest: int) -> tuple[Part, int]:
         raise ArgumentError(f"data.longest: expected training pairs of at most {longest} subwords, found none")
     if not dropped:
         return part, 0
-    texts = Pairs(*([side[place] for place in kept] for side in part.texts))
+    texts = Pairs(*([side[place] for place in kept.tolist()] for side in part.texts))
     return Part(texts, part.source.chosen(kept), part.target.chosen(kept)), dropped
 
 

@@ -32,15 +32,14 @@ def teacher_scores(
     model.eval()
     for members, (inputs, targets) in data.numbered_batches(part, batch_size, rank=rank, world=world):
         logits = call(**inputs).float()
-        loss = cross_entropy(logits.flatten(0, 1), targets.tokens.flatten(), ignore_index=PAD, reduction="sum")
+        total = cross_entropy(logits.flatten(0, 1), targets.tokens.flatten(), ignore_index=PAD, reduction="sum")
         right = ((logits.argmax(-1) == targets.tokens) & (targets.tokens != PAD)).sum()
         if len(members):
-            found.append((loss.item(), float(right), targets.count))
+            found.append((total.item(), float(right), targets.counted))
     model.train(was)
     # An exact sum does not depend on the order, so it is the same with any number of processes.
-    sums = [math.fsum(column) for column in zip(*_gathered(found, accelerator), strict=True)]
-    loss, right, count = sums
-    return {"nll": loss / count, "perplexity": math.exp(min(loss / count, 700.0)), "accuracy": right / count}
+    loss, hits, count = (math.fsum(column) for column in zip(*_gathered(found, accelerator), strict=True))
+    return {"nll": loss / count, "perplexity": math.exp(min(loss / count, 700.0)), "accuracy": hits / count}
 
 
 def translate(

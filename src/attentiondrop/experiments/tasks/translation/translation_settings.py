@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from ....errors import bad_argument
 from ....validation import integer, number, one_of
@@ -131,7 +131,7 @@ class SearchSettings(EvaluationSettings):
     #: A translation has at most `length_factor` times the subwords of its source, and `length_extra` more.
     length_factor: float = 1.5
     length_extra: int = 20
-    WITHOUT_TEST: ClassVar[dict[str, Any]] = {}
+    CHANGE_VALIDATION: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

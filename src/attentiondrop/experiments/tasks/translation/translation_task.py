@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from ..exhibits import Exhibits
 from ..interface import Batch, DataSettings, EvaluationSettings, Judgement, ModelSettings, OnBatch, Task
@@ -113,7 +113,7 @@ class TranslationTask(Task):
             label_smoothing=label_smoothing,
         )
         # A process may get only the rows that fill a batch up. In a captured step the count is a tensor.
-        count: Any = targets.count
+        count: Any = targets.counted
         return total, count.clamp(min=1.0) if isinstance(count, Tensor) else max(count, 1.0)
 
     def mask(self, targets: Targets) -> Tensor:
@@ -124,7 +124,7 @@ class TranslationTask(Task):
 
     def count(self, targets: Targets) -> float:
         """Subwords without padding."""
-        return targets.count
+        return targets.counted
 
     def split(self, batch: Batch, parts: int) -> list[Batch]:
         """Rows, in equal parts."""
@@ -160,7 +160,7 @@ class TranslationTask(Task):
 
     def judge(
         self,
-        model: EncoderDecoder,
+        model: nn.Module,
         data: SentencePairs,
         settings: SearchSettings,
         accelerator: Accelerator | None = None,
@@ -169,12 +169,12 @@ class TranslationTask(Task):
         """All metrics, with beam search."""
         from .translating import judge
 
-        return judge(model, data, settings, accelerator, on_batch)
+        return judge(cast("EncoderDecoder", model), data, settings, accelerator, on_batch)
 
     def exhibits(
-        self, model: EncoderDecoder, data: SentencePairs, settings: SearchSettings, spec: Spec | None
+        self, model: nn.Module, data: SentencePairs, settings: SearchSettings, spec: Spec | None
     ) -> Exhibits | None:
         """Translations and attention maps, of generated sentences only: other text may not be ours to show."""
         from .shown_sentences import exhibits
 
-        return exhibits(model, data, settings, spec) if data.generated else None
+        return exhibits(cast("EncoderDecoder", model), data, settings, spec) if data.generated else None
