@@ -103,9 +103,7 @@ class TokenData:
         All ranks get batches of the same shape: what is missing at the end is filled up with windows without targets.
         """
         one_of("part", part, tuple(self.tokens))
-        count, length = self._windows(part), len(self.tokens[part])
-        if part == "train":  # in training it has fewer windows, since the first one may begin later
-            count = self._evaluated(part)
+        count, length = self._evaluated(part), len(self.tokens[part])
         offsets = torch.arange(self.block, device=self.device)
         for begin in range(0, count, batch_size):
             end = min(count, begin + batch_size)
