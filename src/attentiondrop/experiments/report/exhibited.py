@@ -73,7 +73,8 @@ def _figure(label: str, content: AttentionMap) -> Markup:
     maps = [("without", content.before)] + ([] if content.after is None else [("with", content.after)])
     drawn = [_heat_map(content, weights, f"{content.title}, {which} {label}") for which, weights in maps]
     caption = tag("figcaption", content.title, tag("span", code(label)))
-    return tag("figure", caption, join(*drawn), class_="panel")
+    row = tag("div", *drawn, style="display:flex;flex-wrap:wrap;gap:1rem;align-items:flex-end")
+    return tag("figure", caption, row, class_="panel")
 
 
 def _heat_map(content: AttentionMap, weights: Sequence[Sequence[float]], words: str) -> Markup:
@@ -102,4 +103,4 @@ def _heat_map(content: AttentionMap, weights: Sequence[Sequence[float]], words: 
         x, y = left + _CELL * (column + 0.75), top - 4
         labels.append(tag("text", text, transform=f"translate({x:.1f} {y:.1f}) rotate(-90)", font_size=10))
     inside = join(tag("title", words), *shapes, *labels)
-    return tag("svg", inside, viewBox=f"0 0 {width:.0f} {height:.0f}", role="img", style=f"max-width:{width:.0f}px")
+    return tag("svg", inside, viewBox=f"0 0 {width:.0f} {height:.0f}", role="img", style=f"width:{width:.0f}px")

@@ -181,6 +181,13 @@ class SentencePairs:
             batch = self._batch(found, Planned(taken, int(found.lengths[taken].max())))
             yield taken[:0] if members is None else members, batch
 
+    def sentence(self, part: str, number: int) -> tuple[Tensor, Tensor]:
+        """One pair without padding, as a model gets it: source [1, S] and target [1, T]."""
+        found, members = self.parts[part], np.array([number])
+        source = found.source.padded(members, int(found.source.lengths[number]) + 1, None, END)
+        target = found.target.padded(members, int(found.target.lengths[number]) + 1, BEGIN, None)
+        return self._moved(source), self._moved(target)
+
     def _batch(self, part: Part, planned: Planned) -> Batch:
         members, length = planned
         source = part.source.padded(members, length, None, END)

@@ -31,8 +31,7 @@ def exhibits(model: EncoderDecoder, data: SentencePairs, settings: SearchSetting
 @torch.no_grad()
 def attention_maps(model: EncoderDecoder, data: SentencePairs, spec: Spec | None) -> list[AttentionMap]:
     """The first head of the last layer, for the first validation sentence and its reference."""
-    _, batch = next(iter(data.having("validation").numbered_batches("validation", 1)))
-    source, target = batch.inputs["source"], batch.inputs["target"]
+    source, target = data.sentence("validation", 0)
     modules = {
         "Self-attention of the encoder": model.encoder[-1].attention,
         "Self-attention of the decoder": model.decoder[-1].attention,
