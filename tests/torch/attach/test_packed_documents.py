@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 import attentiondrop as ad
 from attentiondrop.torch import attach
+from attentiondrop.torch.attach import packed_documents
 
 transformers = pytest.importorskip("transformers")
 
@@ -79,6 +80,24 @@ def test_documents_without_a_mask_are_refused(name: str) -> None:
     # Evaluation is the model's own affair.
     model.eval()
     outputs(model, tokens(0), use_cache=True)
+
+
+def test_later_batches_on_a_device_are_refused_without_waiting(monkeypatch) -> None:
+    """Only the first two calls of a site read the positions; then the device itself asserts, here the CPU."""
+    monkeypatch.setattr(packed_documents, "_takes_waiting", lambda x: True)
+    model, whole = model_of("llama"), torch.arange(12)[None]
+    attach(model, ad.HardMasking(p=0.5, k=2))
+    with pytest.raises(ad.AttentionDropError, match="position_ids pack several documents"):
+        outputs(model, tokens(0), use_cache=True)
+    read = []
+    monkeypatch.setattr(Tensor, "__bool__", lambda x, real=Tensor.__bool__: (read.append(x), real(x))[1])
+    for _ in range(3):
+        model(tokens(0), position_ids=whole, use_cache=True)
+    # The first layer has looked once, in the batch that was refused; the second layer not yet.
+    assert len([x for x in read if x.dim() == 0]) == 3
+    with pytest.raises(RuntimeError, match="position_ids pack several documents into one row") as found:
+        outputs(model, tokens(0), use_cache=True)
+    assert not isinstance(found.value, ad.AttentionDropError)
 
 
 def test_boundaries_for_flash_attention_are_refused_without_a_mask() -> None:

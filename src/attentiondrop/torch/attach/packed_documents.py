@@ -42,7 +42,7 @@ def refuse_unmasked_documents(module: nn.Module, site: Site, query: Tensor, argu
         return
     again = (positions[:, 1:] <= positions[:, :-1]).any()
     refused = _refused(module, site, "position_ids pack several documents")
-    if positions.device.type != "cpu":
+    if _takes_waiting(positions):
         looked = site.extra.get(_LOOKED, 0)
         if looked >= _LOOKS or (positions.is_cuda and torch.cuda.is_current_stream_capturing()):
             torch._assert_async(~again, str(refused))  # stops the program later, without waiting for the device now
@@ -50,6 +50,11 @@ def refuse_unmasked_documents(module: nn.Module, site: Site, query: Tensor, argu
         site.extra[_LOOKED] = looked + 1
     if bool(again):
         raise refused
+
+
+def _takes_waiting(x: Tensor) -> bool:
+    """Whether reading a value waits for a device."""
+    return x.device.type != "cpu"
 
 
 def _refused(module: nn.Module, site: Site, what: str) -> AttachError:

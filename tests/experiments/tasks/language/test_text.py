@@ -13,6 +13,7 @@ from attentiondrop.experiments.tasks.language.language_settings import TextSetti
 from attentiondrop.experiments.tasks.language.loading import load_text
 from attentiondrop.experiments.tasks.language.token_data import IGNORED, TokenData
 from attentiondrop.experiments.tasks.language.vocabulary import Characters, Words, learn_vocabulary
+from attentiondrop.experiments.tasks.registry import find_task
 from attentiondrop.experiments.tasks.text.generated_sentences import generated_text
 
 TEXT = "one two  three\ntwo <unk> four\n\nfive\n" * 30
@@ -25,6 +26,31 @@ def test_every_text_comes_back(tokens: str, size: int | None) -> None:
     assert vocabulary.decode(numbers) == TEXT
     assert max(numbers) < len(vocabulary)
     assert len(vocabulary.texts(numbers[:9])) == 9 and not any("\n" in text for text in vocabulary.texts(numbers))
+
+
+def test_the_tokenizer_of_a_folder(tmp_path: Path) -> None:
+    tokenizers, transformers = pytest.importorskip("tokenizers"), pytest.importorskip("transformers")
+    tokenizer = tokenizers.ByteLevelBPETokenizer()
+    tokenizer.train_from_iterator([TEXT], 300)
+    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer._tokenizer).save_pretrained(tmp_path)
+    (tmp_path / "text.txt").write_text(TEXT)
+    data = load_text(
+        TextSettings("file", str(tmp_path / "text.txt"), tokens="tokenizer", tokenizer=str(tmp_path), block=8)
+    )
+    assert data.vocabulary.decode(data.tokens["train"].tolist()) == TEXT[: int(len(TEXT) * 0.9)]
+    assert len(data.vocabulary) > 256 and data.vocabulary.texts(data.tokens["train"].tolist()[:2])[0].startswith("o")
+    other = load_text(TextSettings("file", str(tmp_path / "text.txt"), tokens="bpe", vocabulary=300, block=8))
+    assert data.checksums != other.checksums and data.vocabulary.checksum == data.vocabulary.checksum
+
+
+def test_what_a_report_says_of_the_text() -> None:
+    task = find_task("language")
+    assert task.special({"name": "file", "held_out": "whole", "limit": 9}) == [
+        "the test part is the validation part, on which epochs were chosen",
+        "at most 9 tokens of each part",
+    ]
+    assert task.special({"name": "generated", "held_out": "halves", "limit": None}) == []
+    assert set(task.packages(TextSettings())) == {"transformers", "tokenizers"} and task.extra == "sequences"
 
 
 def test_words_are_those_of_wikitext() -> None:

@@ -126,6 +126,12 @@ def test_a_folder_without_the_body_of_the_model_is_refused(data, tmp_path: Path)
         TASK.build_model(ClassifierSettings(checkpoint=str(tmp_path), arguments={"num_hidden_layers": 3}), data, {}, 0)
 
 
+def test_what_a_report_says_of_the_texts() -> None:
+    assert TASK.special({"train_fraction": 0.1}) == ["10 % of the training texts"]
+    assert TASK.special({"train_fraction": 1.0}) == [] == TASK.special({})
+    assert set(TASK.packages(LabelledSettings())) == {"transformers", "tokenizers"}
+
+
 def test_long_texts_are_cut_off_and_counted(folder: Path) -> None:
     for tokenizer in (None, str(folder)):
         data = load_labelled(LabelledSettings(sentences=80, length=5, tokenizer=tokenizer))
