@@ -74,11 +74,14 @@ def test_parts_of_a_batch_and_shares_of_processes_are_the_whole(data) -> None:
 
 
 def test_padding_changes_nothing(data) -> None:
-    model = TASK.build_model(ClassifierSettings(**SIZES), data, {}, 0).eval()
+    large = SIZES | {"arguments": SIZES["arguments"] | {"initializer_range": 0.5}}  # so that attention matters
+    model = TASK.build_model(ClassifierSettings(**large), data, {}, 0).eval()
     long = load_labelled(LabelledSettings(sentences=80, length=9))
     assert data.notes == long.notes == () and long.lengths["test"].max() == 8
     outputs = [forward(model, next(each.batches("test", 8)).inputs).logits for each in (data, long)]
     torch.testing.assert_close(*outputs)
+    shown = next(data.batches("test", 8)).inputs | {"attention_mask": torch.ones(8, 10, dtype=torch.long)}
+    assert not torch.allclose(forward(model, shown).logits, outputs[0])
 
 
 def test_scores_of_an_attached_classifier_are_bitwise_those_of_the_unattached(data) -> None:
