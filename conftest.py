@@ -13,8 +13,8 @@ collect_ignore = [] if os.environ.get("KERAS_BACKEND") else ["tests/keras", "src
 #: Of the extras in pyproject.toml, by the names under which they are imported.
 OPTIONAL = {
     "PIL", "accelerate", "filelock", "hypothesis", "jax", "keras", "keras_hub", "lightning", "matplotlib", "ml_dtypes",
-    "mpmath", "playwright", "ray", "rich", "safetensors", "scipy", "sklearn", "tensorboard", "tensorflow", "timm",
-    "torchmetrics", "torchvision", "transformers", "triton", "wandb", "yaml",
+    "mpmath", "playwright", "ray", "rich", "sacrebleu", "sacremoses", "safetensors", "scipy", "sklearn", "tensorboard",
+    "tensorflow", "timm", "tokenizers", "torchmetrics", "torchvision", "transformers", "triton", "wandb", "yaml",
 }  # fmt: skip
 
 

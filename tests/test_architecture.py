@@ -34,8 +34,20 @@ TORCH = (
 
 #: Parts of `attentiondrop.experiments`, in the same order.
 EXPERIMENTS = ("failures", "files", "tasks", "methods", "config", "train", "runs", "studies", "analysis", "report")
-#: Within `attentiondrop.experiments.tasks`: what every task shares, the tasks, and the list of them.
-TASKS = ("metrics", "interface", "classification", "registry")
+#: Within `attentiondrop.experiments.tasks`: what every task shares, what tasks on text share, the tasks, and the list.
+SHARED_BY_TASKS = (
+    "metrics",
+    "exhibits",
+    "draw_keys",
+    "interface",
+    "checkpoint_files",
+    "eval_mode",
+    "class_scores",
+    "attention_maps",
+    "text",
+    "from_transformers",
+)
+TASKS = (*SHARED_BY_TASKS, "classification", "text_classification", "language", "translation", "registry")
 
 
 def modules() -> dict[str, Path]:
@@ -120,9 +132,10 @@ def test_every_part_has_its_place(package: str, order: tuple[str, ...]) -> None:
 def test_nothing_outside_its_package_imports_a_task() -> None:
     """Whoever uses a task asks the registry for it."""
     inside = f"{PACKAGE}.experiments.tasks."
+    tasks = tuple(inside + part for part in TASKS if part not in (*SHARED_BY_TASKS, "registry"))
     for name in MODULES:
         if not name.startswith(inside):
-            assert not [target for target in imported(name) if target.startswith(f"{inside}classification")], name
+            assert not [target for target in imported(name) if target.startswith(tasks)], name
 
 
 @pytest.mark.parametrize("part", ["torch", "keras", "experiments"])

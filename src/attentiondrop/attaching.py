@@ -53,6 +53,10 @@ class BaseAttachment(abc.ABC):
     def assign(self, site: Any, spec: Spec) -> None:
         """Give one site another spec."""
 
+    def note(self, site: Any) -> str:
+        """What the list of sites says of one."""
+        return str(site.spec)
+
     @abc.abstractmethod
     def remove(self) -> None:
         """Give every module its own class back. A second call does nothing."""
@@ -85,7 +89,7 @@ class BaseAttachment(abc.ABC):
     def __str__(self) -> str:
         rows = self.rows()
         lines = [f"AttentionDrop on {type(self.model).__name__}: {len(rows)} attention {_plural('site', len(rows))}"]
-        lines += grouped([(site.name, cls, str(site.spec)) for site, cls in rows])
+        lines += grouped([(site.name, cls, self.note(site)) for site, cls in rows])
         if self.unreached:
             lines.append(f"not reached: {len(self.unreached)}")
             lines += grouped(self.unreached)

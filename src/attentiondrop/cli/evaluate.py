@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from . import recipes
 
@@ -18,8 +18,8 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     parser = subparsers.add_parser(
         "evaluate",
         help="test a finished run again",
-        description="Test the stored weights of a run: accuracy, likelihood, calibration and, with --epsilon, accuracy "
-        "under PGD attack with a check that the attack can be believed. Writes evaluation.json into the run.",
+        description="Test the stored weights of a run: the metrics of its task and, with --epsilon, accuracy under PGD "
+        "attack with a check that the attack can be believed. Writes evaluation.json into the run.",
     )
     parser.add_argument("folder", type=Path, metavar="RUN", help="the folder of a run")
     parser.add_argument("--weights", choices=("best", "last"), default="best", help="(default: %(default)s)")
@@ -55,7 +55,11 @@ def run(args: argparse.Namespace) -> int:
             "pgd_examples": args.examples,
         }
         given = {name: value for name, value in attack.items() if value is not None}
-        settings = build_settings(loaded.task.evaluation_settings, given, "evaluation")
+        cls = loaded.task.evaluation_settings
+        # An attack has the settings of this command. All else is as in the run, such as the beam of a search.
+        attacks = {field.name for field in dataclasses.fields(cls)} & attack.keys()
+        before = {} if attacks else dataclasses.asdict(loaded.recipe.evaluation)
+        settings = build_settings(cls, before | given, "evaluation")
         bar.plan(1)
         bar.progress("testing", 0)
         found = loaded.task.judge(
@@ -64,9 +68,9 @@ def run(args: argparse.Namespace) -> int:
         bar.progress("tested", 1)
     path = args.folder / "evaluation.json"
     parts = {"reliability": found.reliability, "robustness": found.robustness}
-    content = {"validation": found.validation, "test": found.test} | {
-        name: None if part is None else dataclasses.asdict(part) for name, part in parts.items()
-    }
+    scores: dict[str, Any] = {"validation": found.validation, "test": found.test}
+    scores |= {} if found.signatures is None else {"signatures": found.signatures}
+    content = scores | {name: None if part is None else dataclasses.asdict(part) for name, part in parts.items()}
     write_json(path, {"weights": args.weights, **content})
     test, attacked = found.test or {}, found.robustness
     shown = [metric for metric in loaded.task.metrics.all if metric.name in test]

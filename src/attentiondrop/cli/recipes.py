@@ -70,7 +70,8 @@ def read(args: argparse.Namespace) -> tuple[Recipe, Path]:
 
     seeds = [] if getattr(args, "seeds", None) is None else [f"seeds={args.seeds}"]
     recipe = read_recipe(args.recipe, args.size, [*args.set, *seeds])
-    require(find_task(recipe.task).packages(recipe.data), extra="experiments")
+    task = find_task(recipe.task)
+    require(task.packages(recipe.data), extra=task.extra)
     out: Path = args.out or Path("runs") / "-".join(filter(None, (recipe.name, recipe.size)))
     make_writable(out)
     return recipe, out

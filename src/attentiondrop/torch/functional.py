@@ -15,6 +15,7 @@ from ..validation import number, one_of
 from .call.inputs import Options, check_tensors, normalise
 from .call.leaves import Active, Driven, active_leaves
 from .call.one_call import make_call
+from .call.sharded import refuse_sharded_sequences
 from .call.watching import Watcher
 from .dispatch import BACKENDS, Backend, Route, choose
 from .draws import draw_seed
@@ -123,6 +124,8 @@ def perturbed_attention(
     if options.attn_mask is not None and options.is_causal:
         raise ArgumentError("is_causal: expected False where attn_mask is given, as in scaled_dot_product_attention")
     check_tensors(query, key, value)
+    if drop is not None:
+        refuse_sharded_sequences(query, key)
     kind = query.device.type
     # torch has no autocast for meta tensors.
     casts = kind != "meta" and torch.is_autocast_enabled(kind)

@@ -18,9 +18,9 @@ from attentiondrop.experiments.runs.store import REQUEST, RESULT, Result, read_r
 from attentiondrop.experiments.studies import compare as comparing
 from attentiondrop.experiments.studies.ablate import ablate
 from attentiondrop.experiments.studies.compare import compare
+from attentiondrop.experiments.tasks.class_scores import scores_of_part
 from attentiondrop.experiments.tasks.classification.data import load_data
 from attentiondrop.experiments.tasks.classification.data.dataset import ImageData
-from attentiondrop.experiments.tasks.classification.scoring import scores_of_part
 from attentiondrop.experiments.tasks.classification.task import Classification
 
 from ..conftest import TINY, scored

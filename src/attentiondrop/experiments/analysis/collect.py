@@ -55,7 +55,7 @@ def _rows(study: Study, comparison: Comparison, metrics: Metrics, interval: str)
     if not runs:
         return ()
     primary = metrics.primary
-    target = _target(primary, runs[0])
+    target = _target(metrics.each_epoch, runs[0])
     compared = [metric for metric in metrics.all if metric.compared]
     differences = [
         {} if index == 0 else _differences(compared, outcomes, runs[0], interval) for index, outcomes in enumerate(runs)
@@ -74,7 +74,7 @@ def _rows(study: Study, comparison: Comparison, metrics: Metrics, interval: str)
             throughput_ratio=_ratio(outcomes, runs[0], _COSTS["throughput"]),
             memory_ratio=_ratio(outcomes, runs[0], _COSTS["peak_memory_mib"]),
             differences=apart,
-            reach=None if target is None else _reach(primary, outcomes, target),
+            reach=None if target is None else _reach(metrics.each_epoch, outcomes, target),
         )
         for entry, outcomes, apart in zip(comparison.methods, runs, differences, strict=True)
     )

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..studies.plan import Ablation, Comparison, Entry, Grid, Study
 from ..tasks.metrics import Metric, Metrics
+from ..tasks.registry import task_of
 from .intervals import Difference, Spread
 from .outcomes import Outcome
 
@@ -139,6 +140,11 @@ class Summary:
     def plan(self) -> Comparison | Ablation:
         """The plan of the study."""
         return self.study.plan
+
+    @property
+    def sample_unit(self) -> str:
+        """What the throughput counts."""
+        return task_of(self.study.plan.recipe).sample_unit
 
     @property
     def comparisons(self) -> int:

@@ -25,8 +25,8 @@ _SUFFIXES = (".yaml", ".yml")
 def shipped() -> list[str]:
     """The names of the recipes that come with the library.
 
-    >>> shipped()
-    ['cifar10', 'cifar100', 'digits', 'fashion-mnist', 'imagenet']
+    >>> [name for name in shipped() if name.startswith("cifar")]
+    ['cifar10', 'cifar100']
     """
     return sorted(Path(entry.name).stem for entry in SHIPPED.iterdir() if entry.name.endswith(".yaml"))
 

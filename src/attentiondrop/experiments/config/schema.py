@@ -17,11 +17,15 @@ from ..tasks.registry import DEFAULT, TASKS, find_task, task_of
 #: A name that can be a folder and cannot lead to another place.
 _FOLDER = re.compile(r"\w[\w .+-]{0,99}")
 _MOST_SEEDS = 10_000
+_KINDS = ("encoder", "decoder", "cross")
 
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """Training: AdamW, a linear warm-up, then half a cosine to zero. `batch_size` counts all processes together."""
+    """Training: AdamW, a linear warm-up, then a decay. `batch_size` counts all processes together.
+
+    The batch size is a number of examples; for translation it is a number of subwords.
+    """
 
     epochs: int = 20
     batch_size: int = 64
@@ -29,6 +33,10 @@ class TrainingSettings:
     weight_decay: float = 1e-2
     #: The warm-up as a share of all steps.
     warmup: float = 0.1
+    #: After the warm-up: `cosine` (half a cosine to zero) or `inverse_sqrt` (1 / sqrt(step)).
+    schedule: str = "cosine"
+    #: The decays of AdamW's averages of the gradient and of its square.
+    betas: tuple[float, ...] = (0.9, 0.999)
     label_smoothing: float = 0.0
     #: The largest norm of the gradient; a larger one is scaled down.
     clip: float | None = None
@@ -36,6 +44,8 @@ class TrainingSettings:
     accumulate: int = 1
     #: Decay of a moving average of the weights. If set, the average is evaluated.
     ema: float | None = None
+    #: The last weights are the mean of the weights after each of this many last epochs. `select: last` tests them.
+    average_last: int = 1
     precision: str = "float32"
     compile: bool = False
     #: Whether steps are captured as a CUDA graph and replayed. `auto`: on CUDA, in a single process; what cannot be
@@ -50,6 +60,8 @@ class TrainingSettings:
     keep_every: int | None = None
     #: How the views of a consistency loss are computed, as in `attentiondrop.torch.consistency_loss`.
     consistency_mode: str = "batch"
+    #: Attach methods only to attention of these kinds: `encoder`, `decoder` (their self-attention), `cross`.
+    kinds: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "accumulate"):
@@ -59,6 +71,13 @@ class TrainingSettings:
         number("label_smoothing", self.label_smoothing, minimum=0.0, maximum=1.0)
         if self.ema is not None:
             number("ema", self.ema, minimum=0.0, maximum=1.0)
+        if integer("average_last", self.average_last, minimum=1) > 1 and self.ema is not None:
+            raise bad_argument("average_last", "1 with training.ema, which is another average", self.average_last)
+        if len(self.betas) != 2 or not all(0.0 <= number("betas", beta, 0.0, 1.0) < 1.0 for beta in self.betas):
+            raise bad_argument("betas", "two numbers in [0, 1)", self.betas)
+        one_of("schedule", self.schedule, ("cosine", "inverse_sqrt"))
+        if self.kinds is not None and (not self.kinds or not set(self.kinds) <= {*_KINDS}):
+            raise bad_argument("kinds", f"null, or some of {', '.join(_KINDS)}", self.kinds)
         for name in ("learning_rate", "clip"):
             value = getattr(self, name)
             if value is not None and not number(name, value, minimum=0.0) > 0:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import torch
@@ -25,17 +25,20 @@ class Applied:
     """What a method did to a model, what it does while the model is trained, and what it makes of the loss.
 
     With `compiled`, rates are tensors although they do not change: a compiler takes numbers for constants, and would
-    compile the model of every setting anew.
+    compile the model of every setting anew. With `kinds`, specs act only on attention of these kinds.
     """
 
-    def __init__(self, method: Method, model: nn.Module, compiled: bool = False) -> None:
+    def __init__(
+        self, method: Method, model: nn.Module, compiled: bool = False, kinds: Sequence[str] | None = None
+    ) -> None:
         for part in method.comparators:
             part.change(model)
         self.method = method
         spec = method.attached
         self.attachment: Attachment | None = None
         if spec is not None:
-            self.attachment = attach(model, _rates_in_tensors(spec) if compiled else spec)
+            chosen: Any = kinds
+            self.attachment = attach(model, _rates_in_tensors(spec) if compiled else spec, kinds=chosen)
         self.acting = {part.name: acting for part in method.comparators if (acting := part.act(model)) is not None}
         #: Whether rates change during training.
         self.scheduled = spec is not None and any(leaf.scheduled() for leaf in spec.leaves())

@@ -45,7 +45,9 @@ def calibration(summary: Summary, looks: dict[str, Look]) -> Section | None:
             drawn.append(_diagram(row, bins, width, looks[row.label]))
     if drawn:
         blocks.append(Picture(tag("div", *drawn, class_="multiples"), CAPTION))
-    return Section("calibration", "Calibration", blocks) if blocks else None
+    # Tasks without a diagram have other metrics than those of calibration.
+    title = "Calibration" if drawn or any(metric.name == "ece" for metric in summary.metrics.all) else "Other metrics"
+    return Section("calibration", title, blocks) if blocks else None
 
 
 def _differences(summary: Summary) -> Table:

@@ -6,6 +6,7 @@ from ..analysis.summary import Summary
 from .ablations import ablations
 from .blocks import Section
 from .calibration import calibration
+from .exhibited import exhibited
 from .palette import looks
 from .provenance import again, cost, environment, problems, tuning
 from .results import results
@@ -21,6 +22,7 @@ def sections(summary: Summary) -> list[Section]:
         training(summary, looked),
         calibration(summary, looked),
         robustness(summary, looked),
+        exhibited(summary),
         ablations(summary),
         cost(summary),
         tuning(summary),

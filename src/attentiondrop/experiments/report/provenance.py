@@ -20,7 +20,7 @@ def cost(summary: Summary) -> Section | None:
     if not any(row.throughput or row.seconds for row in summary.rows):
         return None
     memory = any(row.peak_memory_mib for row in summary.rows)
-    headings: list[str | Cell] = ["Method", "Samples/s", "to baseline"]
+    headings: list[str | Cell] = ["Method", f"{summary.sample_unit.capitalize()}/s", "to baseline"]
     headings += ["Peak memory, MiB", "to baseline"] if memory else []
     body: list[list[str | Cell]] = []
     for index, row in enumerate(summary.rows):

@@ -6,6 +6,7 @@ from ..analysis.collect import REACH
 from ..analysis.remarks import difference_remark, origin_remarks, remarks
 from ..analysis.summary import Row, Summary
 from .blocks import Block, Cell, Notes, Section, Table, Text, name
+from .exhibited import signatures
 from .figures import NOTHING, difference, difference_heading, p_value, spread
 from .interval_plot import interval_axis, interval_plot, interval_scale
 
@@ -20,6 +21,8 @@ def results(summary: Summary) -> Section | None:
         lines.append("p: of the paired t test, adjusted for the number of methods (Holm).")
     blocks: list[Block] = [_primary(summary), *([Notes(lines)] if lines else []), _scores(summary)]
     blocks += [*map(Text, _reach_note(summary)), _seeds(summary)]
+    measured = signatures(summary)
+    blocks += [Text("How these were measured:"), Notes(measured)] if measured else []
     return Section("results", "Results", blocks)
 
 
@@ -69,7 +72,7 @@ def _reach(row: Row) -> str | Cell:
 
 
 def _reach_note(summary: Summary) -> list[str]:
-    metric = summary.metrics.primary
+    metric = summary.metrics.each_epoch
     reach = next((row.reach for row in summary.rows if row.reach is not None), None)
     if reach is None or summary.baseline is None:
         return []

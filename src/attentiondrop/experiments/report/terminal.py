@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ..analysis.intervals import Difference, Spread
 from ..analysis.remarks import MARK, ablation_remark, difference_remark, origin_remarks, remarks
 from ..analysis.summary import GridSummary, Row, Summary
-from ..tasks.metrics import Metric, Metrics
+from ..tasks.metrics import Metric
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -37,7 +37,7 @@ def render(summary: Summary, sign: str = "±", width: int = 100) -> Table:
     table = _table(f"{title(summary)}: mean {sign} standard deviation over the seeds", "method")
     primary, *others = [metric for metric in summary.metrics.all if metric.brief]
     columns = [primary.column, "difference", *(metric.column for metric in others)]
-    columns += [] if width < WIDE else ["samples/s"]
+    columns += [] if width < WIDE else [f"{summary.sample_unit}/s"]
     columns += ["failed"] if any(row.count("finished") < len(row.outcomes) for row in summary.rows) else []
     for heading in columns:
         table.add_column(heading, justify="right", no_wrap=True)
@@ -46,7 +46,7 @@ def render(summary: Summary, sign: str = "±", width: int = 100) -> Table:
     room = _room([row.difference for row in summary.rows])
     for index, row in enumerate(summary.rows):
         found = "baseline" + room if index == 0 else _difference(row.difference, primary, room)
-        cells = _cells(row, summary.metrics, found, sign)
+        cells = _cells(row, summary, found, sign)
         table.add_row(Text(row.label), *(cells[heading] for heading in columns))
     return table
 
@@ -109,11 +109,12 @@ def _table(heading: str, first: str) -> Table:
     return table
 
 
-def _cells(row: Row, metrics: Metrics, difference: str, sign: str) -> dict[str, str]:
+def _cells(row: Row, summary: Summary, difference: str, sign: str) -> dict[str, str]:
     failed = sum(each.status != "finished" for each in row.outcomes)
-    return {metric.column: _spread(row.scores.get(metric.name), metric, sign) for metric in metrics.all} | {
+    shown = {each.column: _spread(row.scores.get(each.name), each, sign) for each in summary.metrics.all}
+    return shown | {
         "difference": difference,
-        "samples/s": "-" if row.throughput is None else f"{row.throughput.mean:.0f}",
+        f"{summary.sample_unit}/s": "-" if row.throughput is None else f"{row.throughput.mean:.0f}",
         "failed": f"{failed} of {len(row.outcomes)}" if failed else "0",
     }
 

@@ -72,7 +72,7 @@ CAPTION = "Mean over the seeds of finished runs, by epoch; bands are one standar
 def training(summary: Summary, looks: dict[str, Look]) -> Section | None:
     """The section; None if no run has finished."""
     target = next((row.reach.target for row in summary.rows if row.reach is not None), None)
-    metric = summary.metrics.primary
+    metric = summary.metrics.each_epoch
     panels = [_validation(metric), *PANELS, *([_convergence(metric, target)] if target else []), *ENTROPY]
     drawn = {panel.title: _panel(panel, summary.rows, looks) for panel in panels}
     if not any(drawn.values()):

@@ -43,7 +43,8 @@ def check_jobs(jobs: Iterable[Job]) -> None:
 
 def _kind(job: Job) -> tuple[str, ...]:
     shared = json.dumps(
-        [job.recipe.get(key) for key in ("task", "data", "model")] + [job.recipe["training"]["consistency_mode"]]
+        [job.recipe.get(key) for key in ("task", "data", "model")]
+        + [job.recipe["training"].get(key) for key in ("consistency_mode", "kinds")]
     )
     return (shared, *(term.name for term in terms(job.method)))
 
@@ -54,7 +55,7 @@ def _try(recipe: Recipe, text: str, data: Data) -> None:
     batch = task.examples(data, _EXAMPLES)
     mode: Any = recipe.training.consistency_mode
     try:
-        applied = Applied(method, model)
+        applied = Applied(method, model, kinds=recipe.training.kinds)
         applied.objective(task, recipe.training.label_smoothing, mode)(model, applied.batch(batch)).backward()
         with torch.no_grad():
             forward(model.eval(), batch.inputs)

@@ -66,5 +66,5 @@ def load_run(
         raise ArgumentError(f"data: expected what {folder} was made with, found other {' and '.join(changed)} data")
     model = initial_model(recipe, method, run.request.seed, data).to(device)
     checkpoint.load_into(model, path, recipe.model.name)
-    applied = Applied(method, model)
+    applied = Applied(method, model, kinds=recipe.training.kinds)
     return LoadedRun(run, recipe, task, method, model.eval(), applied, data.to(device))

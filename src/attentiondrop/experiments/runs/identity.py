@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..files.typed_settings import merged
-from ..tasks.registry import task_of
+from ..tasks.registry import DEFAULT, TASKS, task_of
 from .kinds import FINAL, TUNING
 
 #: Settings about places and speed, which do not change results. (A captured step computes the same up
@@ -21,6 +21,16 @@ _WITHOUT_EFFECT = (
     ("data", "workers"),
     ("model", "checkpoint_activations"),
     ("training", "capture"),
+)
+#: Settings that older versions did not have, with the value that does what they did. With it, they are not recorded:
+#: a run of an older version is the same run.
+_ADDED = (
+    ("training", "schedule", "cosine"),
+    ("training", "betas", [0.9, 0.999]),
+    ("training", "average_last", 1),
+    ("training", "kinds", None),
+    ("model", "checkpoint", None),
+    ("model", "checkpoint_sha256", None),
 )
 _TRAINED = ("task", "data", "model", "training", "measure")
 _EVALUATION = "evaluation"
@@ -36,6 +46,9 @@ def recorded(recipe: Recipe) -> dict[str, Any]:
     found = {key: _copy(recipe[key]) for key in (*_TRAINED, _EVALUATION) if key in recipe}
     for section, name in _WITHOUT_EFFECT:
         if isinstance(found.get(section), dict):
+            found[section].pop(name, None)
+    for section, name, usual in _ADDED:
+        if isinstance(found.get(section), dict) and found[section].get(name) == usual:
             found[section].pop(name, None)
     return found
 
@@ -57,7 +70,10 @@ def recipe_of(kind: str, recipe: Recipe) -> dict[str, Any]:
 def trained_from(recipe: Recipe, checksums: Checksums, kind: str) -> dict[str, Any]:
     """Everything that decides the weights of a run. If any of it changes, the run must be trained again."""
     found = recorded(recipe)
-    found.pop(_EVALUATION, None)
+    # Tuning and ablation keep no weights that could be scored again.
+    task = TASKS.get(recipe.get("task", DEFAULT))
+    if kind == FINAL or task is None or not task.evaluation_settings.CHANGE_VALIDATION:
+        found.pop(_EVALUATION, None)
     if kind == FINAL and isinstance(found.get("training"), dict):
         found["training"].pop(_SELECT, None)  # the best and the last weights are both kept
     return found | _data(checksums, ("train", "validation"))
@@ -66,8 +82,8 @@ def trained_from(recipe: Recipe, checksums: Checksums, kind: str) -> dict[str, A
 def scored_from(recipe: Recipe, checksums: Checksums, kind: str) -> dict[str, Any]:
     """Everything else that decides the scores of a run. If any of it changes, the stored weights are scored again.
 
-    Empty for runs that are not final: they are scored only on the validation part, where no evaluation setting
-    changes a score.
+    Empty for runs that are not final: they are scored only on the validation part, where evaluation settings change a
+    score only if `CHANGE_VALIDATION` says so; then they are a part of `trained_from`.
     """
     if kind != FINAL:
         return {}

@@ -25,14 +25,18 @@ def scores_of(job: Job, data: Data, epochs: Sequence[Epoch], accelerator: Accele
     """The scores of the weights that the recipe selects, on the parts that `data` holds, as fields of a `Result`."""
     recipe, checksums = job.settings(), data.checksums
     # A new model with the stored weights, in float32, so that `attentiondrop evaluate` gives the same scores later.
-    model = initial_model(recipe, read_method(job.method), job.seed, data).to(accelerator.device)
+    method = read_method(job.method)
+    model = initial_model(recipe, method, job.seed, data).to(accelerator.device)
     checkpoint.load_into(model, job.weights, recipe.model.name)
     held_out = data.having(*(part for part in data.counts if part != "train")).to(accelerator.device)
+    task = find_task(recipe.task)
+    judged = task.judge(model, held_out, recipe.evaluation, accelerator)
     return {
-        "best_epoch": best_epoch(find_task(recipe.task).metrics, epochs) if job.weights.name == BEST else len(epochs),
+        "best_epoch": best_epoch(task.metrics, epochs) if job.weights.name == BEST else len(epochs),
         "scored": job.scored(checksums),
         "scored_with": versions(),
-        **find_task(recipe.task).judge(model, held_out, recipe.evaluation, accelerator)._asdict(),
+        **judged._asdict(),
+        "exhibits": task.exhibits(model, held_out, recipe.evaluation, method.attached) if job.final else None,
     }
 
 
@@ -48,4 +52,4 @@ def best_epoch(metrics: Metrics, epochs: Sequence[Epoch]) -> int:
     """The epoch whose weights were kept as the best: the one with the best scores on the validation part."""
     judged = {each.epoch: each.validation for each in epochs if each.validation is not None}
     # Of equal epochs the first, as in `Best`.
-    return max(judged, key=lambda epoch: metrics.merit(judged[epoch]))
+    return max(judged, key=lambda epoch: metrics.epoch_merit(judged[epoch]))

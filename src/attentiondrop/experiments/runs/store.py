@@ -11,6 +11,7 @@ from ...errors import AttentionDropError
 from ...scores import ReliabilityDiagram, RobustnessReport
 from ..files.typed_settings import build_settings
 from ..files.whole_files import damaged, read_json, read_lines, write_json
+from ..tasks.exhibits import Exhibits
 from ..tasks.registry import task_of
 from ..train.epoch_log import EPOCHS, Epoch, upgraded_epoch
 from .identity import scored_from
@@ -58,6 +59,10 @@ class Result:
     test: dict[str, float] | None = None
     reliability: ReliabilityDiagram | None = None
     robustness: RobustnessReport | None = None
+    #: Metric -> how exactly it was computed, such as the signature of sacreBLEU; None if there is nothing to say.
+    signatures: dict[str, str] | None = None
+    #: Texts and pictures for a report. None unless the task makes some.
+    exhibits: Exhibits | None = None
     #: Training samples per second: the median over epochs, without the first.
     throughput: float | None = None
     #: Of the accelerator: tensors, and all that torch held for them, memory of CUDA graphs included. None on a CPU.
@@ -72,7 +77,7 @@ class Result:
 
     def without_test(self) -> Result:
         """The result without anything from the test part, for choosing settings."""
-        return dataclasses.replace(self, test=None, reliability=None, robustness=None)
+        return dataclasses.replace(self, test=None, reliability=None, robustness=None, exhibits=None)
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_c
 
 from ...scores import ReliabilityDiagram, RobustnessReport
 from ...validation import integer
+from .exhibits import Exhibits
 from .metrics import Metrics
 
 if TYPE_CHECKING:
     import torch
     from accelerate import Accelerator
     from torch import Tensor, nn
+
+    from ...specs import Spec
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,8 @@ class EvaluationSettings:
     batch_size: int = 512
     #: Values of settings that need the test part, for runs without it (tuning and ablation).
     WITHOUT_TEST: ClassVar[dict[str, Any]] = {}
+    #: Whether these settings change scores on the validation part, and so the choice of settings in tuning.
+    CHANGE_VALIDATION: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         integer("batch_size", self.batch_size, minimum=1)
@@ -116,6 +121,8 @@ class Judgement(NamedTuple):
     test: dict[str, float] | None = None
     reliability: ReliabilityDiagram | None = None
     robustness: RobustnessReport | None = None
+    #: Metric -> how exactly it was computed.
+    signatures: dict[str, str] | None = None
 
 
 def forward(model: Callable[..., Any], inputs: Any) -> Any:
@@ -137,6 +144,12 @@ class Task(ABC):
     evaluation_settings: ClassVar[type[EvaluationSettings]]
     #: Whether `count` may differ between batches of equal size, as for sentences.
     counts_vary: ClassVar[bool] = False
+    #: How many shapes of a batch may get a CUDA graph of their own. Batches of sentences have a shape for each bucket.
+    most_shapes: ClassVar[int] = 4
+    #: What `samples` counts.
+    sample_unit: ClassVar[str] = "samples"
+    #: The extra of this package that installs `packages`.
+    extra: ClassVar[str] = "experiments"
 
     @abstractmethod
     def packages(self, data: DataSettings) -> Sequence[str]:
@@ -145,6 +158,10 @@ class Task(ABC):
     @abstractmethod
     def special(self, data: Mapping[str, Any]) -> list[str]:
         """What is unusual about a stored `data` section, in words, for a report."""
+
+    def notes(self, data: Any) -> Sequence[str]:
+        """Lines for people that a run says when it begins, such as what of the data was left out."""
+        return ()
 
     @abstractmethod
     def load_data(self, settings: Any) -> Any:
@@ -163,8 +180,12 @@ class Task(ABC):
         """Artificial examples, to try a model on before any training."""
 
     @abstractmethod
-    def loss(self, output: Any, targets: Any, label_smoothing: float) -> tuple[Tensor, int]:
-        """The summed loss of a batch, and the count to divide it by."""
+    def loss(self, output: Any, targets: Any, label_smoothing: float) -> tuple[Tensor, float | Tensor]:
+        """The summed loss of a batch, and the count to divide it by: a number or, in a captured step, a tensor.
+
+        If the count differs between batches, it should be a part of the targets, as a float: a captured step can
+        neither count on the host nor wait for the device.
+        """
 
     def logits(self, output: Any) -> Tensor:
         """What a consistency loss compares: [batch, ..., classes]."""
@@ -175,9 +196,19 @@ class Task(ABC):
         """[batch, ...], True at the positions that a consistency loss compares; None for all of them."""
         return None
 
-    def count(self, targets: Any) -> int:
+    def count(self, targets: Any) -> float:
         """The count that the loss of a batch is divided by, without computing the loss."""
         return len(targets)
+
+    def smallest_batch(self, data: Any, batch_size: int) -> int:
+        """The examples in the smallest training batch: processes and accumulated parts must share them evenly."""
+        count: int = data.counts["train"]
+        return min(batch_size, count)
+
+    def samples(self, data: Any, batch_size: int) -> int:
+        """What an epoch trains on, in `sample_unit`, for the throughput."""
+        steps: int = data.steps(batch_size)
+        return steps * self.smallest_batch(data, batch_size)
 
     def split(self, batch: Batch, parts: int) -> list[Batch]:
         """The batch split into equal parts, in order."""
@@ -202,3 +233,10 @@ class Task(ABC):
         on_batch: OnBatch | None = None,
     ) -> Judgement:
         """The final scores of a model, on the parts that `data` holds."""
+
+    def exhibits(self, model: nn.Module, data: Any, settings: Any, spec: Spec | None) -> Exhibits | None:
+        """What a report shows of a final model; None for nothing. `spec` is what the method attaches in training.
+
+        Show only data that may be passed on: generated data, or data with a licence that allows it.
+        """
+        return None

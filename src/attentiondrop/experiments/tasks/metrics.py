@@ -77,6 +77,9 @@ class Metrics:
     all: tuple[Metric, ...]
     #: The name of the metric that decides between equal primary metrics. Accuracies on few examples are often equal.
     tie_break: str | None = None
+    #: The name of the metric that is measured after each epoch and chooses among epochs, if it is not the primary one:
+    #: some metrics take long, such as BLEU.
+    by_epoch: str | None = None
 
     @property
     def primary(self) -> Metric:
@@ -87,6 +90,17 @@ class Metrics:
     def others(self) -> tuple[Metric, ...]:
         """All other metrics."""
         return self.all[1:]
+
+    @property
+    def each_epoch(self) -> Metric:
+        """The metric that is measured after each epoch, for curves."""
+        return self.primary if self.by_epoch is None else self.named(self.by_epoch)
+
+    def epoch_merit(self, scores: Mapping[str, float]) -> tuple[float, ...]:
+        """As `merit`, for scores that were measured after an epoch."""
+        if self.by_epoch is None:
+            return self.merit(scores)
+        return (self.each_epoch.better(scores[self.by_epoch]),)
 
     def named(self, name: str) -> Metric:
         """The metric of that name."""
@@ -102,3 +116,16 @@ class Metrics:
         return scores is not None and all(
             name in scores for name in (self.primary.name, self.tie_break) if name is not None
         )
+
+
+#: The metrics of tasks whose examples each have one class.
+CLASS_METRICS = Metrics(
+    (
+        Metric("accuracy", "accuracy", PERCENT, higher_is_better=True, factor=100),
+        Metric("nll", "NLL", "nats", higher_is_better=False, digits=3, brief_digits=3),
+        Metric("ece", "ECE", PERCENT, higher_is_better=False, factor=100),
+        Metric("brier", "Brier", "", higher_is_better=False, digits=3, brief_digits=3, brief=False),
+        Metric("top5", "top-5", PERCENT, higher_is_better=True, factor=100, compared=False, brief=False),
+    ),
+    tie_break="nll",
+)

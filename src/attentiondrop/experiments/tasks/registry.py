@@ -8,10 +8,15 @@ from typing import Any
 from ..files.typed_settings import unknown
 from .classification.task import Classification
 from .interface import Task
+from .language.language_task import LanguageModelling
+from .text_classification.text_classification_task import TextClassification
+from .translation.translation_task import TranslationTask
 
 #: The task of recipes and records that name none. Older versions had no other task.
 DEFAULT = Classification.name
-TASKS: dict[str, Task] = {task.name: task for task in (Classification(),)}
+TASKS: dict[str, Task] = {
+    task.name: task for task in (Classification(), TextClassification(), TranslationTask(), LanguageModelling())
+}
 
 
 def find_task(name: Any) -> Task:

@@ -12,6 +12,7 @@ from accelerate.state import AcceleratorState, GradientState
 
 from ...errors import ArgumentError, bad_argument
 from ..config.schema import Recipe, TrainingSettings
+from ..tasks.checkpoint_files import with_checksum
 
 _PRECISION = {"float32": "no", "bfloat16": "bf16", "float16": "fp16"}
 
@@ -27,8 +28,12 @@ def device_of(settings: TrainingSettings) -> str:
 
 
 def on_this_machine(recipe: Recipe) -> Recipe:
-    """The recipe with the actual device instead of `auto`: a run on another device counts as another run."""
-    return dataclasses.replace(recipe, training=dataclasses.replace(recipe.training, device=device_of(recipe.training)))
+    """The recipe with the actual device instead of `auto`, and with the checksum of pretrained weights.
+
+    A run on another device, or from other weights, counts as another run.
+    """
+    training = dataclasses.replace(recipe.training, device=device_of(recipe.training))
+    return dataclasses.replace(recipe, training=training, model=with_checksum(recipe.model))
 
 
 def processes() -> int:

@@ -34,12 +34,12 @@ from .step import Step, Weight
 Say = Callable[[str], None]
 Work = Callable[[], None]
 
-#: How many shapes of a batch get a graph. A last batch of another size is one more; sentences have many.
-MOST_GRAPHS = 4
 #: Passes before a capture. The first compiles; adaptive rates compile once more when they have their first estimate.
 WARM_UP = 3
 
 CAPTURED = "captured"
+#: How many shapes of a batch get a graph, unless the task says otherwise. A last batch of another size is one more.
+MOST_GRAPHS = 4
 
 
 class Recorder(Protocol):
@@ -70,8 +70,11 @@ class _Graph:
 class CapturedStep:
     """Takes steps by replaying graphs. What cannot be captured is taken as it is, after one line that says why."""
 
-    def __init__(self, step: Step, recorder: Recorder, say: Say, required: bool = False) -> None:
+    def __init__(
+        self, step: Step, recorder: Recorder, say: Say, required: bool = False, most_graphs: int = MOST_GRAPHS
+    ) -> None:
         self.step, self._recorder, self._say, self._required = step, recorder, say, required
+        self._most_graphs = most_graphs
         self._changed = ChangedTensors(step)
         self._graphs: dict[Any, _Graph] = {}
         #: The learning rate of each group of the optimiser.
@@ -110,11 +113,10 @@ class CapturedStep:
     def _graph_for(self, key: Any, parts: Sequence[Batch], weights: Sequence[Weight]) -> _Graph | None:
         """The graph for batches that have `key` in common; None if there is none and none can be made."""
         if key not in self._graphs:
-            if len(self._graphs) >= MOST_GRAPHS:
+            if len(self._graphs) >= self._most_graphs:
                 if not self._said_shapes:
-                    self._say(
-                        f"training.capture: batches have more than {MOST_GRAPHS} shapes, the others run uncaptured"
-                    )
+                    most = self._most_graphs
+                    self._say(f"training.capture: batches have more than {most} shapes, the others run uncaptured")
                 self._said_shapes = True
                 return None
             try:

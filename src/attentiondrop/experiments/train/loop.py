@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 from ...errors import ArgumentError, bad_argument
-from ...learning_rate import warmup_then_cosine
+from ...learning_rate import warmup_then_cosine, warmup_then_inverse_sqrt
 from ..config.schema import Recipe
 from ..failures import in_words, is_lack_of_memory
 from ..files.whole_files import DamagedRecordError, write_text
@@ -30,6 +30,7 @@ from .accelerator import make_accelerator
 from .captured_step import CAPTURED, CapturedStep, Recorder
 from .compiled_code import share_compiled_code
 from .epoch_log import BEST, EPOCHS, LAST, STATE, Epoch, write_epoch
+from .mean_of_last import MeanOfLast
 from .probes import attention_entropies, gradient_spread, probe_epochs
 from .seeding import derived_seed
 from .sharding import full_state, is_sharded, load_full_state, model_weights
@@ -46,7 +47,7 @@ class Best:
 
     def improves(self, epoch: int, found: dict[str, float]) -> bool:
         """Store the epoch if it is the best so far, and return whether it is. Of equal epochs the first is the best."""
-        if self.scores is not None and not self.metrics.merit(found) > self.metrics.merit(self.scores):
+        if self.scores is not None and not self.metrics.epoch_merit(found) > self.metrics.epoch_merit(self.scores):
             return False
         self.epoch, self.scores = epoch, found
         return True
@@ -89,7 +90,7 @@ class Training:
         self.accelerator = make_accelerator(settings)
         self.data = data.to(str(self.accelerator.device))
         model = initial_model(recipe, method, seed, data).to(self.accelerator.device)
-        self.applied = Applied(method, model, settings.compile)
+        self.applied = Applied(method, model, settings.compile, settings.kinds)
         self.ema = self._average(model)
         learned = self.applied.parameters()
         if learned and self.accelerator.num_processes > 1:
@@ -101,6 +102,7 @@ class Training:
             groups,
             lr=settings.learning_rate,
             weight_decay=settings.weight_decay,
+            betas=settings.betas[:2],  # type: ignore[arg-type]
             fused=self.accelerator.device.type != "mps",
         )
         if settings.compile:
@@ -116,7 +118,7 @@ class Training:
         )
         self._why_not_captured, self._capturing = self._plan_capture(say)
         self.steps = self.data.steps(settings.batch_size)
-        smallest = min(settings.batch_size, self.data.counts["train"])
+        smallest = self.task.smallest_batch(self.data, settings.batch_size)
         if smallest % (settings.accumulate * self.accelerator.num_processes):
             # With unequal parts, their mean is not the mean of the batch. With too few parts, no step is taken.
             raise bad_argument(
@@ -124,7 +126,10 @@ class Training:
             )
         self.probes = probe_epochs(settings.epochs, recipe.measure.probes)
         self.best = Best(self.task.metrics)
+        self.mean = MeanOfLast(settings.average_last, settings.epochs)
         self.done = 0
+        for line in self.task.notes(self.data):
+            say(line)
 
     def resume(self) -> int:
         """Restore the stored state, if there is one. Returns the number of epochs that are done.
@@ -139,6 +144,7 @@ class Training:
                 if self.ema is not None:
                     self.ema.load_state_dict(state["ema"])
                 self.best.load_state_dict(state["best"])
+                self.mean.load_state_dict(state.get("mean"))
                 self.done = state["epoch"]
             except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
                 if is_lack_of_memory(error):
@@ -195,7 +201,7 @@ class Training:
         wish = self.settings.capture
         why = "training.capture is off" if wish == "off" else self._why_not_capture()
         if why is None:
-            return None, CapturedStep(self.step, self._recorder(), say, required=wish == "on")
+            return None, CapturedStep(self.step, self._recorder(), say, wish == "on", self.task.most_shapes)
         if wish == "on":
             raise ArgumentError(f"training.capture: expected a step that can be captured: {why}")
         # On other devices nobody expects it.
@@ -235,7 +241,7 @@ class Training:
             train_loss=loss if finite else None,
             validation=judged,
             seconds=seconds,
-            samples=self.steps * min(self.settings.batch_size, self.data.counts["train"]),
+            samples=self.task.samples(self.data, self.settings.batch_size),
             **probed,
         )
 
@@ -279,7 +285,8 @@ class Training:
 
     def _set_step(self, step: int) -> None:
         steps = self.settings.epochs * self.steps
-        factor = warmup_then_cosine(step, steps, self.settings.warmup)
+        curve = warmup_then_cosine if self.settings.schedule == "cosine" else warmup_then_inverse_sqrt
+        factor = curve(step, steps, self.settings.warmup)
         for group in self.optimizer.param_groups:
             group["lr"] = self.settings.learning_rate * factor
         self.applied.begin_step(step / steps)
@@ -318,9 +325,12 @@ class Training:
     def _save(self) -> None:
         """Write the state to resume from and, after the last epoch, the last weights."""
         state = full_state(self.accelerator, self.model, self.optimizer)
+        if self.mean.wants(self.done):
+            self.mean.add(model_weights(self.accelerator, self.model))
         state |= {
             "epoch": self.done,
             "best": self.best.state_dict(),
+            "mean": self.mean.state_dict(),
             "applied": self.applied.state_dict(),
             "ema": None if self.ema is None else self.ema.state_dict(),
         }
@@ -333,6 +343,8 @@ class Training:
 
     def _keep(self, name: str) -> None:
         weights = model_weights(self.accelerator, self.model) if self.ema is None else self.ema.module.state_dict()
+        if name == LAST and self.mean.weights:
+            weights = self.mean.weights
         if self.accelerator.is_main_process:
             checkpoint.save_weights(self.folder / name, weights)
 

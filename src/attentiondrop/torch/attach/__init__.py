@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import nn
 
@@ -25,19 +25,27 @@ from ...validation import one_of
 from ..dispatch import BACKENDS, Backend
 from ..nested_values import call_arguments
 
-# Each import registers its kind of site.
+# Each import registers its way of reaching attention.
 from . import multihead as _multihead  # noqa: F401
 from . import sdpa as _sdpa  # noqa: F401
 from . import transformers as _transformers  # noqa: F401
 from .attachment import Attachment
-from .discovery import Found, find_attention
+from .attention_kinds import AttentionKind, check_kinds, kinds_of_modules, read_kinds
+from .discovery import Found, clean_name, find_attention
 from .find_by_running import FindUnperturbed
 from .first_step import Report, await_first_step, forget_first_step, is_compiled
 from .sites import Site, install, site_of, uninstall
 from .training_forward import training_forward
 
 
-def attach(model: nn.Module, spec: Choice | Patterns, backend: Backend = "auto", *, example: Any = None) -> Attachment:
+def attach(
+    model: nn.Module,
+    spec: Choice | Patterns,
+    backend: Backend = "auto",
+    *,
+    kinds: AttentionKind | Sequence[AttentionKind] | None = None,
+    example: Any = None,
+) -> Attachment:
     """Perturb the attention of `model` in training mode. Nothing else about the model changes.
 
     Parameters, buffers and `state_dict` keys stay; `model.eval()` is the original model.
@@ -49,6 +57,9 @@ def attach(model: nn.Module, spec: Choice | Patterns, backend: Backend = "auto",
             first pattern that matches a name decides. Modules whose pattern says None, or that no pattern matches, stay
             as they are.
         backend: as for `attention`.
+        kinds: attach only to attention of these kinds: "encoder" and "decoder" (their self-attention), "cross". They
+            are known for `nn.Transformer*`, for models of transformers, and for modules with an attribute
+            `attention_kind`. None: to all attention, whatever its kind.
         example: what the model is called with in training: a tensor, a tuple of positional or a dict of keyword
             arguments. The model runs on it once, without gradients, and attention that runs unperturbed is listed as
             not reached. Buffers, training flags and random numbers stay as they were. Without an example, the first
@@ -58,7 +69,8 @@ def attach(model: nn.Module, spec: Choice | Patterns, backend: Backend = "auto",
         The attachment. Print it to see which attention was found and which could not be reached.
 
     Raises:
-        AttachError: if no attention could be reached, or a pattern matches none.
+        AttachError: if no attention could be reached, a pattern or a kind matches none, or `kinds` is given and the
+            kind of an attention site is unknown.
 
     Example:
         >>> import torch, attentiondrop as ad
@@ -72,11 +84,11 @@ def attach(model: nn.Module, spec: Choice | Patterns, backend: Backend = "auto",
     if not isinstance(model, nn.Module):
         raise bad_argument("model", "a torch.nn.Module", type(model).__name__)
     one_of("backend", backend, BACKENDS)
-    patterns = read_patterns(spec)
+    patterns, wanted = read_patterns(spec), read_kinds(kinds)
     root = unwrapped(model)
-    found = find_attention(root)
-    reachable = [entry for entry in found if entry.kind is not None]
-    unreached = [_unreached(entry) for entry in found if entry.kind is None and entry.certain]
+    found, known = find_attention(root), kinds_of_modules(root)
+    reachable = [entry for entry in found if entry.way is not None]
+    unreached = [_unreached(entry) for entry in found if entry.way is None and entry.certain]
     unsure = [_unreached(entry) for entry in found if not entry.certain]
     arguments = None if example is None else call_arguments("example", example)
     if not reachable:
@@ -85,17 +97,22 @@ def attach(model: nn.Module, spec: Choice | Patterns, backend: Backend = "auto",
         raise nothing_reached(root, unreached, otherwise)
     attachment = Attachment(root, backend)
     chosen = chosen_sites([entry.name for entry in reachable], patterns)
+    if wanted is not None:
+        entries = [reachable[place] for place, _ in chosen]
+        check_kinds([(entry.name, type(entry.module).__name__, known.get(entry.module)) for entry in entries], wanted)
+        chosen = [(place, drop) for place, drop in chosen if known[reachable[place].module] in wanted]
+        attachment.kinds = wanted
     check_schedules([drop for _, drop in chosen])
     for place, drop in chosen:
         entry = reachable[place]
-        install(entry.module, Site(entry.name, drop, backend, str(entry.kind)))
+        install(entry.module, Site(entry.name, drop, backend, str(entry.way), known.get(entry.module)))
         attachment._modules.append(entry.module)
     attachment.set_progress(0.0)
-    # Modules that no pattern asks for are not listed as unreached.
-    attachment.unreached = tuple(entry for entry in unreached if choose(entry.name, patterns) is not None)
+    asked = _Asked(patterns, wanted, {clean_name(name): known.get(module) for name, module in root.named_modules()})
+    attachment.unreached = asked.among(unreached)
     missed: list[Unreached] = []
     if arguments is None:
-        attachment._report = _reporter(attachment, patterns)
+        attachment._report = _reporter(attachment, asked)
         if (model is not root and is_compiled(model)) or not await_first_step(root, attachment._report):
             missed = unsure  # a compiled model is not checked in its first step
     else:
@@ -104,7 +121,7 @@ def attach(model: nn.Module, spec: Choice | Patterns, backend: Backend = "auto",
         except BaseException:
             attachment.remove()
             raise
-    attachment.unreached += tuple(entry for entry in missed if choose(entry.name, patterns) is not None)
+    attachment.unreached += asked.among(missed)
     warn_of_unreached(root, attachment.unreached)
     return attachment
 
@@ -126,13 +143,29 @@ def _missed(
     return _new(finder.found.values(), known)
 
 
-def _reporter(attachment: Attachment, patterns: Mapping[str, Spec | None]) -> Report:
+class _Asked(NamedTuple):
+    """What the user asked for: modules that no pattern or kind asks for are not listed as unreached."""
+
+    patterns: Mapping[str, Spec | None]
+    wanted: tuple[str, ...] | None
+    #: Name of a module -> its kind, None if unknown.
+    kinds: Mapping[str, str | None]
+
+    def among(self, entries: Iterable[Unreached]) -> tuple[Unreached, ...]:
+        """The entries that the user asked for."""
+        return tuple(entry for entry in entries if choose(entry.name, self.patterns) is not None and self._kind(entry))
+
+    def _kind(self, entry: Unreached) -> bool:
+        return self.wanted is None or self.kinds.get(entry.name) in (None, *self.wanted)
+
+
+def _reporter(attachment: Attachment, asked: _Asked) -> Report:
     """The function that tells the attachment and the user what the first training step found."""
     # A weak reference: the model holds this function, and the attachment holds the model.
     reference, known = weakref.ref(attachment), attachment.unreached
 
     def report(root: nn.Module, found: Sequence[Unreached]) -> None:
-        missed = tuple(entry for entry in _new(found, known) if choose(entry.name, patterns) is not None)
+        missed = asked.among(_new(found, known))
         alive = reference()
         if alive is not None:
             alive.unreached += missed

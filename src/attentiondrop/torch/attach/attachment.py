@@ -29,13 +29,18 @@ class Attachment(BaseAttachment):
         self.backend = backend
         #: How much of the training is done, in [0, 1]; schedules depend on it. See `set_progress`.
         self.progress = 0.0
+        #: The argument `kinds` of `attach`.
+        self.kinds: tuple[str, ...] | None = None
         self._modules: list[nn.Module] = []
         #: Called with the attention that the first training step computes unperturbed.
         self._report: Report | None = None
 
     @property
     def sites(self) -> tuple[Site, ...]:
-        """The attached sites: `name`, `spec`, `backend` and `kind` of each."""
+        """The attached sites: `name`, `spec`, `backend` and `kind` of each.
+
+        `kind` is "encoder", "decoder", "cross", or None if it is unknown.
+        """
         return tuple(site for site, _ in self.rows())
 
     def rows(self) -> list[tuple[Site, str]]:
@@ -46,6 +51,10 @@ class Attachment(BaseAttachment):
     def assign(self, site: Site, spec: Spec) -> None:
         """Give one site another spec."""
         site.respec(spec)
+
+    def note(self, site: Site) -> str:
+        """The spec, and the kind if sites were chosen by kind."""
+        return str(site.spec) if self.kinds is None else f"{site.spec}  {site.kind}"
 
     def update(self, spec: Choice | Patterns) -> None:
         """Give the sites other specs; every site must still get one. A compiled model uses the new specs, too."""

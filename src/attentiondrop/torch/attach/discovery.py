@@ -25,11 +25,11 @@ FLEX = (
 
 
 class Found(NamedTuple):
-    """An attention module: `kind` says how to reach it, or `reason` says why it cannot be reached."""
+    """An attention module: `way` says how to reach it, or `reason` says why it cannot be reached."""
 
     name: str
     module: nn.Module
-    kind: str | None
+    way: str | None
     reason: str | None
     #: False if there is only a softmax between products, and no "att" in the names: a mixture of experts has that too.
     certain: bool = True
@@ -96,17 +96,17 @@ def _has_softmax(module: nn.Module, code: Read) -> bool:
     return any(getattr(function, "__name__", "") == "softmax" for function in code.functions.values())
 
 
-def _reachable(name: str, module: nn.Module, kind: str) -> Found:
+def _reachable(name: str, module: nn.Module, way: str) -> Found:
     if "forward" in module.__dict__:
         return Found(name, module, None, "its forward was replaced on the instance (detach that hook first)")
-    return Found(name, module, kind, None)
+    return Found(name, module, way, None)
 
 
 def _without_nested(entry: Found, found: list[Found]) -> Found | None:
     """Leave out modules that contain other sites: a site around sites would perturb their attention twice."""
     prefix = f"{entry.name}." if entry.name else ""
-    if entry.kind is None or not any(o.kind and o is not entry and o.name.startswith(prefix) for o in found):
+    if entry.way is None or not any(o.way and o is not entry and o.name.startswith(prefix) for o in found):
         return entry
-    if entry.kind == "transformers":
+    if entry.way == "transformers":
         return None  # a model that only passes the attention function on to its layers
-    return entry._replace(kind=None, reason="it contains other attention modules, which are sites themselves")
+    return entry._replace(way=None, reason="it contains other attention modules, which are sites themselves")

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from ..call.inputs import Options
 from ..call.visibility import split
 from .attend import attend
-from .sites import ATTRIBUTE, KINDS, Kind, Site
+from .sites import ATTRIBUTE, WAYS, Site, Way
 
 
 def members(base: type[nn.Module]) -> dict[str, Any]:
@@ -190,4 +190,4 @@ def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
     return bias.to(dtype).masked_fill(~visible, -torch.inf)
 
 
-KINDS["multihead"] = Kind(members)
+WAYS["multihead"] = Way(members)

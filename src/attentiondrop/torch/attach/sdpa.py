@@ -26,7 +26,7 @@ from ..call.inputs import Options
 from .attend import attend
 from .multihead import perturbed_multi_head
 from .read_code import methods_of, plain_function
-from .sites import ATTRIBUTE, KINDS, Kind, Site
+from .sites import ATTRIBUTE, WAYS, Site, Way
 
 #: The attribute with which a timm module chooses between SDPA and an explicit softmax.
 SWITCH = "fused_attn"
@@ -166,5 +166,5 @@ def _remember_switch(module: nn.Module) -> dict[str, Any]:
     return {SWITCH: module.__dict__[SWITCH]}
 
 
-KINDS["sdpa"] = Kind(members)
-KINDS["sdpa with a switch"] = Kind(members_with_switch, _remember_switch)
+WAYS["sdpa"] = Way(members)
+WAYS["sdpa with a switch"] = Way(members_with_switch, _remember_switch)

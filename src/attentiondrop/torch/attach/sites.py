@@ -32,8 +32,11 @@ class Site:
     name: str
     spec: Spec
     backend: str
-    kind: str
-    #: What this kind of site needs to remember, for example the original configuration.
+    #: How its attention is reached: a name in `WAYS`.
+    way: str
+    #: "encoder" or "decoder" for self-attention, "cross", or None if that is unknown; see `attention_kinds`.
+    kind: str | None = None
+    #: What this way of reaching needs to remember, for example the original configuration.
     extra: dict[str, Any] = field(default_factory=dict)
     #: The spec with the rates of its schedules in tensors, if it has any.
     driven: Driven | None = None
@@ -51,6 +54,10 @@ class Site:
     def __getstate__(self) -> dict[str, Any]:
         """The state for a pickle: without running passes, and without the rank, since another process may load it."""
         return {**self.__dict__, "views": 1, "stacks": (), "rank": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """In pickles of older versions, `kind` is what `way` is now."""
+        self.__dict__.update(state if "way" in state else {**state, "way": state["kind"], "kind": None})
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Site:
         """A copy has no running passes either, but keeps the rank."""
@@ -92,7 +99,7 @@ def _nothing(module: nn.Module) -> dict[str, Any]:
     return {}
 
 
-class Kind(NamedTuple):
+class Way(NamedTuple):
     """A way of reaching the attention inside a module."""
 
     #: Given the base class, the members of the generated subclass.
@@ -101,31 +108,31 @@ class Kind(NamedTuple):
     remember: Callable[[nn.Module], dict[str, Any]] = _nothing
 
 
-#: Name -> kind. Each kind's module adds its entry; a pickle stores only the name.
-KINDS: dict[str, Kind] = {}
+#: Name -> way. The module of each way adds its entry; a pickle stores only the name.
+WAYS: dict[str, Way] = {}
 
 
 _classes: dict[tuple[type[nn.Module], str], type[nn.Module]] = {}
 
 
-def regularised_class(base: type[nn.Module], kind: str) -> type[nn.Module]:
+def regularised_class(base: type[nn.Module], way: str) -> type[nn.Module]:
     """The subclass of `base` that perturbs its attention in training; always the same one for the same base.
 
     It has the name of the base, since some code looks at class names (wrapping policies, output recorders).
     """
-    if (base, kind) not in _classes:
-        _classes[base, kind] = _generate(base, kind)
-    return _classes[base, kind]
+    if (base, way) not in _classes:
+        _classes[base, way] = _generate(base, way)
+    return _classes[base, way]
 
 
-def _generate(base: type[nn.Module], kind: str) -> type[nn.Module]:
+def _generate(base: type[nn.Module], way: str) -> type[nn.Module]:
     def reduce(self: nn.Module, protocol: Any) -> Any:
         if type(self) is not generated:
             return base.__reduce_ex__(self, protocol)  # a subclass that torch generated: pickling it is torch's task
         # pickle cannot find a generated class by name, but it can find its base.
-        return rebuild, (base, kind), self.__getstate__()
+        return rebuild, (base, way), self.__getstate__()
 
-    own = KINDS[kind].members(base)
+    own = WAYS[way].members(base)
     if "forward" in own:
         own["forward"] = passing_for(base.forward, own["forward"])
     properties = [name for name, member in own.items() if isinstance(member, property)]
@@ -143,9 +150,9 @@ def _generate(base: type[nn.Module], kind: str) -> type[nn.Module]:
     return generated
 
 
-def rebuild(base: type[nn.Module], kind: str) -> nn.Module:
+def rebuild(base: type[nn.Module], way: str) -> nn.Module:
     """An empty instance for `copy` and `pickle` to fill."""
-    cls = regularised_class(base, kind)
+    cls = regularised_class(base, way)
     return cls.__new__(cls)
 
 
@@ -157,10 +164,10 @@ def site_of(module: nn.Module) -> Site | None:
 
 def install(module: nn.Module, site: Site) -> None:
     """Exchange the class of `module`."""
-    site.extra.update(KINDS[site.kind].remember(module))
+    site.extra.update(WAYS[site.way].remember(module))
     module.__dict__[ATTRIBUTE] = site
     own = own_class(type(module))
-    module.__class__ = exchanged(type(module), own, regularised_class(own, site.kind))
+    module.__class__ = exchanged(type(module), own, regularised_class(own, site.way))
 
 
 def uninstall(module: nn.Module) -> None:

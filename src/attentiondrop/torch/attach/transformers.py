@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from .sites import ATTRIBUTE, KINDS, Kind, Site
+from .sites import ATTRIBUTE, WAYS, Site, Way
 from .transformers_names import NAME, REACHABLE, no_mask
 
 
@@ -88,4 +88,4 @@ def why_unreachable(module: nn.Module) -> str | None:
     return None
 
 
-KINDS["transformers"] = Kind(members, _remember)
+WAYS["transformers"] = Way(members, _remember)

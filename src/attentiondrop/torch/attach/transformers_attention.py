@@ -9,11 +9,14 @@ from typing import Any
 
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from ...errors import AttachError
 from ..call.inputs import Options
 from .attend import attend
+from .packed_documents import refuse_unmasked_documents
 from .sites import Site, site_of
 from .transformers_names import NAME, REACHABLE, no_mask
 
@@ -42,6 +45,8 @@ def attention_forward(
     else:
         causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
         causal = query.shape[2] > 1 and attention_mask is None and causal
+    if attention_mask is None and site is not None and module.training:
+        refuse_unmasked_documents(module, site, query, kwargs)
     if attention_mask is not None and attention_mask.shape[-1] > key.shape[-2]:
         attention_mask = attention_mask[..., : key.shape[-2]]
     attended = attend(
@@ -74,7 +79,7 @@ def implementation_now(module: nn.Module, site: Site) -> str:
     """The attention implementation that the site replaces in this call.
 
     Raises:
-        AttachError: if it is one that does not get a full mask.
+        AttachError: if it is one that does not get a full mask, or if somebody else has replaced it.
     """
     implementation: str = site.extra["config"]._attn_implementation
     if implementation not in REACHABLE:
@@ -82,6 +87,16 @@ def implementation_now(module: nn.Module, site: Site) -> str:
             f"{site.name or 'the model'} ({type(module).__name__}): {no_mask(implementation)}, so it cannot be "
             "perturbed: call set_attn_implementation('sdpa') on the model before training, or remove the attachment"
         )
+    # Those who shard sequences over processes put a function of theirs there, which gathers them around the call.
+    if implementation == "sdpa":
+        used = ALL_ATTENTION_FUNCTIONS.get_interface("sdpa", sdpa_attention_forward)
+        if used is not sdpa_attention_forward:
+            name = f"{getattr(used, '__module__', '')}.{getattr(used, '__qualname__', used)}"
+            raise AttachError(
+                f"{site.name or 'the model'} ({type(module).__name__}): the attention function 'sdpa' of transformers "
+                f"was replaced by {name}, as libraries do that shard sequences over processes. Perturbed attention "
+                "needs whole rows: remove the attachment"
+            )
     return implementation
 
 

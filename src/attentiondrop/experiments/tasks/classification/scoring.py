@@ -1,68 +1,18 @@
-"""Evaluate a model on one part of the data: predictions, scores, reliability, robustness."""
+"""Evaluate a model on one part of the data: scores, reliability, robustness."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import gather_object
 from torch import Tensor, nn
 
-from ....evaluation import RobustnessReport, reliability, robust_accuracy, scores
+from ....evaluation import RobustnessReport, reliability, robust_accuracy
+from ..class_scores import predict_all, scores_of, scores_of_part
 from ..interface import Judgement
 from .data.dataset import ImageData
 from .settings import AttackSettings
-
-#: Logits and labels, on the CPU.
-Predictions = tuple[Tensor, Tensor]
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Put `model` into eval mode, and restore its mode at the end."""
-    training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(training)
-
-
-@torch.no_grad()
-def predict(
-    model: nn.Module, data: ImageData, part: str, batch_size: int, rank: int = 0, world: int = 1
-) -> Predictions:
-    """Logits in float32 and labels on the CPU, for the share of a part that belongs to one process."""
-    # A model is compiled for training. In eval mode or with another batch size it would be compiled again.
-    compiled = getattr(model, "_compiled_call_impl", None) is not None
-    call = model.forward if compiled else model
-    with evaluating(model):
-        pairs = [
-            (call(images).float().cpu(), labels.cpu())
-            for images, labels in data.batches(part, batch_size, rank=rank, world=world)
-        ]
-    return torch.cat([logits for logits, _ in pairs]), torch.cat([labels for _, labels in pairs])
-
-
-def predict_all(
-    model: nn.Module, data: ImageData, part: str, batch_size: int, accelerator: Accelerator | None
-) -> Predictions:
-    """Logits and labels of a whole part, gathered from all processes."""
-    if accelerator is None or accelerator.num_processes == 1:
-        return predict(model, data, part, batch_size)
-    share = predict(model, data, part, batch_size, accelerator.process_index, accelerator.num_processes)
-    shares = gather_object([share])
-    return torch.cat([logits for logits, _ in shares]), torch.cat([labels for _, labels in shares])
-
-
-def scores_of_part(
-    model: nn.Module, data: ImageData, part: str, batch_size: int, accelerator: Accelerator | None
-) -> dict[str, float]:
-    """Name of the metric -> value. Top-5 is there only if there are more than five classes."""
-    return _by_name(*predict_all(model, data, part, batch_size, accelerator))
 
 
 def judge(
@@ -78,13 +28,8 @@ def judge(
         return Judgement(validation)
     logits, labels = predict_all(model, data, "test", settings.batch_size, accelerator)
     return Judgement(
-        validation, _by_name(logits, labels), reliability(logits, labels), attack(model, data, settings, on_batch)
+        validation, scores_of(logits, labels), reliability(logits, labels), attack(model, data, settings, on_batch)
     )
-
-
-def _by_name(logits: Tensor, labels: Tensor) -> dict[str, float]:
-    found = dataclasses.asdict(scores(logits, labels))
-    return {name: value for name, value in found.items() if value is not None}
 
 
 def attack(

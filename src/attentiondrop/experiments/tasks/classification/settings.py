@@ -6,15 +6,17 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from ....validation import integer, number, one_of
-from ..interface import EvaluationSettings, ModelSettings
+from ..checkpoint_files import CheckpointSettings
+from ..interface import EvaluationSettings
 
 
 @dataclass(frozen=True)
-class TimmSettings(ModelSettings):
+class TimmSettings(CheckpointSettings):
     """The model: `vit_digits`, or any name that timm knows.
 
     `patch_size` replaces the patch size of the model, so that it fits small images. `arguments` are passed to
-    `timm.create_model`.
+    `timm.create_model`. `checkpoint` is a local .safetensors file, a folder of timm with model.safetensors, or the
+    folder of a run of ours; all weights but those of the head are taken from it.
     """
 
     name: str = "vit_digits"

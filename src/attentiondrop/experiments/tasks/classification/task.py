@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..interface import Batch, DataSettings, EvaluationSettings, Judgement, ModelSettings, OnBatch, Task
-from ..metrics import PERCENT, Metric, Metrics
+from ..metrics import CLASS_METRICS
 from .data.image_settings import ImageSettings
 from .settings import AttackSettings, TimmSettings
 
@@ -27,16 +27,7 @@ class Classification(Task):
     data_settings: ClassVar[type[DataSettings]] = ImageSettings
     model_settings: ClassVar[type[ModelSettings]] = TimmSettings
     evaluation_settings: ClassVar[type[EvaluationSettings]] = AttackSettings
-    metrics = Metrics(
-        (
-            Metric("accuracy", "accuracy", PERCENT, higher_is_better=True, factor=100),
-            Metric("nll", "NLL", "nats", higher_is_better=False, digits=3, brief_digits=3),
-            Metric("ece", "ECE", PERCENT, higher_is_better=False, factor=100),
-            Metric("brier", "Brier", "", higher_is_better=False, digits=3, brief_digits=3, brief=False),
-            Metric("top5", "top-5", PERCENT, higher_is_better=True, factor=100, compared=False, brief=False),
-        ),
-        tie_break="nll",
-    )
+    metrics = CLASS_METRICS
 
     def packages(self, data: DataSettings) -> Sequence[str]:
         """torchvision for its data sets and for ImageNet, scikit-learn for the digits."""
@@ -86,9 +77,9 @@ class Classification(Task):
         self, model: nn.Module, data: ImageData, part: str, batch_size: int, accelerator: Accelerator | None
     ) -> dict[str, float]:
         """Accuracy, likelihood and calibration."""
-        from . import scoring
+        from ..class_scores import scores_of_part
 
-        return scoring.scores_of_part(model, data, part, batch_size, accelerator)
+        return scores_of_part(model, data, part, batch_size, accelerator)
 
     def judge(
         self,

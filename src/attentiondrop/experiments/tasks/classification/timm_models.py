@@ -13,7 +13,9 @@ from torch import nn
 from ....errors import ArgumentError
 from ...failures import in_words
 from ...files.typed_settings import unlisted
+from ..checkpoint_files import check_content, weights_file
 from . import digits_vit
+from .pretrained_body import load_body
 from .settings import TimmSettings
 
 DIGITS = "vit_digits"
@@ -52,6 +54,9 @@ def build_model(
             raise ArgumentError(
                 f"model: {settings.name} cannot be built with {arguments}: {in_words(error)}"
             ) from error
+    if settings.checkpoint is not None:
+        check_content(settings)
+        load_body(model, weights_file(settings.checkpoint))
     return model
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from .draw_keys import key
+from ...draw_keys import key
 
 #: Black pixels added on every side before a crop of the original size.
 PADDING = 4

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from .....errors import ArgumentError, bad_argument
 from .....validation import integer, one_of
+from ...draw_keys import key
 from ...interface import Batch
 from .augment import draw_moves, move
-from .draw_keys import key
 from .image_settings import ImageSettings
 from .source import Images, Source
 from .splitting import checksum, split

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from sklearn.datasets import load_digits
 
-from .draw_keys import key
+from ...draw_keys import key
 from .source import Source
 from .splitting import stratified_order
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from .draw_keys import key
+from ...draw_keys import key
 from .source import Source
 
 SIZE = 32

@@ -17,9 +17,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from .....errors import ArgumentError
+from ...draw_keys import key
 from ...interface import Batch
 from .dataset import PARTS, Batches, ImageData, unit_range
-from .draw_keys import key
 from .image_settings import ImageSettings
 from .source import missing, one_line
 from .splitting import split

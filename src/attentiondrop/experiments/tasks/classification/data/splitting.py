@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .....errors import ArgumentError
-from .draw_keys import key
+from ...draw_keys import key
 from .image_settings import ImageSettings
 
 Indices = NDArray[np.int64]

@@ -1,0 +1,36 @@
+"""What a report shows of a model beside its scores: texts side by side, and maps of its attention. Plain data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Examples:
+    """A table of texts, such as sentences with their translations."""
+
+    title: str
+    headings: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class AttentionMap:
+    """The weights of one head, [queries, keys]: without the method, and with it as in training.
+
+    `after` is None if the method does not act on attention.
+    """
+
+    title: str
+    queries: tuple[str, ...]
+    keys: tuple[str, ...]
+    before: tuple[tuple[float, ...], ...]
+    after: tuple[tuple[float, ...], ...] | None = None
+
+
+@dataclass(frozen=True)
+class Exhibits:
+    """All of it, for one run."""
+
+    examples: tuple[Examples, ...] = ()
+    maps: tuple[AttentionMap, ...] = ()

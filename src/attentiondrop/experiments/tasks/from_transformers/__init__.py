@@ -1,0 +1,1 @@
+"""What tasks share that use models and tokenizers of transformers: configurations, local folders, rates."""

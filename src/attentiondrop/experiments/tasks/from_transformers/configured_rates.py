@@ -1,0 +1,37 @@
+"""Set the dropout rates in a configuration of transformers, whose models name them differently."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ....errors import bad_argument
+
+#: Rate of a method or recipe -> the names that it has in configurations.
+NAMES = {
+    "dropout": (
+        "resid_pdrop",
+        "embd_pdrop",
+        "hidden_dropout_prob",
+        "hidden_dropout",
+        "dropout",
+        "dropout_rate",
+        "activation_dropout",
+        "embedding_dropout",
+        "mlp_dropout",
+    ),
+    "attention_dropout": ("attn_pdrop", "attention_dropout", "attention_probs_dropout_prob"),
+    "drop_path": ("drop_path_rate",),
+}
+
+
+def set_rates(config: Any, rates: Mapping[str, float]) -> None:
+    """Set each rate under all the names that it has in `config`. A rate above zero that has none is an error."""
+    for rate, value in rates.items():
+        known = [name for name in NAMES[rate] if hasattr(config, name)]
+        if not known and value > 0:
+            raise bad_argument(
+                rate, f"0 for {config.model_type}, whose configuration has none of {', '.join(NAMES[rate])}", value
+            )
+        for name in known:
+            setattr(config, name, value)

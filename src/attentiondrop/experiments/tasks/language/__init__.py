@@ -1,0 +1,1 @@
+"""Language models: predict the next character, word or subword of plain text."""

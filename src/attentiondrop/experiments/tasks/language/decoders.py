@@ -1,0 +1,31 @@
+"""A decoder of transformers for the vocabulary and the blocks of a text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from ....errors import bad_argument
+from ..from_transformers.local_models import build_model
+from .language_settings import DecoderSettings
+
+
+def build_decoder(
+    settings: DecoderSettings, *, vocabulary: int, block: int, rates: Mapping[str, float], seed: int
+) -> nn.Module:
+    """A model for `vocabulary` tokens in blocks of `block`, on the CPU. New weights depend only on `seed`."""
+
+    def check(config: Any) -> None:
+        """Refuse data that does not fit. Only a pretrained model can differ."""
+        positions = getattr(config, "max_position_embeddings", None) or block
+        if config.vocab_size < vocabulary:
+            raise bad_argument("data", f"at most the {config.vocab_size} tokens of {settings.checkpoint}", vocabulary)
+        if positions < block:
+            raise bad_argument("data.block", f"at most the {positions} positions of {settings.checkpoint}", block)
+        # With a number here, every call would read its tokens back to look for padding. We never pad.
+        config.pad_token_id = None
+
+    sizes = {"vocab_size": vocabulary, "max_position_embeddings": block}
+    return build_model("AutoModelForCausalLM", settings, sizes=sizes, rates=rates, seed=seed, check=check)

@@ -1,0 +1,1 @@
+"""What tasks on text share: reading files of lines, and subwords."""

@@ -1,0 +1,1 @@
+"""Text classification: models of transformers, mostly fine-tuned from a local folder."""

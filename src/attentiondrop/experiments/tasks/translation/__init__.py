@@ -1,0 +1,1 @@
+"""Translation of sentences: data, model, search, metrics."""

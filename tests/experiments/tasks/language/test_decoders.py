@@ -1,0 +1,173 @@
+"""Decoders of transformers: new ones, pretrained ones, and what attaching changes in them: nothing in evaluation."""
+
+from __future__ import annotations
+
+import copy
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+import attentiondrop as ad
+from attentiondrop.errors import ArgumentError
+from attentiondrop.experiments.tasks.interface import forward
+from attentiondrop.experiments.tasks.language.decoders import build_decoder
+from attentiondrop.experiments.tasks.language.language_settings import DecoderSettings
+from attentiondrop.experiments.tasks.registry import find_task
+from attentiondrop.torch import attach
+
+from .small import data_of, recipe_of, training
+
+TASK = find_task("language")
+
+
+@pytest.fixture(scope="module")
+def data():
+    return data_of(recipe_of())
+
+
+def model_of(data, rates=None, seed: int = 0, **settings):
+    settings = {"dropout": 0.0, "attention_dropout": 0.0} | settings
+    return TASK.build_model(DecoderSettings(**settings), data, rates or {}, seed)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A model after training with an attached method."""
+    found = training(tmp_path_factory.mktemp("trained"), "hard(p=0.3)", "training.epochs=1")
+    found.run(lambda epoch: None)
+    return found
+
+
+def test_scores_of_an_attached_model_are_bitwise_those_of_the_unattached(trained) -> None:
+    plain = model_of(trained.data, width=16)
+    plain.load_state_dict(trained.plain.state_dict())
+    assert len(trained.applied.attachment.sites) == 2
+    for part in ("train", "validation"):
+        found, expected = (TASK.scores(each, trained.data, part, 8, None) for each in (trained.plain, plain))
+        assert found == expected
+    # ... and an attached model in training mode would give another number.
+    inputs = next(trained.data.batches("validation", 8)).inputs
+    outputs = [forward(model, inputs).logits for model in (trained.plain.train(), plain.eval())]
+    assert not torch.equal(*outputs)
+
+
+def test_scores_are_those_of_transformers(trained, data) -> None:
+    model, tokens = trained.plain.eval(), data.tokens["test"].long()
+    with torch.no_grad():
+        losses = [  # block by block, as the plain model computes its own loss
+            cross_entropy(model(tokens[None, at : at + 16]).logits[0], tokens[at + 1 : at + 17], reduction="sum")
+            for at in range(0, len(tokens) - 17, 16)
+        ]
+        at = 16 * len(losses)
+        losses.append(cross_entropy(model(tokens[None, at:-1]).logits[0], tokens[at + 1 :], reduction="sum"))
+    loss = float(sum(losses)) / (len(tokens) - 1)
+    found = TASK.scores(model, data, "test", 8, None)
+    assert found["loss"] == pytest.approx(loss, rel=1e-5)
+    assert found["perplexity"] == pytest.approx(math.exp(loss), rel=1e-5)
+    # One byte for each character of this text.
+    assert found["bits_per_byte"] == pytest.approx(loss / math.log(2), rel=1e-5)
+
+
+@pytest.mark.parametrize("how", [{"do_sample": False}, {"do_sample": True}, {"num_beams": 2, "do_sample": False}])
+def test_generation_after_training_is_that_of_the_unattached_model(trained, how: dict) -> None:
+    plain = model_of(trained.data, width=16)
+    plain.load_state_dict(trained.plain.state_dict())
+    start, texts = trained.data.sentence("validation", 6), []
+    for model in (trained.plain, plain):
+        torch.manual_seed(0)
+        texts.append(model.eval().generate(start, max_new_tokens=8, use_cache=True, pad_token_id=0, **how))
+    assert torch.equal(*texts) and texts[0].shape == (1, 14)
+    assert trained.data.vocabulary.decode(texts[0][0].tolist()).startswith("the ")
+
+
+def test_weights_depend_on_the_seed_alone(data) -> None:
+    before = torch.get_rng_state()
+    weights = [
+        model_of(data, rates, seed, width=16).state_dict() for rates, seed in (({}, 1), ({"dropout": 0.5}, 1), ({}, 2))
+    ]
+    assert torch.equal(torch.get_rng_state(), before)
+    same, other = (
+        [torch.equal(x, y) for x, y in zip(weights[0].values(), w.values(), strict=True)] for w in weights[1:]
+    )
+    assert all(same) and not all(other)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "opt", "gpt_neox"])
+def test_decoders_of_several_kinds_train(data, name: str) -> None:
+    more = {"llama": {"intermediate_size": 32}, "opt": {"ffn_dim": 32, "word_embed_proj_dim": 16}}
+    model = model_of(data, name=name, width=16, arguments=more.get(name, {})).train()
+    attachment = attach(model, ad.HardMasking(p=0.5, k=2))
+    assert len(attachment.sites) == 2
+    batch = next(data.train_batches(seed=0, epoch=0, batch_size=4))
+    total, count = TASK.loss(forward(model, batch.inputs), batch.targets, 0.0)
+    (total / count).backward()
+    assert count == 64 and 0.5 < (total / count).item() / math.log(len(data.vocabulary)) < 2
+    # What the data passes to avoid a look through the positions changes nothing.
+    model.eval()
+    plain = model(batch.inputs["input_ids"]).logits
+    assert torch.equal(forward(model, batch.inputs).logits, plain)
+
+
+def test_rates_reach_the_model(data) -> None:
+    def rates(model) -> set[float]:
+        return {module.p for module in model.modules() if isinstance(module, torch.nn.Dropout)}
+
+    assert rates(model_of(data, width=16, dropout=0.2, attention_dropout=0.3)) == {0.2, 0.3}
+    # A method replaces the rate of the recipe. The dropout of attention weights is not its business.
+    assert rates(model_of(data, {"dropout": 0.5}, width=16, dropout=0.2, attention_dropout=0.3)) == {0.5, 0.3}
+    with pytest.raises(
+        ArgumentError, match="dropout: expected 0 for llama, whose configuration has none of resid_pdrop"
+    ):
+        model_of(data, {"dropout": 0.5}, width=16, name="llama")
+    with pytest.raises(
+        ArgumentError, match="drop_path: expected 0 for gpt2, whose configuration has none of drop_path"
+    ):
+        model_of(data, {"drop_path": 0.5}, width=16)
+
+
+def test_a_pretrained_model_comes_from_a_local_folder(data, tmp_path: Path) -> None:
+    saved = model_of(data, seed=7, width=16, dropout=0.125)
+    saved.save_pretrained(tmp_path)
+    found = model_of(data, {"dropout": 0.25}, seed=1, checkpoint=str(tmp_path))
+    assert all(torch.equal(value, found.state_dict()[name]) for name, value in saved.state_dict().items())
+    assert found.config.resid_pdrop == 0.25 and found.dtype == torch.float32
+    kept = model_of(data, checkpoint=str(tmp_path), dropout=None)
+    assert kept.config.resid_pdrop == saved.config.resid_pdrop == 0.125
+    with pytest.raises(ArgumentError, match=r"data: expected at most the \d+ tokens of .*, received 9999"):
+        build_decoder(DecoderSettings(checkpoint=str(tmp_path)), vocabulary=9999, block=16, rates={}, seed=0)
+    with pytest.raises(ArgumentError, match=r"data.block: expected at most the 16 positions of .*, received 17"):
+        build_decoder(DecoderSettings(checkpoint=str(tmp_path)), vocabulary=9, block=17, rates={}, seed=0)
+    with pytest.raises(ArgumentError, match=r"model: .*nowhere cannot be built: "):
+        model_of(data, checkpoint=str(tmp_path / "nowhere"))
+
+
+def test_bad_settings_are_refused(data) -> None:
+    with pytest.raises(ArgumentError, match=r"model.width: expected a multiple of the 3 heads, received 16"):
+        DecoderSettings(width=16, heads=3)
+    with pytest.raises(ArgumentError, match=r"model.name: expected a model type of transformers, such as gpt2 or bert"):
+        model_of(data, name="gpt-two")
+
+
+def test_activation_checkpointing_changes_no_gradient(data) -> None:
+    batch = next(data.train_batches(seed=0, epoch=0, batch_size=4))
+    found = []
+    for wish in (False, True):
+        model = model_of(data, width=16, dropout=0.2, checkpoint_activations=wish).train()
+        attach(model, ad.HardMasking(p=0.5, k=2))
+        torch.manual_seed(3)
+        TASK.loss(forward(model, batch.inputs), batch.targets, 0.0)[0].backward()
+        found.append([parameter.grad for parameter in model.parameters()])
+    assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
+
+
+def test_copies_of_a_batch_go_on(data) -> None:
+    batch = next(data.train_batches(seed=0, epoch=0, batch_size=4))
+    twin = copy.deepcopy(batch)
+    model = model_of(data, width=16).eval()
+    assert torch.equal(forward(model, twin.inputs).logits, forward(model, batch.inputs).logits)
+    halves = TASK.split(batch, 2)
+    assert [half.inputs["input_ids"].shape for half in halves] == [(2, 16)] * 2
+    assert torch.equal(torch.cat([half.targets for half in halves]), batch.targets)

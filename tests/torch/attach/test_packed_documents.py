@@ -1,0 +1,121 @@
+"""Several documents in one row: nothing crosses from one to another, or the batch is refused."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from every_regulariser import examples
+from torch import Tensor, nn
+
+import attentiondrop as ad
+from attentiondrop.torch import attach
+from attentiondrop.torch.attach import packed_documents
+
+transformers = pytest.importorskip("transformers")
+
+#: Documents of 5, 1 and 6 tokens.
+LENGTHS = (5, 1, 6)
+POSITIONS = torch.cat([torch.arange(length) for length in LENGTHS])[None]
+SIZES = {"vocab_size": 50, "num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 16}
+
+
+def model_of(name: str, implementation: str = "sdpa") -> nn.Module:
+    more = {"intermediate_size": 32} if name == "llama" else {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+    config = transformers.AutoConfig.for_model(name, **SIZES, **more, max_position_embeddings=32, pad_token_id=None)
+    torch.manual_seed(0)
+    return transformers.AutoModelForCausalLM.from_config(config, attn_implementation=implementation).train()
+
+
+def tokens(seed: int) -> Tensor:
+    return torch.randint(0, 49, POSITIONS.shape, generator=torch.Generator().manual_seed(seed))
+
+
+def outputs(model: nn.Module, words: Tensor, **more) -> list[Tensor]:
+    """The logits of each document, always with the same draws."""
+    torch.manual_seed(1)
+    found = model(words, **{"position_ids": POSITIONS, "use_cache": False} | more).logits
+    return list(found.split(LENGTHS, dim=1))
+
+
+@pytest.mark.parametrize("spec", examples(), ids=str)
+def test_what_other_documents_say_changes_nothing(spec) -> None:
+    model = model_of("llama")
+    attach(model, spec)
+    for changed in range(3):
+        words = [tokens(0), tokens(0)]
+        start = sum(LENGTHS[:changed])
+        words[1][:, start : start + LENGTHS[changed]] += 1
+        one, other = (outputs(model, each) for each in words)
+        same = [torch.equal(*pair) for pair in zip(one, other, strict=True)]
+        assert same == [index != changed for index in range(3)], (spec, changed)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+def test_a_spec_that_does_nothing_gives_what_separate_documents_give(name: str, implementation: str) -> None:
+    model, words = model_of(name, implementation), tokens(0)
+    attachment = attach(model, ad.HardMasking(p=0.0, k=1))
+    packed = outputs(model, words)
+    attachment.remove()
+    alone = [model(part, use_cache=False).logits for part in words.split(LENGTHS, dim=1)]
+    for one, other in zip(packed, alone, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_documents_without_a_mask_are_refused(name: str) -> None:
+    model = model_of(name)
+    attach(model, ad.HardMasking(p=0.5, k=2))
+    with pytest.raises(
+        ad.AttentionDropError,
+        match=r"attn \(\w+\): position_ids pack several documents into one row, and no mask separates them: pass use_c",
+    ):
+        outputs(model, tokens(0), use_cache=True)
+    # A mask of the user's own is enough, whatever the cache does.
+    document = torch.repeat_interleave(torch.arange(3), torch.tensor(LENGTHS))
+    mask = (document[:, None] == document) & torch.ones(12, 12, dtype=torch.bool).tril()
+    masked = outputs(model, tokens(0), use_cache=True, attention_mask=mask[None, None])
+    for one, other in zip(masked, outputs(model, tokens(0)), strict=True):
+        assert torch.equal(one, other)
+    # Evaluation is the model's own affair.
+    model.eval()
+    outputs(model, tokens(0), use_cache=True)
+
+
+def test_later_batches_on_a_device_are_refused_without_waiting(monkeypatch) -> None:
+    """Only the first two calls of a site read the positions; then the device itself asserts, here the CPU."""
+    monkeypatch.setattr(packed_documents, "_takes_waiting", lambda x: True)
+    model, whole = model_of("llama"), torch.arange(12)[None]
+    attach(model, ad.HardMasking(p=0.5, k=2))
+    with pytest.raises(ad.AttentionDropError, match="position_ids pack several documents"):
+        outputs(model, tokens(0), use_cache=True)
+    read = []
+    monkeypatch.setattr(Tensor, "__bool__", lambda x, real=Tensor.__bool__: (read.append(x), real(x))[1])
+    for _ in range(3):
+        model(tokens(0), position_ids=whole, use_cache=True)
+    # The first layer has looked once, in the batch that was refused; the second layer not yet.
+    assert len([x for x in read if x.dim() == 0]) == 3
+    with pytest.raises(RuntimeError, match="position_ids pack several documents into one row") as found:
+        outputs(model, tokens(0), use_cache=True)
+    assert not isinstance(found.value, ad.AttentionDropError)
+
+
+def test_boundaries_for_flash_attention_are_refused_without_a_mask() -> None:
+    model = model_of("llama")
+    attach(model, ad.BlurSmoothing())
+    bounds = torch.tensor([0, 5, 6, 12], dtype=torch.int32)
+    with pytest.raises(ad.AttentionDropError, match="cu_seq_lens_q packs 3 documents into one row, and no mask separa"):
+        model(tokens(0), use_cache=False, cu_seq_lens_q=bounds, cu_seq_lens_k=bounds)
+    # With positions there is a mask, and one document needs none.
+    outputs(model, tokens(0), cu_seq_lens_q=bounds, cu_seq_lens_k=bounds)
+    model(tokens(0), use_cache=False, cu_seq_lens_q=bounds[[0, -1]], cu_seq_lens_k=bounds[[0, -1]])
+
+
+@pytest.mark.parametrize(
+    "positions", [torch.arange(12)[None], torch.arange(12)[None] * 2, torch.arange(12).expand(2, 12) + 7]
+)
+def test_one_document_is_no_packing(positions: Tensor) -> None:
+    """Also where positions skip some numbers, or do not begin with 0."""
+    model = model_of("llama")
+    attach(model, ad.HardMasking(p=0.5, k=2))
+    model(tokens(0).expand(len(positions), -1), position_ids=positions, use_cache=True)
