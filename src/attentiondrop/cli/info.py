@@ -8,7 +8,8 @@ import os
 import platform
 import shutil
 import subprocess
-from typing import TYPE_CHECKING
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, NamedTuple
 
 from .. import __version__
 from ..specs import REGISTRY, Spec
@@ -29,7 +30,9 @@ def run(args: argparse.Namespace) -> int:
     """Print it all."""
     print(f"attentiondrop {__version__}, Python {platform.python_version()}, {platform.platform()}")
     print(", ".join(f"{package} {_version(package)}" for package in _PACKAGES))
-    print(f"device: {_device()}")
+    gpus = _gpus()
+    print("device: " + "; ".join([*(gpu.name for gpu in gpus), f"{platform.machine()} CPU, {os.cpu_count()} cores"]))
+    print(f"attention of at most 256 keys: {_short_rows(gpus)}")
     print("specs:")
     for name, cls in REGISTRY.items():
         print(f"  {_default(name, cls):<24} {(cls.__doc__ or '').strip().splitlines()[0]}")
@@ -50,16 +53,40 @@ def _default(name: str, cls: type[Spec]) -> str:
         return f"{name}(...)"
 
 
-def _device() -> str:
-    """The CPU, and the GPUs that nvidia-smi lists. (torch knows them too, but would have to be loaded.)"""
-    cpu = f"{platform.machine()} CPU, {os.cpu_count()} cores"
+class _Gpu(NamedTuple):
+    name: str
+    #: The compute capability, such as 9.0.
+    capability: float
+
+
+def _gpus() -> list[_Gpu]:
+    """The GPUs that nvidia-smi lists. (torch knows them too, but would have to be loaded.)"""
     tool = shutil.which("nvidia-smi")
     if tool is None:
-        return cpu
+        return []
+    asked = [tool, "--query-gpu=name,compute_cap", "--format=csv,noheader"]
     try:
-        listed = subprocess.run(
-            [tool, "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True, timeout=10, check=True
-        )
+        listed = subprocess.run(asked, capture_output=True, text=True, timeout=10, check=True).stdout
     except (OSError, subprocess.SubprocessError):
-        return cpu
-    return "; ".join([*(line.strip() for line in listed.stdout.splitlines() if line.strip()), cpu])
+        return []
+    found = []
+    for line in filter(None, map(str.strip, listed.splitlines())):
+        name, _, capability = line.rpartition(",")
+        try:
+            found.append(_Gpu(name.strip(), float(capability)))
+        except ValueError:  # an old tool that does not know the second question
+            found.append(_Gpu(line, 0.0))
+    return found
+
+
+def _short_rows(gpus: list[_Gpu]) -> str:
+    """Which kernels serve short rows here, and if it is not our own, why."""
+    if not gpus:
+        return "the general paths, since there is no GPU"
+    lowest = min(gpu.capability for gpu in gpus)
+    if lowest < 8:
+        return f"the general paths, since our kernels need compute capability 8.0 and this GPU has {lowest}"
+    if find_spec("cuda") is None or find_spec("cuda.bindings") is None:
+        return "the general paths, since cuda-bindings is not installed (it comes with torch for CUDA)"
+    kind = "warpgroups in the backward of 64-wide heads" if lowest == 9 else "single warps"
+    return f"our own kernels for compute capability {lowest} ({kind}), compiled when they are first used"

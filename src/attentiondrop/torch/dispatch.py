@@ -26,6 +26,7 @@ from .fused import amended_hard
 from .fused.blur_arguments import suits_operators
 from .fused.blurred_keys import can_blur_by_kernel
 from .fused.derivatives import has_tangent, is_in_functional_gradient
+from .fused.short_rows import kind_of
 from .fused.slots import drop_of, stage_of
 from .kernels import library_attention
 from .kernels.attention_with_lse import has_lse
@@ -313,7 +314,9 @@ def why_not_short(call: Call, plan: Plan) -> str | None:
         return "the kernels for short rows know masks of keys only"
     if visible is not None and visible.shape[1] > 1 and q.shape[1] != inputs.k.shape[1]:
         return "heads that share keys need one mask"
-    return _why_not_short_blur(call, plan) or _why_no_short_kernels(q.device.index)
+    drop = "" if plan.drop is None else kind_of(plan.drop, shape.columns)[0]
+    wanted = short.Wanted(-(-shape.columns // 16), q.shape[-1], drop)
+    return _why_not_short_blur(call, plan) or _why_no_short_kernels(q.device.index, wanted)
 
 
 def _why_not_short_blur(call: Call, plan: Plan) -> str | None:
@@ -331,10 +334,12 @@ def _why_not_short_blur(call: Call, plan: Plan) -> str | None:
     return None
 
 
-def _why_no_short_kernels(index: int) -> str | None:
+def _why_no_short_kernels(index: int, wanted: short.Wanted) -> str | None:
     if compute_capability(index) < 80:
         return "the kernels for short rows need compute capability 8.0"
-    return short_kernels.why_not_built()
+    if reason := short_kernels.why_not_built():
+        return reason
+    return None if short.fits(wanted, short_kernels.device_of(index)) else "there is not enough shared memory"
 
 
 # A compiler treats the result as a constant.

@@ -20,7 +20,7 @@ from ..call.one_call import Call
 from ..call.stages import Plan as Places
 from ..call.visibility import visible_keys
 from ..draws import is_untouched
-from ..kernels.short.launch import Extras, Plan, Results, backward, empty_results, forward
+from ..kernels.short.run_kernels import Extras, Plan, Results, backward, empty_results, forward
 from .blur_arguments import blur_arguments
 from .derivatives import checked, has_tangent
 from .operators import Operator, like_inputs, register

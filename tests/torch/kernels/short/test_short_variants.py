@@ -6,13 +6,15 @@ from itertools import product
 
 import pytest
 
-from attentiondrop.torch.kernels.short import bit_map, build, launch
+from attentiondrop.torch.kernels.short import bit_map, build, run_kernels
 from attentiondrop.torch.kernels.short.variants import (
     HEAD_SIZES,
     MOST_KEYS,
     Device,
     Variant,
+    Wanted,
     backward_of,
+    fits,
     forward_of,
 )
 
@@ -65,12 +67,19 @@ def test_kernels_fit_into_shared_memory_or_say_that_they_do_not(device: Device) 
     assert fitting > 0.8 * 3 * 16 * len(HEAD_SIZES) * len(KINDS)
 
 
+@pytest.mark.parametrize("device", DEVICES.values(), ids=list(DEVICES))
+def test_what_fits_has_its_kernels(device: Device) -> None:
+    for tiles, size, kind in product(range(1, 17), HEAD_SIZES, KINDS.values()):
+        variant = kind._replace(key_tiles=tiles, head_size=size)
+        found = forward_of(variant, device), backward_of(variant, device, tiles, 1)
+        assert None not in found or not fits(Wanted(tiles, size, variant.drop), device)
+
+
 def test_a_head_of_64_fits_everywhere() -> None:
     """What most models have."""
     for device, tiles, kind in product(DEVICES.values(), range(1, 17), KINDS.values()):
         variant = kind._replace(key_tiles=tiles)
-        assert forward_of(variant, device) is not None
-        assert backward_of(variant, device, tiles, 1) is not None
+        assert fits(Wanted(tiles, 64, variant.drop), device)
 
 
 def test_the_bit_map_has_a_place_for_every_logit() -> None:
@@ -90,8 +99,8 @@ def test_the_bit_map_has_a_place_for_every_logit() -> None:
 
 def test_the_arguments_have_the_size_of_the_structures() -> None:
     # Pointers and strides of 8 bytes; numbers of 4, in pairs.
-    assert launch._FORWARD.size == 8 * (11 + 15) + 4 * (5 + 8) + 4
-    assert launch._BACKWARD.size == 8 * (15 + 27) + 4 * (5 + 8) + 4
+    assert run_kernels._FORWARD.size == 8 * (11 + 15) + 4 * (5 + 8) + 4
+    assert run_kernels._BACKWARD.size == 8 * (15 + 27) + 4 * (5 + 8) + 4
 
 
 needs_compiler = pytest.mark.skipif(build.why_not_built() is not None, reason="needs NVRTC and cuda-bindings")

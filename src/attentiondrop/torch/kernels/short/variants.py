@@ -87,6 +87,21 @@ class Variant(NamedTuple):
         return 32 * self.key_tiles if self.drop == "largest" else 0
 
 
+class Wanted(NamedTuple):
+    """What the shared memory of the kernels of a call depends on most."""
+
+    key_tiles: int
+    head_size: int
+    drop: str
+
+
+def fits(wanted: Wanted, device: Device) -> bool:
+    """Whether a device has the memory for all variants of this kind."""
+    # Hiding takes the most: the backward then also knows the key that each row keeps.
+    variant = Variant(*wanted[:2], False, wanted.drop, 1, True, True, True, 1, True)
+    return forward_of(variant, device) is not None and backward_of(variant, device, 1, 1) is not None
+
+
 class Kernel(NamedTuple):
     """One kernel: the name of its source, its constants, and what a launch of it takes."""
 
