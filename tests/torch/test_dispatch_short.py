@@ -1,0 +1,115 @@
+"""Which calls the kernels for short rows serve, and the reasons against them. (Fake tensors say that they are on CUDA.)"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import attentiondrop as ad
+from attentiondrop.specs import Spec
+from attentiondrop.torch import dispatch
+from attentiondrop.torch.call.inputs import Options, normalise
+from attentiondrop.torch.call.leaves import active_leaves
+from attentiondrop.torch.call.one_call import make_call
+from attentiondrop.torch.call.stages import Plan
+
+HARD = ad.HardMasking(p=0.1, k=5)
+BLUR = ad.BlurSmoothing(0.5)
+
+
+@pytest.fixture(autouse=True)
+def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(dispatch, "_why_no_short_kernels", lambda *_: None)
+    with FakeTensorMode():
+        yield
+
+
+def reason(
+    spec: Spec | None = HARD,
+    shape: tuple[int, int, int, int] = (2, 4, 50, 64),
+    keys: int | None = None,
+    key_heads: int | None = None,
+    dtype: torch.dtype = torch.bfloat16,
+    device: str = "cuda",
+    value_size: int | None = None,
+    **options: Any,
+) -> str | None:
+    batch, heads, rows, size = shape
+    keys, key_heads = keys or rows, key_heads or heads
+
+    def tensor(*sizes: int, dtype: torch.dtype = dtype) -> torch.Tensor:
+        return torch.empty(sizes, dtype=dtype, device=device)
+
+    for name in ("attn_mask", "bias"):
+        if name in options:
+            options[name] = tensor(*options[name], dtype=torch.bool if name == "attn_mask" else dtype)
+    chosen = Options(**options, enable_gqa=heads != key_heads)
+    inputs = normalise(
+        tensor(*shape), tensor(batch, key_heads, keys, size), tensor(batch, key_heads, keys, value_size or size), chosen
+    )
+    seed = tensor(dtype=torch.int64)
+    leaves = [] if spec is None else active_leaves(spec, seed, torch.float32)
+    call = make_call(inputs, leaves, chosen, seed)
+    plan = dispatch.plan_of(leaves)
+    assert isinstance(plan, Plan)
+    return dispatch.why_not_short(call, plan)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        {},
+        {"keys": 256},
+        {"keys": 1, "shape": (1, 1, 1, 16)},
+        {"shape": (2, 4, 3000, 32), "keys": 77},
+        {"dtype": torch.float16, "shape": (2, 4, 50, 128)},
+        {"spec": ad.DropKey(0.1), "is_causal": True},
+        {"spec": ad.HardMasking(p=0.1, k=300)},
+        {"spec": ad.HardMasking(p=0.1, k=64, fill="-inf"), "keys": 70},
+        {"spec": ad.AttentionDropout(0.1), "attn_mask": (2, 1, 1, 50)},
+        {"spec": None, "dropout_p": 0.1},
+        {"spec": BLUR},
+        {"spec": ad.BlurSmoothing(0.5, width=7, sampling="head")},
+        {"spec": ad.Compose([BLUR, HARD, ad.DropHead(0.1)])},
+        {"key_heads": 2, "attn_mask": (2, 1, 1, 50)},
+    ],
+    ids=str,
+)
+def test_served(call: dict[str, Any]) -> None:
+    assert reason(**call) is None
+
+
+@pytest.mark.parametrize(
+    ("call", "why"),
+    [
+        ({"device": "cpu"}, "need CUDA"),
+        ({"keys": 257}, "up to 256 keys"),
+        ({"dtype": torch.float32}, r"rows of torch\.float32"),
+        ({"shape": (2, 4, 50, 80)}, "head size of 16, 32, 64, 128"),
+        ({"value_size": 32}, "head size"),
+        ({"bias": (1, 4, 50, 50)}, "no additive bias"),
+        ({"scale": -1.0}, "no scale of 0 or less"),
+        ({"spec": ad.GaussianNoise(0.1)}, "no noise"),
+        ({"dropout_p": 0.1}, "one drop or dropout"),
+        ({"spec": ad.Compose([HARD, ad.AttentionDropout(0.1)])}, "one drop or dropout"),
+        ({"spec": ad.HardMasking(p=0.1, k=65), "keys": 70}, "at most 64 of the largest"),
+        ({"attn_mask": (2, 1, 50, 50)}, "masks of keys only"),
+        ({"key_heads": 2, "attn_mask": (2, 4, 1, 50)}, "need one mask"),
+        ({"spec": ad.BlurSmoothing(0.5, width=9)}, "width of at most 7"),
+        ({"spec": ad.BlurSmoothing(0.5, axes="both")}, "along the keys"),
+        ({"spec": ad.Compose([BLUR, BLUR])}, "blur once"),
+        ({"spec": BLUR, "is_causal": True}, "under a causal mask"),
+        ({"spec": ad.BlurSmoothing(0.5, sampling="head"), "key_heads": 2}, "need one sigma"),
+    ],
+    ids=lambda x: str(x) if isinstance(x, dict) else "",
+)
+def test_not_served(call: dict[str, Any], why: str) -> None:
+    found = reason(**call)
+    assert found is not None
+
+    assert re.search(why, found), found
