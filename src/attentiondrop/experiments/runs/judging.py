@@ -23,13 +23,14 @@ from .store import Result, Run
 
 def scores_of(job: Job, data: Data, epochs: Sequence[Epoch], accelerator: Accelerator) -> dict[str, Any]:
     """The scores of the weights that the recipe selects, on the parts that `data` holds, as fields of a `Result`."""
-    recipe, checksums = job.settings(), data.checksums
+    recipe, checksums, method = job.settings(), data.checksums, read_method(job.method)
     # A new model with the stored weights, in float32, so that `attentiondrop evaluate` gives the same scores later.
-    model = initial_model(recipe, read_method(job.method), job.seed, data).to(accelerator.device)
+    model = initial_model(recipe, method, job.seed, data).to(accelerator.device)
     checkpoint.load_into(model, job.weights, recipe.model.name)
+    choice = epochs[method.counts_from(method.training(recipe.training).epochs) :]
     held_out = data.having(*(part for part in data.counts if part != "train")).to(accelerator.device)
     return {
-        "best_epoch": best_epoch(find_task(recipe.task).metrics, epochs) if job.weights.name == BEST else len(epochs),
+        "best_epoch": best_epoch(find_task(recipe.task).metrics, choice) if job.weights.name == BEST else len(epochs),
         "scored": job.scored(checksums),
         "scored_with": versions(),
         **find_task(recipe.task).judge(model, held_out, recipe.evaluation, accelerator)._asdict(),
