@@ -58,7 +58,7 @@ def test_reads_a_method_and_its_canonical_text(text: str, method: Method) -> Non
         ("none+hard", "'none' cannot be joined"),
         ("none(p=1)", "method 'none(p=1)': none has the fields lr, decay, found 'none(p=1)'"),
         ("none(lr=0)", "lr: expected a number > 0, received 0"),
-        ("topk+sinkhorn", "expected at most one of sinkhorn and topk"),
+        ("topk+window", "expected at most one of window and topk"),
         ("dropout+dropout(p=0.2)", "dropout is given twice"),
         ("dropout(q=0.2)", "dropout has the fields p, found 'dropout(q=0.2)'"),
         ("dropout(p=lots)", "p: expected a number in [0, 1], received 'lots'"),

@@ -97,6 +97,8 @@ class Comparator:
     reference: ClassVar[str] = ""
     #: Whether the model in evaluation is the same as without it.
     training_only: ClassVar[bool] = True
+    #: How the attention is computed if not as in the model: in a few words.
+    kernel: ClassVar[str] = ""
     #: Why a step with it cannot be captured as a CUDA graph; empty if it can.
     not_captured: ClassVar[str] = ""
 

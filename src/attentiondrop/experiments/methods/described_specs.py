@@ -23,7 +23,7 @@ SPECS = {
         "logits", "S convolved along the keys with a Gaussian of width sigma ~ U(sigma_min, sigma_max)", OURS
     ),
     "noise": Described("logits", "S + sigma * N(0, 1), for each element", "Gaussian noise: a common control"),
-    "temperature": Described("logits", "S * exp(sigma * N(0, 1)), one draw for each row or head", "a common control"),
+    "temperature": Described("logits", "S * exp(sigma * N(0, 1)), one draw for each head of a sample", "a common control"),
     "dropkey": Described(
         "logits, before the softmax",
         "S = -inf with probability p, for each element or whole columns",
@@ -46,7 +46,7 @@ SPECS = {
     ),
     "headmask": Described(
         "heads",
-        "some heads are 0 in training: random ones, or the most important ones by their gradient",
+        "the outputs of `count` heads are 0: random ones, or those with the largest mean of |gradient x output|",
         "Sun et al. 2020, Alleviating the Inequality of Attention Heads",
     ),
     "consistency": Described(

@@ -20,6 +20,7 @@ class OtherAttention(Comparator):
     group = "structure"
     perturbs = "nothing: another attention"
     training_only = False
+    kernel = "in memory"
 
     def weigh(self, logits: Tensor, learned: Mapping[str, Tensor], prefix: int) -> Tensor:
         """Weights for logits, both [batch, heads, tokens, tokens]. The first `prefix` tokens are no patches."""
@@ -43,6 +44,7 @@ class SparseAttention(Comparator):
     group = "structure"
     perturbs = "nothing: another attention"
     training_only = False
+    kernel = "as in the model, with a mask"
 
     def visible(self, tokens: int, prefix: int) -> Tensor:
         """[tokens, tokens], True where a query (row) sees a key. The first `prefix` tokens are no patches."""

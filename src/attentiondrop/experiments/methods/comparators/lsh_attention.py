@@ -26,6 +26,7 @@ class LSH(Comparator):
     formula = "A over keys in the same chunk of keys sorted by hash, Q = K, averaged over hashes"
     reference = "Kitaev et al. 2020, Reformer"
     training_only = False
+    kernel = "in memory, by chunks"
     not_captured = "reads from Python whether tokens are masked"
 
     def __post_init__(self) -> None:
