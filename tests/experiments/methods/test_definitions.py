@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from attentiondrop import AttentionDropError
 from attentiondrop.experiments.config.schema import TrainingSettings
-from attentiondrop.experiments.methods import COMPARATORS
+from attentiondrop.experiments.methods import COMPARATORS, Pass
 from attentiondrop.experiments.methods.parse import read_method
 
 from .conftest import batch, vit
@@ -197,7 +197,8 @@ def attentionentropy(made) -> None:
     rows = [attention.mean(1) for attention in maps(plain.model)]
     entropy = sum(-(row * np.log(row)).sum(-1).mean() for row in rows)
     assert found.loss().item() == pytest.approx(plain.loss().item() - 0.3 * entropy, rel=1e-5)
-    assert found.loss().item() == pytest.approx(plain.loss().item() - 0.3 * entropy, rel=1e-5)  # nothing adds up
+    found.loss(batch(3))
+    assert found.loss().item() == pytest.approx(plain.loss().item() - 0.3 * entropy, rel=1e-5)  # nothing is left over
 
 
 def eadra(made) -> None:
@@ -428,6 +429,13 @@ def test_a_consistency_of_weight_zero_only_averages_two_passes(made) -> None:
     losses = [F.cross_entropy(half, batch().targets).item() for half in twice.chunk(2)]
     assert losses[0] != losses[1]
     assert found.loss().item() == pytest.approx(sum(losses) / 2, rel=1e-5)
+
+
+def test_losses_count_only_the_positions_that_the_task_counts() -> None:
+    logits, mask = torch.randn(2, 3, 5), torch.tensor([[True, True, False], [True, False, False]])
+    values = torch.randn(2, 3)
+    assert Pass(None, None, logits, mask).mean(values).item() == pytest.approx(values[mask].mean().item(), rel=1e-6)
+    assert Pass(None, None, logits, None).mean(values).item() == pytest.approx(values.mean().item(), rel=1e-6)
 
 
 def test_pairs_are_the_same_in_every_view_and_part(made) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .comparator import Acting
-from .vit_places import attentions_of, prefix_tokens
+from .vit_places import attentions_of
 
 #: From attention weights [batch, heads, queries, keys] to a number without dimensions.
 Measure = Callable[[Tensor], Tensor]
@@ -27,9 +27,9 @@ class PenalisedAttention(Acting):
         self._found: list[Tensor] = []
         self._blocks = 0
         for attention in attentions_of(model, who):
-            keeper = _Keeper(self._found, measure, attention.num_heads)  # type: ignore[arg-type]
-            attention.q_norm.register_forward_hook(keeper.query)  # type: ignore[union-attr, operator]
-            attention.k_norm.register_forward_hook(keeper.key)  # type: ignore[union-attr, operator]
+            keeper = _Keeper(self._found, measure)
+            attention.q_norm.register_forward_hook(keeper.query)  # type: ignore[union-attr]
+            attention.k_norm.register_forward_hook(keeper.key)  # type: ignore[union-attr]
             self._blocks += 1
 
     def loss(self, loss: Tensor) -> Tensor:
@@ -43,24 +43,26 @@ class PenalisedAttention(Acting):
 class _Keeper:
     """Catches queries and keys of one attention, and measures their attention."""
 
-    def __init__(self, found: list[Tensor], measure: Measure, heads: int) -> None:
-        self._found, self._measure, self._query = found, measure, None
+    _query: Tensor | None = None
 
-    def query(self, module: nn.Module, args: Any, output: Any) -> None:
+    def __init__(self, found: list[Tensor], measure: Measure) -> None:
+        self._found, self._measure = found, measure
+
+    def query(self, module: nn.Module, args: Any, output: Tensor) -> None:
         self._query = output
 
     def key(self, module: nn.Module, args: Any, output: Tensor) -> None:
         # Measurements during training run without gradients, and no loss follows them.
         if module.training and torch.is_grad_enabled() and self._query is not None:
-            query: Tensor = self._query
-            logits = (query @ output.transpose(-2, -1)).float() * query.shape[-1] ** -0.5
+            logits = (self._query @ output.transpose(-2, -1)).float() * output.shape[-1] ** -0.5
             self._found.append(self._measure(logits.softmax(-1)))
         self._query = None
 
 
 def entropy(weights: Tensor) -> Tensor:
     """Of each row [..., keys], in nats."""
-    return torch.special.entr(weights).sum(-1)
+    found: Tensor = torch.special.entr(weights).sum(-1)
+    return found
 
 
 def distances(tokens: int, prefix: int, device: torch.device) -> Tensor:
@@ -69,6 +71,3 @@ def distances(tokens: int, prefix: int, device: torch.device) -> Tensor:
     apart = (place[:, None] - place).abs()
     patch = place >= prefix
     return apart * (patch[:, None] & patch)
-
-
-__all__ = ["PenalisedAttention", "distances", "entropy", "prefix_tokens"]

@@ -32,7 +32,7 @@ class WeighedAttention(Attention):  # type: ignore[misc]
         query, key, value = qkv.unbind(0)
         query, key = self.q_norm(query), self.k_norm(key)
         logits = (query @ key.transpose(-2, -1)) * self.scale
-        weights = self.method.weigh(logits.float(), self.learned, self.prefix).to(value.dtype)
+        weights = self.method.weigh(logits.float(), dict(self.learned.items()), self.prefix).to(value.dtype)
         out = (self.attn_drop(weights) @ value).transpose(1, 2).reshape(batch, tokens, -1)
         found: Tensor = self.proj_drop(self.proj(self.norm(out)))
         return found

@@ -38,6 +38,12 @@ class Pass(NamedTuple):
     #: [batch, ...], True at the positions that count; None for all of them.
     mask: Tensor | None
 
+    def mean(self, values: Tensor) -> Tensor:
+        """The mean of `values` [batch, ...] over the positions that count."""
+        if self.mask is None:
+            return values.mean()
+        return values.masked_fill(~self.mask, 0.0).sum() / self.mask.sum().clamp_min(1)
+
 
 class Acting:
     """A comparator at work on the model of one run. Each hook does nothing unless a subclass overrides it."""

@@ -23,7 +23,9 @@ SPECS = {
         "logits", "S convolved along the keys with a Gaussian of width sigma ~ U(sigma_min, sigma_max)", OURS
     ),
     "noise": Described("logits", "S + sigma * N(0, 1), for each element", "Gaussian noise: a common control"),
-    "temperature": Described("logits", "S * exp(sigma * N(0, 1)), one draw for each head of a sample", "a common control"),
+    "temperature": Described(
+        "logits", "S * exp(sigma * N(0, 1)), one draw for each head of a sample", "a common control"
+    ),
     "dropkey": Described(
         "logits, before the softmax",
         "S = -inf with probability p, for each element or whole columns",

@@ -25,7 +25,8 @@ class Spans(Acting):
 
     def loss(self, loss: Tensor) -> Tensor:
         """The loss with the penalty."""
-        return loss + self.penalty * sum(span.sum() for span in self.spans)
+        found: Tensor = loss + self.penalty * sum(span.sum() for span in self.spans)
+        return found
 
     def end_step(self) -> None:
         """Spans are shares of the sequence."""

@@ -51,7 +51,8 @@ class EaDRA(Comparator):
 
     def act(self, model: nn.Module) -> Acting:
         """What watches the attention."""
-        from ..attention_maps import PenalisedAttention, prefix_tokens
+        from ..attention_maps import PenalisedAttention
+        from ..vit_places import prefix_tokens
 
         measure = EntropyAndDistance(self.entropy, self.distance, prefix_tokens(model))
         return PenalisedAttention(model, self.name, measure)

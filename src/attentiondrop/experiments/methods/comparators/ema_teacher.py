@@ -45,8 +45,8 @@ class Teacher(Acting):
             output = forward(self.teacher, made.inputs)
             wanted = getattr(output, "logits", output).float().log_softmax(-1)
         apart = (wanted.exp() * (wanted - made.logits.log_softmax(-1))).sum(-1)
-        mean = apart.mean() if made.mask is None else (apart * made.mask).sum() / made.mask.sum().clamp_min(1)
-        return loss + self._now * mean
+        found: Tensor = loss + self._now * made.mean(apart)
+        return found
 
     def end_step(self) -> None:
         """Move the teacher towards the model; the first steps count as in a plain mean."""
