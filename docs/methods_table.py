@@ -61,7 +61,7 @@ def tables() -> str:
 def row(one: Listed, measured: dict[tuple[str, str], str]) -> list[str]:
     """The cells of one method."""
     return [
-        f"`{one.text}`",
+        f"`{one.text if one.name == 'none' else one.settings[0]}`",
         one.perturbs,
         one.formula,
         kernel(one.name),

@@ -35,7 +35,7 @@ def draws_for(spec: Spec, shape: tuple[int, int, int, int]) -> Any:
         return field(*shape)
     if isinstance(spec, ad.BlurSmoothing):
         return RNG.random({"batch": (), "sample": (batch,), "head": (heads,)}[spec.sampling])
-    if isinstance(spec, ad.DropHead):
+    if isinstance(spec, ad.DropHead | ad.HeadMask):
         return RNG.random((batch, heads))
     return RNG.random(shape)
 
@@ -49,6 +49,7 @@ SPECS: list[Spec] = [
     ad.DropKey(0.4),
     ad.DropHead(0.4),
     ad.AttentionDropout(0.4),
+    ad.HeadMask(2),
     ad.Compose(
         [ad.HardMasking(p=0.4, k=2, fill="-inf"), ad.BlurSmoothing(1.0), ad.AttentionDropout(0.2), ad.DropHead(0.3)]
     ),
@@ -142,6 +143,50 @@ def test_blur_edges() -> None:
 def test_heads() -> None:
     np.testing.assert_allclose(reference.head_factors(np.array([[0.1, 0.6, 0.9, 0.2]]), 0.5), [[0.0, 2.0, 2.0, 0.0]])
     np.testing.assert_allclose(reference.head_factors(np.array([[0.1, 0.6, 0.9, 0.2]]), 1.0), [[0.0, 0.0, 4.0, 0.0]])
+
+
+def test_masked_heads() -> None:
+    scores = np.array([[0.1, 0.6, 0.9, 0.2], [0.5, 0.5, 0.1, 0.5]])
+    np.testing.assert_array_equal(reference.head_mask(scores, 2), [[1.0, 0.0, 0.0, 1.0], [0.0, 0.0, 1.0, 1.0]])
+    with pytest.raises(ad.ArgumentError, match="count: expected fewer than the 4 heads, received 4"):
+        reference.head_mask(scores, 4)
+
+
+def test_drop_attention_by_hand() -> None:
+    weights = np.array([[[[0.5, 0.3, 0.2, 0.0, 0.0]]]])
+    for low, span, expected in [
+        ([0], 1, [0.0, 0.6, 0.4, 0.0, 0.0]),
+        ([2], 1, [0.625, 0.375, 0.0, 0.0, 0.0]),
+        ([1], 2, [0.5, 0.3, 0.2, 0.0, 0.0]),  # the second key of a block decides nothing
+        ([0], 2, [0.0, 0.0, 1.0, 0.0, 0.0]),
+        ([0, 1, 2], 1, [1.0, 0.0, 0.0, 0.0, 0.0]),  # what is left has no weight: the largest stays
+        ([0], 9, [1.0, 0.0, 0.0, 0.0, 0.0]),
+    ]:
+        uniform = np.full((1, 1, 1, 5), 0.9)
+        uniform[..., low] = 0.0
+        found = reference.drop_attention(weights, uniform, 0.5, span)
+        np.testing.assert_allclose(found.weights[0, 0, 0], expected, rtol=1e-15)
+        kept = np.array(expected) > 0
+        factor = 1.0 / weights[0, 0, 0][kept].sum()
+        np.testing.assert_allclose(found.pullback(np.ones(5))[0, 0, 0][kept], factor, rtol=1e-15)
+    blind = np.zeros((1, 1, 1, 5))
+    np.testing.assert_array_equal(reference.drop_attention(blind, np.zeros((1, 1, 1, 5)), 0.5).weights, blind)
+
+
+def test_drop_attention_is_drop_key_but_for_the_gradient_of_the_divisor() -> None:
+    """The weights are those of DropKey. So are the gradients of the values; those of the logits are not."""
+    q, k, v, grad = field(2, 3, 5, 4), field(2, 3, 7, 4), field(2, 3, 7, 4), field(2, 3, 5, 4)
+    for by, shape in (("element", (2, 3, 5, 7)), ("column", (2, 3, 7))):
+        uniform = RNG.random(shape)
+        key, attention = (reference.attention(q, k, v, cls(0.4, by), uniform) for cls in (ad.DropKey, ad.DropAttention))
+        np.testing.assert_allclose(attention.weights, key.weights, rtol=1e-13, atol=1e-15)
+        wanted, found = key.gradients(grad), attention.gradients(grad)
+        np.testing.assert_allclose(found[2], wanted[2], rtol=1e-12, atol=1e-14)
+        assert np.abs(found[3] - wanted[3]).max() > 0.01
+        # A constant divisor: the gradient of the logits is that of a softmax, of which only the kept part was used.
+        soft = reference.attention(q, k, v).weights
+        delta = (grad * attention.output).sum(-1, keepdims=True)
+        np.testing.assert_allclose(found[3] - wanted[3], delta * (key.weights - soft), rtol=1e-9, atol=1e-12)
 
 
 def test_one_of_covers_the_whole_interval() -> None:

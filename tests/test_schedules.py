@@ -69,6 +69,31 @@ def test_texts_and_dictionaries_round_trip(schedule: sc.Schedule) -> None:
     assert ad.parse(str(both)) == both
 
 
+def test_texts_may_leave_out_the_names_of_fields() -> None:
+    for text, schedule in [
+        ("depth(0.3,0.0)", sc.Depth(0.3, 0.0)),
+        ("v_shape(0.2)", sc.VShape(0.2)),
+        ("v_shape( 0.2 , turn = 0.3 )", sc.VShape(0.2, turn=0.3)),
+        ("piecewise([0.0,1.0],[0.2,0.1])", sc.Piecewise([0.0, 1.0], [0.2, 0.1])),
+        ("warmup(cosine(0.2,end=0.1),0.5)", sc.Warmup(sc.Cosine(0.2, 0.1), 0.5)),
+        ("layers([0.1,linear(0,0.2)])", sc.PerLayer([0.1, sc.Linear(0.0, 0.2)])),
+        ("entropy(0.7,high=0.4)", ad.EntropyTarget(0.7, high=0.4)),
+    ]:
+        spec = ad.parse(f"hard(p={text},k=3)")
+        assert spec == ad.HardMasking(schedule, 3) and ad.parse(str(spec)) == spec
+
+
+def test_the_schedules_of_papers() -> None:
+    """DropKey's rate falls over the layers. Scheduled DropHead's falls to 0 and then rises over training."""
+    falling = ad.parse("dropkey(p=depth(0.3,0.0))")
+    rates = [falling.at(0.5, layer, 4).p for layer in range(4)]
+    assert rates == pytest.approx([0.3, 0.2, 0.1, 0.0])
+    scheduled = ad.parse("drophead(p=v_shape(0.2))")
+    assert [scheduled.at(progress).p for progress in (0.0, 0.05, 0.1, 0.55, 1.0)] == pytest.approx(
+        [0.2, 0.1, 0.0, 0.1, 0.2]
+    )
+
+
 def test_a_spec_is_evaluated_with_all_its_parts() -> None:
     spec = ad.parse(
         "blur(sigma_max=linear(start=0.2,end=1.0),sigma_min=0.1)+consistency(weight=warmup(to=0.5,share=0.5))"
@@ -89,6 +114,7 @@ def test_a_spec_is_evaluated_with_all_its_parts() -> None:
         (lambda: sc.Steps([0.5, 0.2], [0.1, 0.2]), r"at_progress: expected rising numbers in \[0, 1\]"),
         (lambda: sc.Steps([0.1], [0.1]), "at_progress: expected 0 as the first"),
         (lambda: sc.Piecewise([0.0, 1.0], [0.1]), "values: expected 2 values, one for each progress"),
+        (lambda: sc.VShape(0.2, turn=1.0), "turn: expected a number above 0 and below 1, received 1.0"),
         (lambda: sc.PerLayer([]), "values: expected a list of numbers or schedules"),
         (lambda: sc.PerLayer([0.1, 0.2]).at(0.0, 0, 3), "values: expected 3 values, one for each attached layer"),
         (lambda: sc.Linear(0.0, sc.PerHead([0.1])).at(0.5), r"expected heads\(...\) outside of other schedules"),
@@ -98,6 +124,10 @@ def test_a_spec_is_evaluated_with_all_its_parts() -> None:
         (lambda: ad.parse("hard(p=linear(start=0))"), "linear: field 'end' is missing"),
         (lambda: ad.parse("hard(p=linear(begin=0,end=1))"), "linear: unknown field 'begin', expected one of start, end"),
         (lambda: ad.parse("hard(p=linear(start=0,start=0))"), "field 'start' is given twice"),
+        (lambda: ad.parse("hard(p=linear(0,1,2))"), r"linear: expected at most 2 values \(start, end\), found 3"),
+        (lambda: ad.parse("hard(p=linear(0,start=1))"), "linear: field 'start' is given twice"),
+        (lambda: ad.parse("hard(p=linear(end=1,0))"), "expected '=', found '\\)'"),
+        (lambda: ad.parse("hard(p=linear(0,"), "expected a name or value, found the end"),
         (lambda: ad.from_dict({"name": "hard", "p": {"start": 0}}), "unknown schedule None"),
     ],
 )  # fmt: skip

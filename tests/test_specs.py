@@ -34,6 +34,8 @@ LEAVES = {
     "dropkey": st.builds(ad.DropKey, rates, st.sampled_from(["element", "column"])),
     "drophead": st.builds(ad.DropHead, rates),
     "attndropout": st.builds(ad.AttentionDropout, rates),
+    "dropattention": st.builds(ad.DropAttention, rates, st.sampled_from(["element", "column"]), st.integers(1, 10**6)),
+    "headmask": st.builds(ad.HeadMask, st.integers(1, 10**6), st.sampled_from(["random", "important"])),
     "consistency": st.builds(
         ad.Consistency,
         sizes,
@@ -76,6 +78,34 @@ def test_every_registered_spec_has_a_strategy_and_an_entry_in_the_documentation(
     for cls in REGISTRY.values():
         assert cls.__name__ in ad.__all__ and cls.__doc__
         assert len(dataclasses.fields(cls)) <= 8
+
+
+#: The setting that a paper, or its code, starts from. Ours are those of our paper.
+PUBLISHED = {
+    "hard": "hard(p=0.1,k=5)",
+    "blur": "blur(sigma_max=0.5)",
+    "noise": "noise(sigma=0.1)",
+    "temperature": "temperature(sigma=0.1)",
+    "dropkey": "dropkey(p=0.3)",
+    "attndropout": "attndropout(p=0.1)",
+    "dropattention": "dropattention(p=0.1)",
+    "drophead": "drophead(p=0.2)",
+    "headmask": "headmask(count=1)",
+    "consistency": "consistency(weight=0.5)",
+}
+
+
+def test_tuning_tries_six_settings_the_published_one_first() -> None:
+    tuned = {name: cls for name, cls in REGISTRY.items() if cls.level != "container"}
+    assert set(tuned) == set(PUBLISHED)
+    for name, cls in tuned.items():
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # no setting is outside of what the paper recommends
+            found = [cls(**setting) for setting in cls.grid]
+        assert str(found[0]) == PUBLISHED[name]
+        assert len(set(found)) == len(found) == 6 and cls() in found
+        if "p" in cls.grid[0]:
+            assert max(setting["p"] for setting in cls.grid) == 0.5  # high rates, too
 
 
 def test_defaults_and_texts() -> None:
@@ -127,6 +157,14 @@ def test_specs_are_values() -> None:
         (lambda: ad.DropKey(2), "p: expected a number in [0, 1], received 2"),
         (lambda: ad.DropHead(None), "p: expected a number in [0, 1], received None"),
         (lambda: ad.AttentionDropout([0.1]), "p: expected a number in [0, 1], received [0.1]"),
+        (lambda: ad.DropAttention(by="row"), "by: expected one of 'element', 'column', received 'row'"),
+        (lambda: ad.DropAttention(span=0), "span: expected a number >= 1, received 0"),
+        (
+            lambda: ad.DropAttention(p=ad.Learnable(0.1)),
+            "p: expected a rate that is not learned, in dropattention(...)",
+        ),
+        (lambda: ad.HeadMask(count=0), "count: expected a number >= 1, received 0"),
+        (lambda: ad.HeadMask(choice="all"), "choice: expected one of 'random', 'important', received 'all'"),
         (lambda: ad.Consistency(weight=-1), "weight: expected a number >= 0, received -1"),
         (lambda: ad.Consistency(views=1), "views: expected a number >= 2, received 1"),
         (

@@ -5,7 +5,8 @@ The grammar, in full::
     expression := term { "+" term }
     term       := NAME [ "(" [ argument { "," argument } ] ")" ]
     argument   := NAME "=" value | expression          (expressions only inside compose and oneof)
-    value      := NUMBER | WORD | "[" value { "," value } "]" | SCHEDULE "(" [ NAME "=" value { "," ... } ] ")"
+    value      := NUMBER | WORD | "[" value { "," value } "]" | SCHEDULE "(" [ entry { "," entry } ] ")"
+    entry      := value | NAME "=" value               (without names first, in the order of the fields)
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ def parse(text: str) -> Spec:
     HardMasking(p=0.1, k=5, fill='zero', heads='independent')
     >>> str(parse("blur + consistency(weight=0.2)"))
     'blur(sigma_max=0.5)+consistency(weight=0.2)'
+    >>> str(parse("dropkey(p=depth(0.3,0.0))"))
+    'dropkey(p=depth(first=0.3,last=0.0))'
     """
     if not isinstance(text, str):
         raise ParseError(f"text: expected a str, received {text!r}")
@@ -185,11 +188,25 @@ def _value(reader: _Reader) -> Any:
 
 def _schedule(reader: _Reader, name: str) -> Any:
     reader.take("(")
+    values: list[Any] = []
+    while reader.peek() != ")" and not _names_a_field(reader):
+        values.append(_value(reader))
+        if reader.peek() != ")":
+            reader.take(",")
     fields = _fields(reader)
     try:
-        return schedules.build(name, fields)
+        return schedules.build(name, fields, values)
     except ArgumentError as error:
         raise reader.error(str(error)) from None
+
+
+def _names_a_field(reader: _Reader) -> bool:
+    """Whether the next tokens are `NAME =`."""
+    start = reader.position
+    reader.take()
+    found = reader.peek() == "="
+    reader.position = start
+    return found
 
 
 def _fields(reader: _Reader) -> dict[str, Any]:

@@ -9,10 +9,12 @@ The draws of each spec:
 `HardMasking`, `DropKey`  uniforms in [0, 1) of shape [B, H, N, M]: a key is dropped where the uniform is below `p`
                           (stratified: [B, H, N, min(k, M)], by rank; by column: [B, H, M])
 `AttentionDropout`        uniforms of shape [B, H, N, M]: a weight is dropped where the uniform is below `p`
+`DropAttention`           the same; by column [B, H, M]; the uniform at the first key of a block of `span` keys decides
 `GaussianNoise`           standard normals of shape [B, H, N, M]
 `TemperatureNoise`        standard normals of shape [B, H]
 `BlurSmoothing`           uniforms of shape [] ("batch"), [B] ("sample") or [H] ("head"): where sigma lies in its range
 `DropHead`                uniforms of shape [B, H]
+`HeadMask`                uniforms of shape [B, H]; for `choice="important"` what the heads are ranked by, [B, H] or [H]
 `Compose`                 a list with the draws of its parts
 `OneOf`                   a pair (uniform that chooses the part, list with the draws of all parts)
 `Consistency`             None
@@ -34,14 +36,17 @@ from .specs import (
     BlurSmoothing,
     Compose,
     Consistency,
+    DropAttention,
     DropHead,
     DropKey,
     GaussianNoise,
     HardMasking,
+    HeadMask,
     OneOf,
     Spec,
     TemperatureNoise,
 )
+from .specs.after_softmax import LEAST_SHARE
 
 Array = NDArray[Any]
 Pullback = Callable[[Array], Array]
@@ -218,11 +223,33 @@ def attention_dropout(weights: Array, uniform: Array, p: float) -> Weights:
     return Weights(weights * factor, lambda g: g * factor)
 
 
+def drop_attention(weights: Array, uniform: Array, p: float, span: int = 1) -> Weights:
+    """Each weight becomes 0 where the uniform of its block is below `p`; each row is divided by the share that is left.
+
+    A block has `span` keys, and its first one decides. The share is a constant: the pullback does not go through it.
+    """
+    dropped = uniform[..., np.arange(weights.shape[-1]) // span * span] < p
+    total = weights.sum(axis=-1, keepdims=True)
+    emptied = np.where(dropped, 0.0, weights).sum(axis=-1, keepdims=True) < LEAST_SHARE * total
+    kept = ~dropped | (emptied & top_k(weights, np.ones_like(weights, dtype=bool), 1))
+    left = np.where(kept, weights, 0.0).sum(axis=-1, keepdims=True)
+    # A row that sees no key has no sum. Its weights are 0 anyway.
+    factor = kept * (total / np.where(left == 0, 1.0, left))
+    return Weights(weights * factor, lambda g: g * factor)
+
+
 def head_factors(uniform: Array, p: float) -> Array:
     """The factor on the output of each (sample, head); if all heads would drop, that with the largest uniform stays."""
     kept = uniform >= p
     kept |= ~kept.any(axis=-1, keepdims=True) & (np.argmax(uniform, axis=-1)[:, None] == np.arange(uniform.shape[-1]))
     return np.asarray(kept * (uniform.shape[-1] / kept.sum(axis=-1, keepdims=True)))
+
+
+def head_mask(scores: Array, count: int) -> Array:
+    """0 for the `count` heads with the largest scores [..., H], 1 for the others; ties go to the lower head."""
+    if count >= scores.shape[-1]:
+        raise bad_argument("count", f"fewer than the {scores.shape[-1]} heads", count)
+    return np.where(top_k(scores, np.ones_like(scores, dtype=bool), count), 0.0, 1.0)
 
 
 # --- all together ----------------------------------------------------------------------------------------------------
@@ -268,8 +295,20 @@ def _dropout(spec: AttentionDropout, weights: Array, draw: Array) -> Weights:
     return attention_dropout(weights, draw, _by_head(spec.p))
 
 
+def _drop_attention(spec: DropAttention, weights: Array, draw: Array) -> Weights:
+    return drop_attention(weights, draw if spec.by == "element" else draw[:, :, None, :], _by_head(spec.p), spec.span)
+
+
 def _drop_head(spec: DropHead, weights: Array, draw: Array) -> Weights:
-    factors = head_factors(draw, _vector(spec.p))[:, :, None, None]
+    return _scaled_heads(weights, head_factors(draw, _vector(spec.p)))
+
+
+def _head_mask(spec: HeadMask, weights: Array, draw: Array) -> Weights:
+    return _scaled_heads(weights, np.broadcast_to(head_mask(draw, spec.count), weights.shape[:2]))
+
+
+def _scaled_heads(weights: Array, by_head: Array) -> Weights:
+    factors = by_head[:, :, None, None]
     return Weights(weights * factors, lambda g: g * factors)
 
 
@@ -282,7 +321,9 @@ DEFINITIONS: dict[type[Spec], Callable[..., Any]] = {
     TemperatureNoise: _temperature,
     DropKey: _drop_key,
     AttentionDropout: _dropout,
+    DropAttention: _drop_attention,
     DropHead: _drop_head,
+    HeadMask: _head_mask,
 }
 
 

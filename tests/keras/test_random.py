@@ -12,6 +12,7 @@ from keras_parity import BACKEND, numpy_draws, relative_error, to_numpy
 
 import attentiondrop as ad
 import attentiondrop.keras as ak
+from attentiondrop import reference
 from attentiondrop.keras.draws import Stream, seed_words
 from attentiondrop.keras.leaves import LogitShape, leaves_of
 
@@ -31,6 +32,23 @@ def test_the_hash_is_that_of_the_torch_package(seed: int) -> None:
     assert np.allclose(to_numpy(ours.normals(*shape)), theirs.normals(*shape).double().numpy(), atol=2e-6)
 
 
+@pytest.mark.parametrize(
+    "text", ["dropattention(p=0.4,span=2)", "dropattention(p=0.4,by=column)", "headmask(count=2)", "temperature"]
+)
+def test_a_seed_gives_what_torch_draws(text: str) -> None:
+    """One seed gives one result in all frameworks: Keras computes what the oracle makes of torch's draws."""
+    import torch
+
+    from attentiondrop.torch.call import leaves
+    from attentiondrop.torch.draws import Stream as TorchStream
+
+    spec, number, shape = ad.parse(text), 5 + (1 << 32), LOGITS.shape
+    drawn = leaves.draw_for(spec, TorchStream(torch.tensor(number), 0), leaves.LogitShape(*shape)).double().numpy()
+    eye = np.broadcast_to(np.eye(shape[-1]), (*shape[:2], shape[-1], shape[-1]))
+    want = reference.attention(np.asarray(LOGITS, "float64"), eye, eye, spec, drawn, scale=1.0).weights
+    assert relative_error(to_numpy(ak.attention_weights(LOGITS, spec, seed=number)), want) < 1e-5
+
+
 def compilers() -> list[Callable[..., Any]]:
     if BACKEND == "tensorflow":
         import tensorflow as tf
@@ -44,7 +62,14 @@ def compilers() -> list[Callable[..., Any]]:
 
 
 @pytest.mark.parametrize(
-    "text", ["hard(p=0.4,k=3)", "blur(sigma_max=1.0)", "noise", "dropkey(p=0.4)+attndropout(p=0.3)"]
+    "text",
+    [
+        "hard(p=0.4,k=3)",
+        "blur(sigma_max=1.0)",
+        "noise",
+        "dropkey(p=0.4)+attndropout(p=0.3)",
+        "dropattention(p=0.4,span=2)+headmask(count=2)",
+    ],
 )
 def test_compiled_functions_draw_what_eager_ones_draw(text: str) -> None:
     """Pure TensorFlow and JAX: no layer, seeds as the stateless functions of those libraries take them."""

@@ -59,6 +59,7 @@ def test_a_layer_is_saved_with_its_schedule() -> None:
     "spec, message",
     [
         (ad.HardMasking(heads="stratified"), "heads: expected 'independent' in attentiondrop.keras"),
+        (ad.HeadMask(choice="important"), "choice: expected 'random' in attentiondrop.keras, which does not measure"),
         (ad.DropKey(sc.PerHead([0.1, 0.2])), "p: expected a number or a schedule over training or layers"),
         (ad.HardMasking(p=ad.EntropyTarget(0.5)), "p: expected a number or a schedule over training or layers"),
         (ad.BlurSmoothing(ad.Learnable(0.2)), "sigma_max: expected a number or a schedule over training or layers"),

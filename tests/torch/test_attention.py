@@ -40,6 +40,8 @@ def test_without_a_spec_or_training_it_is_sdpa_bit_for_bit(dtype: torch.dtype) -
         assert torch.equal(attention(*tensors, None, **options), expected)
         torch.manual_seed(1)
         assert torch.equal(attention(*tensors, ad.HardMasking(), training=False, **options), expected)
+    plain = F.scaled_dot_product_attention(q, k, v)
+    assert all(torch.equal(attention(q, k, v, spec, training=False), plain) for spec in SPECS)
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=str)

@@ -37,6 +37,13 @@ with warnings.catch_warnings():
         ad.DropHead(p=1.0),
         ad.AttentionDropout(p=0.3),
         ad.AttentionDropout(p=1.0),
+        ad.DropAttention(p=0.4, span=2),
+        ad.DropAttention(p=0.6, by="column"),
+        ad.DropAttention(p=1.0),
+        ad.HeadMask(2),
+        ad.Compose([ad.DropKey(0.2), ad.AttentionDropout(0.2), ad.DropAttention(0.3), ad.HeadMask(2)]),
+        ad.OneOf([ad.DropAttention(0.5), ad.HeadMask(2)]),
+        ad.Compose([ad.BlurSmoothing(1.0), ad.HeadMask(2)]),
         ad.Compose([ad.HardMasking(p=0.3, k=2, fill="-inf"), ad.BlurSmoothing(1.0), ad.AttentionDropout(0.2)]),
         ad.Compose([ad.BlurSmoothing(1.0), ad.DropKey(0.3), ad.GaussianNoise(0.5), ad.DropHead(0.3)]),
         ad.Compose([ad.BlurSmoothing(1.0), ad.BlurSmoothing(0.7, width=3, edges="renormalize"), ad.DropHead(0.3)]),
@@ -79,7 +86,9 @@ def test_eager_matches_the_oracle(spec: Spec, every_dtype: bool) -> None:
 
 
 FUSED = [
-    spec for spec in SPECS if {type(leaf) for leaf in spec.leaves()} <= {ad.BlurSmoothing, ad.DropHead, ad.Consistency}
+    spec
+    for spec in SPECS
+    if {type(leaf) for leaf in spec.leaves()} <= {ad.BlurSmoothing, ad.DropHead, ad.HeadMask, ad.Consistency}
 ]
 #: Cases that have no fused path for a blur; everything else must run fused.
 UNFUSED = {

@@ -15,7 +15,7 @@ import numpy as np
 from ..adaptive import EntropyTarget, Learnable
 from ..errors import bad_argument
 from ..schedules import PerHead
-from ..specs import Compose, HardMasking, OneOf, Spec
+from ..specs import Compose, HardMasking, HeadMask, OneOf, Spec
 
 #: The fields that are rates. A change of the others (k, width, fill, ...) needs another computation.
 FIELDS = ("p", "sigma", "sigma_min", "sigma_max", "weight")
@@ -71,6 +71,9 @@ def check_computable(spec: Spec) -> None:
     for leaf in spec.leaves():
         if isinstance(leaf, HardMasking) and leaf.heads != "independent":
             raise bad_argument("heads", "'independent' in attentiondrop.keras", leaf.heads)
+        if isinstance(leaf, HeadMask) and leaf.choice != "random":
+            expected = "'random' in attentiondrop.keras, which does not measure the gradients of heads"
+            raise bad_argument("choice", expected, leaf.choice)
         for field, schedule in leaf.scheduled().items():
             values = getattr(schedule, "values", ())
             if any(isinstance(entry, PerHead | EntropyTarget | Learnable) for entry in (schedule, *values)):

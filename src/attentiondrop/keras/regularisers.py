@@ -174,6 +174,31 @@ def attention_dropout(weights: Tensor, uniform: Tensor, p: Any) -> Tensor:
     return ops.where(ops.less(uniform, p), ops.zeros_like(weights), weights / floored)
 
 
+def drop_attention(weights: Tensor, dropped: Tensor, least_share: float) -> Tensor:
+    """The `dropped` weights become 0, and each row is divided by the share that is left, which has no gradient.
+
+    `dropped` is [B, H, N, M], or [B, H, 1, M] for all rows. A row with less than `least_share` left keeps its largest.
+    """
+    known = ops.stop_gradient(weights)
+    zeros = ops.zeros_like(known)
+    total = ops.sum(known, axis=-1, keepdims=True)
+    left = ops.sum(ops.where(dropped, zeros, known), axis=-1, keepdims=True)
+    saved = ops.logical_and(left < least_share * total, first_largest(known))
+    kept = ops.logical_or(ops.logical_not(dropped), saved)
+    left = ops.sum(ops.where(kept, known, zeros), axis=-1, keepdims=True)
+    # A row that sees no key has no sum, and weights of 0.
+    share = total / ops.where(left == 0, ops.ones_like(left), left)
+    return weights * ops.where(kept, share, zeros)
+
+
+def by_block(below: Tensor, span: int) -> Tensor:
+    """Decisions about single keys (the last dimension), replaced by that about the first key of each `span` keys."""
+    if span == 1:
+        return below
+    keys = ops.arange(ops.shape(below)[-1], dtype="int32")
+    return ops.take(below, keys // span * span, axis=-1)
+
+
 def head_factors(uniform: Tensor, p: Any, dtype: str) -> Tensor:
     """The factor on the output of each (sample, head); if all heads would drop, that with the largest uniform stays."""
     kept = uniform >= p

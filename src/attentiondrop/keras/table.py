@@ -11,13 +11,16 @@ from ..errors import bad_argument
 from ..specs import (
     AttentionDropout,
     BlurSmoothing,
+    DropAttention,
     DropHead,
     DropKey,
     GaussianNoise,
     HardMasking,
+    HeadMask,
     Spec,
     TemperatureNoise,
 )
+from ..specs.after_softmax import LEAST_SHARE
 from . import regularisers
 from .leaves import Leaf
 
@@ -72,8 +75,23 @@ def _dropout(leaf: Leaf, weights: Tensor) -> Tensor:
     return regularisers.attention_dropout(weights, leaf.draw, leaf.rate("p", weights.dtype))
 
 
+def _drop_attention(leaf: Leaf, weights: Tensor) -> Tensor:
+    uniform = leaf.draw if leaf.spec.by == "element" else ops.expand_dims(leaf.draw, -2)
+    dropped = regularisers.by_block(uniform < leaf.rate("p"), leaf.spec.span)
+    return regularisers.drop_attention(weights, dropped, LEAST_SHARE)
+
+
 def _drop_head(leaf: Leaf, dtype: Any) -> Tensor:
     return regularisers.head_factors(leaf.draw, leaf.rate("p"), dtype)
+
+
+def _head_mask(leaf: Leaf, dtype: Any) -> Tensor:
+    spec: HeadMask = leaf.spec
+    heads = leaf.draw.shape[-1]
+    if heads is not None and spec.count >= heads:
+        raise bad_argument("count", f"fewer than the {heads} heads of the attention", spec.count)
+    masked = ops.cast(regularisers.top_k(leaf.draw, None, spec.count), dtype)
+    return 1.0 - (masked if leaf.gate is None else ops.cast(leaf.gate, dtype) * masked)
 
 
 TABLE: dict[type[Spec], Regulariser] = {
@@ -83,5 +101,7 @@ TABLE: dict[type[Spec], Regulariser] = {
     TemperatureNoise: Regulariser(_temperature),
     DropKey: Regulariser(_drop_key),
     AttentionDropout: Regulariser(_dropout),
+    DropAttention: Regulariser(_drop_attention),
     DropHead: Regulariser(_drop_head, "heads"),
+    HeadMask: Regulariser(_head_mask, "heads"),
 }

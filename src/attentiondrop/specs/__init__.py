@@ -8,7 +8,7 @@ from .base import REGISTRY, Level, Rate, Spec
 from .logits import BlurSmoothing, DropKey, GaussianNoise, HardMasking, TemperatureNoise
 
 # This import stays here: lists of specs for users follow the order of the imports.
-from .after_softmax import AttentionDropout, DropHead  # isort: skip
+from .after_softmax import AttentionDropout, DropAttention, DropHead, HeadMask  # isort: skip
 from .consistency import Consistency, r_drop
 from .containers import Compose, OneOf
 from .draws import Draws
@@ -19,11 +19,13 @@ __all__ = [
     "BlurSmoothing",
     "Compose",
     "Consistency",
+    "DropAttention",
     "DropHead",
     "DropKey",
     "Draws",
     "GaussianNoise",
     "HardMasking",
+    "HeadMask",
     "Level",
     "OneOf",
     "Rate",

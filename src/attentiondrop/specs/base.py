@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -35,8 +35,8 @@ class Spec:
     level: ClassVar[Level]
     #: Fields that `str` always shows; the others appear only when they differ from their default.
     headline: ClassVar[tuple[str, ...]] = ()
-    #: What tuning tries: field -> values. Empty if the spec is not tuned.
-    grid: ClassVar[dict[str, list[Any]]] = {}
+    #: What tuning tries: six settings (field -> value), the published one first. Empty if the spec is not tuned.
+    grid: ClassVar[Sequence[Mapping[str, Any]]] = ()
     #: Texts of specs that show the effect well in a picture (`attentiondrop show`).
     shown: ClassVar[tuple[str, ...]] = ()
 

@@ -21,7 +21,7 @@ class Consistency(Spec):
     name = "consistency"
     level = "model"
     headline = ("weight",)
-    grid = {"weight": [0.1, 0.5, 1.0, 3.0]}
+    grid = [{"weight": weight} for weight in (0.5, 0.1, 0.2, 1.0, 2.0, 5.0)]
 
     def __post_init__(self) -> None:
         set_rate(self, "weight")

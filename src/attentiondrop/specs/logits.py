@@ -32,7 +32,7 @@ class HardMasking(Spec):
     name = "hard"
     level = "logits"
     headline = ("p", "k")
-    grid = {"p": [0.05, 0.1, 0.2, 0.5], "k": [3, 5, 10], "fill": ["zero", "-inf"]}
+    grid = [{"p": p, "k": k} for p, k in ((0.1, 5), (0.05, 3), (0.2, 5), (0.2, 10), (0.5, 5), (0.5, 10))]
     shown = ("hard(p=0.5,k=5)", "hard(p=0.5,k=5,fill=-inf)")
 
     def __post_init__(self) -> None:
@@ -69,7 +69,7 @@ class BlurSmoothing(Spec):
     name = "blur"
     level = "logits"
     headline = ("sigma_max",)
-    grid = {"sigma_max": [0.3, 0.5, 1.0, 2.0]}
+    grid = [{"sigma_max": s, "width": w} for s, w in ((0.5, 5), (0.3, 5), (1.0, 5), (2.0, 5), (1.0, 9), (2.0, 9))]
     shown = ("blur(sigma_min=1.0,sigma_max=1.0)",)
 
     def __post_init__(self) -> None:
@@ -116,7 +116,7 @@ class GaussianNoise(Spec):
     name = "noise"
     level = "logits"
     headline = ("sigma",)
-    grid = {"sigma": [0.1, 0.3, 1.0]}
+    grid = [{"sigma": sigma} for sigma in (0.1, 0.2, 0.5, 1.0, 1.5, 2.0)]
     shown = ("noise(sigma=0.5)",)
 
     def __post_init__(self) -> None:
@@ -141,7 +141,7 @@ class TemperatureNoise(Spec):
     name = "temperature"
     level = "logits"
     headline = ("sigma",)
-    grid = {"sigma": [0.1, 0.2, 0.5, 1.0]}
+    grid = [{"sigma": sigma} for sigma in (0.1, 0.2, 0.3, 0.5, 0.75, 1.0)]
     shown = ("temperature(sigma=0.5)",)
 
     def __post_init__(self) -> None:
@@ -170,7 +170,7 @@ class DropKey(Spec):
     name = "dropkey"
     level = "logits"
     headline = ("p",)
-    grid = {"p": [0.05, 0.1, 0.2, 0.3]}
+    grid = [{"p": p} for p in (0.3, 0.05, 0.1, 0.2, 0.4, 0.5)]
     shown = ("dropkey(p=0.3)", "dropkey(p=0.3,by=column)")
 
     def __post_init__(self) -> None:

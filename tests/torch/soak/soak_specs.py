@@ -108,6 +108,7 @@ class SpecMaker:
             schedules.Warmup(a, share=0.6),
             schedules.Piecewise([0.2, 0.7], [a, b]),
             schedules.Steps([0.0, 0.5], [a, b]),
+            schedules.VShape(a, b, turn=0.4),
             schedules.Depth(a, b),
         ]
         if self.attached:

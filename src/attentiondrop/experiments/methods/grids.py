@@ -44,10 +44,11 @@ def settings_of(grid: Grid) -> list[dict[str, Any]]:
 def candidates(
     text: str, trials: int, seed: int, grids: Mapping[str, Any] | None = None, points: int = POINTS
 ) -> list[str]:
-    """The first `trials` of the `points` settings of the method `text`: the default, then others of its grid.
+    """The first `trials` of the `points` settings of the method `text`, in the order of its grid.
 
-    Fields that `text` gives are not varied, so such a method may have fewer settings. Of a method of several parts, the
-    settings after the default are drawn with `seed` from all combinations. With `trials` 0 there is only the default.
+    A list of settings begins with the published default. Of values for each field, the default comes first. Fields that
+    `text` gives are not varied, so such a method may have fewer settings. Of a method of several parts, the settings
+    after the first are drawn with `seed` from all combinations. With `trials` 0 there is only the text with its defaults.
 
     >>> candidates("dropout", trials=2, seed=0)
     ['dropout(p=0.1)', 'dropout(p=0.05)']
@@ -63,10 +64,9 @@ def candidates(
         if term.name not in known:
             raise unknown(f"method {text!r} cannot be tuned: {term.name}", term.name, known, "grid")
     own = _own_settings(parts)
-    varied = [own.get(term.name) or _varied(term, settings_of(known[term.name])) for term in parts]
-    combined = itertools.product(*varied)
-    found = dict.fromkeys([default, *(read_method("+".join(texts)).text for texts in combined)])
-    rest = [method for method in found if method != default]
+    varied = [own.get(term.name) or _varied(term, known[term.name]) for term in parts]
+    combined = [read_method("+".join(texts)).text for texts in itertools.product(*varied)]
+    first, *rest = dict.fromkeys(combined)
     if sum(len(texts) > 1 for texts in varied) > 1:
         random.Random(seed).shuffle(rest)
     fixed = any(term.name not in own and _is_fixed(term, known[term.name]) for term in parts)
@@ -75,7 +75,7 @@ def candidates(
             f"method {text!r} lists {len(rest) + 1} settings: expected {points}, as tuning.points says, so that every "
             "method gets as many; lower tuning.points, or add to its tuning.grids"
         )
-    return [default, *rest][: min(trials, points)]
+    return [first, *rest][: min(trials, points)]
 
 
 def grid_methods(text: str, axes: Mapping[tuple[int, str], list[Any]]) -> list[str]:
@@ -133,8 +133,11 @@ def _stands_alone(term: Term) -> bool:
     return term.name in COMPARATORS or REGISTRY[term.name].level in ("logits", "weights", "heads")
 
 
-def _varied(term: Term, settings: Sequence[Mapping[str, Any]]) -> list[str]:
+def _varied(term: Term, grid: Grid) -> list[str]:
     """The texts of one part of a method over its settings, without those fields that the user gave."""
+    settings = settings_of(grid)
+    if isinstance(grid, Mapping):
+        settings = [{}, *settings]  # the default
     texts = [term.having(**{key: value for key, value in one.items() if key not in term.given}) for one in settings]
     return list(dict.fromkeys(texts)) or [term.text]
 

@@ -21,14 +21,12 @@ OURS: dict[str, list[dict[str, Any]]] = {
 }
 #: Of others: a rate that falls with depth (DropKey), and one that falls and rises during training (DropHead).
 ATTENTION: dict[str, list[dict[str, Any]]] = {
-    "dropkey(by=column)": [{"p": p} for p in (0.1, 0.05, 0.2, 0.3, 0.4, 0.5)],
+    "dropkey(by=column)": [{"p": p} for p in (0.3, 0.05, 0.1, 0.2, 0.4, 0.5)],
+    "dropattention(by=column)": [{"p": p} for p in (0.1, 0.05, 0.2, 0.3, 0.4, 0.5)],
     "dropkey(p=depth(first=0.3,last=0.0))": [
         {"p": f"depth(first={first},last=0.0)"} for first in (0.3, 0.05, 0.1, 0.2, 0.4, 0.5)
     ],
-    "drophead(p=piecewise(at_progress=[0.0,0.1,1.0],values=[0.2,0.0,0.2]))": [
-        {"p": f"piecewise(at_progress=[0.0,0.1,1.0],values=[{high},0.0,{high}])"}
-        for high in (0.2, 0.05, 0.1, 0.3, 0.4, 0.5)
-    ],
+    "drophead(p=v_shape(high=0.2))": [{"p": f"v_shape(high={high})"} for high in (0.2, 0.05, 0.1, 0.3, 0.4, 0.5)],
 }
 #: A control: the two passes of R-Drop without their consistency.
 CONTROLS: dict[str, list[dict[str, Any]]] = {

@@ -14,6 +14,7 @@ from ...specs import Spec
 from ...validation import integer
 from ..call.leaves import places
 from ..dispatch import Backend
+from ..rates.head_importance import HeadImportance
 from ..rates.learned import LearnedRate
 from ..rates.monitoring import SiteStats
 from .first_step import Report, forget_first_step
@@ -134,14 +135,18 @@ class Attachment(BaseAttachment):
         return {name: monitor.stats() for name, monitor in watched.items() if monitor.sums}
 
     def state_dict(self) -> dict[str, Any]:
-        """Progress, adaptive and learned rates, for a checkpoint. The `state_dict` of the model does not hold them."""
+        """What a checkpoint needs beside the `state_dict` of the model, which does not hold it.
+
+        That is the progress, adaptive and learned rates, and the importance of heads.
+        """
         adaptive = {
             site.name: [controller.state() for controller in site.monitor.controllers]
             for site in self.sites
             if site.monitor is not None and site.monitor.controllers
         }
         learned = {name: rate.raw.detach().clone() for name, rate in self._learned()}
-        return {"progress": self.progress, "adaptive": adaptive, "learned": learned}
+        importance = {name: kept.means.clone() for name, kept in self._importances() if kept.means is not None}
+        return {"progress": self.progress, "adaptive": adaptive, "learned": learned, "importance": importance}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned, with the same specs attached."""
@@ -156,6 +161,17 @@ class Attachment(BaseAttachment):
             if name not in state["learned"]:
                 raise bad_argument("state", "the state of an attachment with the same specs", name)
             rate.raw.data.copy_(state["learned"][name])
+        importances, stored = dict(self._importances()), state.get("importance", {})  # older states have none
+        for name in stored:
+            if name not in importances:
+                raise bad_argument("state", "the state of an attachment with the same specs", name)
+        for name, kept in importances.items():
+            kept.load(stored.get(name))
+
+    def _importances(self) -> Iterator[tuple[str, HeadImportance]]:
+        for site in self.sites:
+            for number, kept in ({} if site.driven is None else site.driven.states).items():
+                yield f"{site.name}.{number}", kept
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """The learned rates, for the optimiser. The `parameters()` of the model do not include them.
@@ -185,7 +201,7 @@ class Attachment(BaseAttachment):
             for fields in ({} if site.driven is None else site.driven.values).values():
                 found += [value.raw if isinstance(value, LearnedRate) else value for value in fields.values()]
             found += [] if site.monitor is None else site.monitor.tensors()
-        return found
+        return found + [tensor for _, kept in self._importances() for tensor in kept.tensors()]
 
     def rates(self) -> dict[str, dict[str, Any]]:
         """The present values of all rates that change (scheduled, adaptive or learned), for each site."""
@@ -196,7 +212,7 @@ class Attachment(BaseAttachment):
                 for field in leaf.scheduled()
             }
             for site in self.sites
-            if site.driven is not None
+            if site.driven is not None and any(leaf.scheduled() for leaf in site.spec.leaves())
         }
 
 

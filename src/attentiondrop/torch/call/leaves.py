@@ -38,12 +38,13 @@ class Driven(NamedTuple):
     """A spec with rates that are tensors. A compiled or captured graph reads their current values in each run.
 
     `bounds` are numbers that these rates never exceed. The path of a call is chosen by them, because reading a tensor
-    would synchronise.
+    would synchronise. `states` are what regularisers keep from call to call, by their numbers.
     """
 
     spec: Spec
     values: Values
     bounds: Mapping[int, dict[str, float]] = {}
+    states: Mapping[int, Any] = {}
 
 
 class Excerpt(NamedTuple):
@@ -58,7 +59,7 @@ class Active(NamedTuple):
 
     `gate` is None or a 0-dim tensor: 1 if each `OneOf` around the regulariser chose it, else 0. `branches` are the
     parts of these `OneOf`s. `values` are the fields that are tensors, in the dtype of the logits; `bounds` are numbers
-    that they never exceed.
+    that they never exceed. `state` is what the regulariser keeps from call to call, if anything.
     """
 
     spec: Any
@@ -69,6 +70,7 @@ class Active(NamedTuple):
     values: Mapping[str, Tensor] = {}
     bounds: Mapping[str, float] = {}
     excerpt: Excerpt | None = None
+    state: Any = None
 
     def draw(self, shape: LogitShape) -> Tensor:
         """The draws of this regulariser for logits of `shape`, as the oracle takes them."""
@@ -226,7 +228,7 @@ def active_leaves(drop: Spec | Driven, seed: Tensor, dtype: torch.dtype) -> list
     Gates instead of a branch: the choice stays on the device, so nothing synchronises and a compiled or captured graph
     chooses anew in each replay.
     """
-    spec, values, bounds = drop if isinstance(drop, Driven) else Driven(drop, {})
+    spec, values, bounds, states = drop if isinstance(drop, Driven) else Driven(drop, {})
     # A compiler ignores such a cache, and warns of it.
     read = _read(spec) if torch.compiler.is_compiling() else _read_once(spec)
     # One draw for each `OneOf`, which its parts share: making the stream is the expensive part.
@@ -240,6 +242,7 @@ def active_leaves(drop: Spec | Driven, seed: Tensor, dtype: torch.dtype) -> list
             place.branches,
             _values_of(place, scheduled, seed.device, dtype, values) if scheduled or values else _NOTHING,
             bounds.get(place.number, _NOTHING),
+            state=states.get(place.number),
         )
         for place, scheduled in zip(read.places, read.scheduled, strict=True)
     ]

@@ -230,6 +230,33 @@ def learned_attention_dropout(weights: Tensor, uniform: Tensor, p: Tensor) -> Te
     return weights * _kept_factor(p) * (1.0 - relaxed_below(uniform, p))
 
 
+def drop_attention(weights: Tensor, dropped: Tensor, least_share: float) -> Tensor:
+    """The `dropped` weights become 0, and each row is divided by the share that is left, which has no gradient.
+
+    `dropped` is [B, H, N, M], or [B, H, 1, M] for all rows. A row with less than `least_share` left keeps its largest.
+    """
+    known = weights.detach()
+    total = known.sum(dim=-1, keepdim=True)
+    left = known.masked_fill(dropped, 0.0).sum(dim=-1, keepdim=True)
+    emptied = left < least_share * total
+    if not _all_known(~emptied):
+        saved = emptied & top_k(known, None, 1)
+        dropped = dropped & ~saved
+        left = torch.where(emptied, left + known.amax(dim=-1, keepdim=True), left)
+    # A row that sees no key has no sum, and weights of 0.
+    factor = total / torch.where(left == 0, 1.0, left)
+    # A product, which keeps a NaN, instead of `masked_fill`.
+    return weights * (factor * ~dropped)
+
+
+def by_block(below: Tensor, span: int) -> Tensor:
+    """Decisions about single keys (the last dimension), replaced by that about the first key of each `span` keys."""
+    if span == 1:
+        return below
+    keys = torch.arange(below.shape[-1], device=below.device)
+    return below.index_select(-1, keys // span * span)
+
+
 def _kept_factor(p: Rate) -> Rate:
     kept = 1.0 - p
     # At p = 1 all weights become 0, so the factor only has to be finite.

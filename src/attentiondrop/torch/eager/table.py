@@ -16,13 +16,16 @@ from ...errors import bad_argument
 from ...specs import (
     AttentionDropout,
     BlurSmoothing,
+    DropAttention,
     DropHead,
     DropKey,
     GaussianNoise,
     HardMasking,
+    HeadMask,
     Spec,
     TemperatureNoise,
 )
+from ...specs.after_softmax import LEAST_SHARE
 from ..call.leaves import Active, LogitShape
 from ..call.stages import Drop, Stage
 from . import regularisers
@@ -104,8 +107,12 @@ def _drop_key(leaf: Active, logits: Tensor, visible: Tensor | None) -> Logits:
 
 
 def _observe_dropped(leaf: Active, logits: Tensor, visible: Tensor | None) -> Observed:
+    return _observed(_keys_below_p(leaf, logits), logits, visible)
+
+
+def _observed(below: Tensor, logits: Tensor, visible: Tensor | None) -> Observed:
     candidates = torch.ones_like(logits, dtype=torch.bool) if visible is None else visible.expand_as(logits)
-    return Observed("drop", candidates & _keys_below_p(leaf, logits), candidates)
+    return Observed("drop", candidates & below, candidates)
 
 
 def _why_not_key(spec: DropKey) -> str | None:
@@ -166,12 +173,49 @@ def _dropout(leaf: Active, weights: Tensor) -> Tensor:
     return regularisers.attention_dropout(weights, leaf.below(shape, p), p)
 
 
+def _blocks_below_p(leaf: Active, logits: Tensor) -> Tensor:
+    return regularisers.by_block(_keys_below_p(leaf, logits), leaf.spec.span)
+
+
+def _drop_attention(leaf: Active, weights: Tensor) -> Tensor:
+    return regularisers.drop_attention(weights, _blocks_below_p(leaf, weights), LEAST_SHARE)
+
+
+def _observe_blocks(leaf: Active, logits: Tensor, visible: Tensor | None) -> Observed:
+    return _observed(_blocks_below_p(leaf, logits), logits, visible)
+
+
 def _drop_head(leaf: Active, shape: LogitShape, dtype: torch.dtype) -> Tensor:
     return regularisers.head_factors(leaf.draw(shape), leaf.gated("p"), dtype)
 
 
 def _observe_drop_head(leaf: Active, logits: Tensor, visible: Tensor | None) -> Observed:
     return Observed("drop", _drop_head(leaf, LogitShape(*logits.shape), logits.dtype) == 0)
+
+
+def _head_mask(leaf: Active, shape: LogitShape, dtype: torch.dtype) -> Tensor:
+    factors = 1.0 - _masked_heads(leaf, shape, dtype)
+    # The gradient of these factors is what makes a head important.
+    return factors if leaf.spec.choice == "random" else leaf.state.watched(factors)
+
+
+def _masked_heads(leaf: Active, shape: LogitShape, dtype: torch.dtype) -> Tensor:
+    """1 for a masked head, [B, H]."""
+    spec: HeadMask = leaf.spec
+    if spec.count >= shape.heads:
+        raise bad_argument("count", f"fewer than the {shape.heads} heads of the attention", spec.count)
+    if spec.choice == "random":
+        scores = leaf.draw(shape)
+    elif leaf.state is None:
+        raise bad_argument("choice", "'random' without attach, which keeps the importance of heads", spec.choice)
+    else:
+        scores = leaf.state.of_call(leaf.seed, shape.heads).expand(shape.batch, -1)
+    masked = regularisers.top_k(scores, None, spec.count).to(dtype)
+    return masked if leaf.gate is None else leaf.gate * masked
+
+
+def _observe_head_mask(leaf: Active, logits: Tensor, visible: Tensor | None) -> Observed:
+    return Observed("drop", _masked_heads(leaf, LogitShape(*logits.shape), logits.dtype))
 
 
 TABLE: dict[type[Spec], Regulariser] = {
@@ -181,5 +225,8 @@ TABLE: dict[type[Spec], Regulariser] = {
     TemperatureNoise: Regulariser(_temperature, _observe_sigma),
     DropKey: Regulariser(_drop_key, _observe_dropped, Stage("drop", "p", _why_not_key, _drop_of_key)),
     AttentionDropout: Regulariser(_dropout, _observe_dropped, Stage("dropout", "p")),
+    # A fused pass would need the sum of the kept weights of each row in the backward, which no kernel of ours keeps.
+    DropAttention: Regulariser(_drop_attention, _observe_blocks),
     DropHead: Regulariser(_drop_head, _observe_drop_head, Stage("heads", "p")),
+    HeadMask: Regulariser(_head_mask, _observe_head_mask, Stage("heads", "count")),
 }

@@ -16,16 +16,20 @@ from ...errors import AttachError
 LENGTH = 1024
 
 _UNKNOWN = (
-    "EntropyTarget: a call that is computed again in the backward (activation checkpointing) is not among the last "
+    ": a call that is computed again in the backward (activation checkpointing) is not among the last "
     f"{LENGTH} of its site, or several calls with other rates drew its seed: run the backward earlier, keep the "
     "generator's state (preserve_rng_state=True), and seed once"
 )
 
 
 class Recent:
-    """Seeds of the last calls, and the rates that each was made with: one tensor [LENGTH, ...] for each rate."""
+    """Seeds of the last calls, and the rates that each was made with: one tensor [LENGTH, ...] for each rate.
 
-    def __init__(self) -> None:
+    `owner` is named in errors.
+    """
+
+    def __init__(self, owner: str = "EntropyTarget") -> None:
+        self.unknown = owner + _UNKNOWN
         self.seeds: Tensor | None = None
         #: How many calls there were. A tensor, since torch.compile would recompile for a Python number that changes.
         self.calls: Tensor | None = None
@@ -56,13 +60,13 @@ class Recent:
         """The rates of the call with this seed, or an error. Does not wait for a GPU: the error then comes later."""
         bounds = self._bounds(seed)
         if not bounds:
-            raise AttachError(_UNKNOWN)
+            raise AttachError(self.unknown)
         # No such call: -inf and inf, which differ. A call from before the rate changed its shape: NaN, never equal.
         known = torch.stack([(largest == least).all() for largest, least in bounds]).all()
         if known.device.type != "cpu":
-            torch._assert_async(known, _UNKNOWN)
+            torch._assert_async(known, self.unknown)
         elif not bool(known):
-            raise AttachError(_UNKNOWN)
+            raise AttachError(self.unknown)
         return [largest for largest, _ in bounds]
 
     def _bounds(self, seed: Tensor) -> list[tuple[Tensor, Tensor]]:

@@ -13,6 +13,7 @@ from ...schedules import PerHead, Schedule
 from ...specs import Compose, OneOf, Spec
 from ..call.leaves import Driven, places
 from .entropy_controller import Controller
+from .head_importance import importances_of
 from .learned import LearnedRate
 
 #: Bounds are rounded up to one of these, so that specs that differ in their rates alone share compiled code. The limits
@@ -23,16 +24,19 @@ STEPS = (0.15, math.inf)
 def driven_at(
     spec: Spec, progress: float, layer: int, layers: int, module: nn.Module, before: Driven | None
 ) -> Driven | None:
-    """`spec` with its schedules evaluated, for one of several layers; None if it has no schedules.
+    """`spec` with its schedules evaluated, for one of several layers; None if it has no schedules and keeps no state.
 
     If `before` is given, its tensors get the new values in place, unless the module has moved to another device or
     dtype.
     """
-    if not any(place.spec.scheduled() for place in places(spec)):
-        return None
     like = next(module.parameters(), torch.empty(0))
     if like.is_meta:
         like = torch.empty(0, dtype=like.dtype)  # the model has no values yet, but a rate needs one
+    states = importances_of(spec, like.device) if before is None else before.states
+    for state in states.values():
+        state.to(like.device)
+    if not states and not any(place.spec.scheduled() for place in places(spec)):
+        return None
     now = spec.at(progress, layer, layers)
     pairs = list(zip(places(spec), places(now), strict=True))
     if before is None:
@@ -47,7 +51,7 @@ def driven_at(
             number: {field: _bound(schedule) for field, schedule in leaf.scheduled().items()}
             for number, leaf, _ in places(spec)
         }
-        return Driven(_without_rates(spec), values, bounds)
+        return Driven(_without_rates(spec), values, bounds, states)
     for place, evaluated in pairs:
         for field, schedule in place.spec.scheduled().items():
             _move(before.values[place.number], field, schedule, getattr(evaluated.spec, field), like)
