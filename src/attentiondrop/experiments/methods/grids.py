@@ -48,7 +48,7 @@ def candidates(
 
     A list of settings begins with the published default. Of values for each field, the default comes first. Fields that
     `text` gives are not varied, so such a method may have fewer settings. Of a method of several parts, the settings
-    after the first are drawn with `seed` from all combinations. With `trials` 0 there is only the text with its defaults.
+    after the first are drawn with `seed` from all combinations. With `trials` 0 there is only the default.
 
     >>> candidates("dropout", trials=2, seed=0)
     ['dropout(p=0.1)', 'dropout(p=0.05)']
