@@ -103,7 +103,8 @@ class Applied:
 
             def mean(output: Any) -> Tensor:
                 total, count = task.loss(output, targets, smoothing)
-                return self._task_loss(total / count, Pass(inputs, targets, task.logits(output), task.mask(targets)))
+                made = Pass(inputs, targets, task.logits(output), task.mask(targets), task.logits)
+                return self._task_loss(total / count, made)
 
             if self._consistency is None:
                 found = mean(forward(model, inputs))

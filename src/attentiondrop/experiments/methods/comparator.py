@@ -9,7 +9,7 @@ No file in `comparators/` imports a framework at its top: texts of methods are r
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
@@ -37,6 +37,8 @@ class Pass(NamedTuple):
     logits: Tensor
     #: [batch, ...], True at the positions that count; None for all of them.
     mask: Tensor | None
+    #: From an output of the model to its logits.
+    read: Callable[[Any], Tensor]
 
     def mean(self, values: Tensor) -> Tensor:
         """The mean of `values` [batch, ...] over the positions that count."""

@@ -42,8 +42,7 @@ class Teacher(Acting):
         import torch
 
         with torch.no_grad():
-            output = forward(self.teacher, made.inputs)
-            wanted = getattr(output, "logits", output).float().log_softmax(-1)
+            wanted = made.read(forward(self.teacher, made.inputs)).log_softmax(-1)
         apart = (wanted.exp() * (wanted - made.logits.log_softmax(-1))).sum(-1)
         found: Tensor = loss + self._now * made.mean(apart)
         return found
