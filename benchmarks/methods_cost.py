@@ -74,6 +74,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=10, help="of an epoch")
     parser.add_argument("--batch", type=int, help="(default: 256 for the small model, 64 for ViT-B/16)")
+    parser.add_argument("--depth", type=int, help="layers of the models (default: 6 and 12)")
     parser.add_argument("--compile", action="store_true", help="compile the models, which takes long for all methods")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     parser.add_argument("--commit", help="where the source has no git")
@@ -118,6 +119,8 @@ def prepared(method: str, model: str, options: argparse.Namespace) -> tuple[Epoc
 def recipe_of(model: str, options: argparse.Namespace) -> Recipe:
     """Settings as for CIFAR-10, on made-up images. There are so many epochs that none is the last."""
     data, settings, batch = MODELS[model]
+    if options.depth is not None:
+        settings = settings | {"arguments": {"depth": options.depth}}
     return build_recipe(
         {
             "data": {"name": "fake", "limit": 64, **data},

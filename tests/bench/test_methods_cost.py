@@ -16,7 +16,7 @@ PROGRAM = Path(__file__).parents[2] / "benchmarks" / "methods_cost.py"
 
 def test_methods_are_measured_or_have_a_reason(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.setattr("attentiondrop.experiments.methods.comparators.droppath.DropPath.change", _broken)
-    small = ["--device", "cpu", "--rounds", "1", "--steps", "1", "--batch", "2", "--out", str(tmp_path)]
+    small = ["--device", "cpu", "--rounds", "1", "--steps", "1", "--batch", "2", "--depth", "1", "--out", str(tmp_path)]
     monkeypatch.setattr(sys, "argv", ["methods_cost.py", *small, "--methods", "none", "longer", "droppath"])
     with pytest.raises(SystemExit) as end:
         runpy.run_path(str(PROGRAM), run_name="__main__")
