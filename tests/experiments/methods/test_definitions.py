@@ -18,8 +18,9 @@ from attentiondrop import AttentionDropError
 from attentiondrop.experiments.config.schema import TrainingSettings
 from attentiondrop.experiments.methods import COMPARATORS, Pass
 from attentiondrop.experiments.methods.parse import read_method
+from attentiondrop.experiments.tasks.interface import Batch
 
-from .conftest import batch, vit
+from .conftest import TASK, batch, vit
 
 DRAWS = 4000
 
@@ -153,13 +154,17 @@ def manifoldmixup(made) -> None:
             expected = share * x + (1 - share) * x.roll(1, 0) if index == place else x
             torch.testing.assert_close(with_input(module.train(), x), expected)
         torch.testing.assert_close(acting.targets(soft), share * one_hot + (1 - share) * one_hot.roll(1, 0))
+        if place == 0:  # then it is mixup
+            loss = found.applied.objective(TASK, 0.0, "batch")(found.model, Batch(images, soft))
+            output = vit().train()(share * images + (1 - share) * images.roll(1, 0))
+            labels = batch(6).targets
+            mixed = share * F.cross_entropy(output, labels) + (1 - share) * F.cross_entropy(output, labels.roll(1))
+            torch.testing.assert_close(loss, mixed)
     assert chosen == {0, 1, 2}
 
 
 def labelsmoothing(made) -> None:
     logits, labels = torch.randn(8, 5), batch().targets
-    from .conftest import TASK
-
     total, count = TASK.loss(logits, labels, 0.2)
     target = 0.8 * np.eye(5)[labels] + 0.2 / 5
     expected = -(target * F.log_softmax(logits, -1).numpy()).sum()
