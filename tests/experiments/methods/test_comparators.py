@@ -105,6 +105,23 @@ def test_what_lists_say_is_there(name: str) -> None:
         assert read_method(f"{name}({field.name}={getattr(one(), field.name)})").text == read_method(name).text
 
 
+@pytest.mark.parametrize("name", ["layerdrop", "branchdrop"])
+def test_views_do_not_share_a_draw_for_the_whole_batch(made, name: str) -> None:
+    found = made(f"{name}(p=0.5)+consistency(weight=1.0)")
+    with pytest.raises(AttentionDropError, match=f"{name} draws once for a batch.* received 'batch'"):
+        found.loss()
+    plain = made(f"{name}(p=0.5)+consistency(weight=0.0)")
+    pairs = [[one.loss(seed=seed, mode="sequential").item() for one in (found, plain)] for seed in range(4)]
+    assert any(loss > without for loss, without in pairs)
+
+
+def test_attention_that_is_computed_again_is_not_penalised(made) -> None:
+    model = vit()
+    model.set_grad_checkpointing()
+    with pytest.raises(AttentionDropError, match=r"eadra: expected model\.checkpoint_activations=false"):
+        made("eadra", model)
+
+
 def test_a_state_is_taken_up_where_it_was(made) -> None:
     for name in ("emateacher(decay=0.5)", "headpruning(share=0.5)"):
         first, second = made(name), made(name)

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from ...errors import ArgumentError
 from ...schedules import Constant
 from ...specs import BlurSmoothing, Compose, OneOf, Spec
 from ...torch import Attachment, attach, consistency_loss
@@ -95,6 +96,12 @@ class Applied:
     def objective(self, task: Task, label_smoothing: float, mode: Mode) -> Objective:
         """The training loss: the mean loss of the task, and what the method adds to it."""
         smoothing = self.method.label_smoothing or label_smoothing
+        shared = [part.name for part in self.method.comparators if part.draws_per_batch]
+        if self._consistency is not None and shared and mode != "sequential":
+            raise ArgumentError(
+                f"method {self.method.text!r}: {shared[0]} draws once for a batch, so the views of a consistency loss "
+                f"need batches of their own: expected training.consistency_mode=sequential, received {mode!r}"
+            )
 
         def loss(model: nn.Module, batch: Batch) -> Tensor:
             inputs, targets = batch

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ...errors import ArgumentError
 from .comparator import Acting
 from .vit_places import attentions_of
 
@@ -24,6 +25,10 @@ class PenalisedAttention(Acting):
     on_tensors = ("loss",)
 
     def __init__(self, model: nn.Module, who: str, measure: Measure) -> None:
+        if getattr(model, "grad_checkpointing", False):
+            raise ArgumentError(
+                f"{who}: expected model.checkpoint_activations=false: the attention that it penalises is not kept then"
+            )
         self._found: list[Tensor] = []
         self._blocks = 0
         for attention in attentions_of(model, who):

@@ -34,6 +34,7 @@ class BranchDrop(Dropping):
     group = "hidden"
     grid = [{"p": p} for p in (0.2, 0.05, 0.1, 0.3, 0.4, 0.5)]
     perturbs = "sublayers (attention, MLP), for the whole batch"
+    draws_per_batch = True
     formula = "x + f(x) * Bernoulli(1 - p) / (1 - p), one draw for each sublayer"
     reference = "Fan et al. 2020, Multi-branch Attentive Transformer (drop-branch), here with the sublayers as branches"
 
@@ -43,3 +44,4 @@ class BranchDrop(Dropping):
 
         for sublayer in sublayers_of(model, self.name):
             sublayer.register_forward_hook(CutBranch(self.p))
+            sublayer.branch_drop = self.p  # type: ignore[assignment]  # a consistency loss looks for such rates

@@ -73,3 +73,4 @@ class DropDim(Dropping):
 
         for attention in attentions_of(model, self.name):
             attention.register_forward_pre_hook(DropDimensions(self.p, self.kind))
+            attention.dimension_drop = self.p  # type: ignore[assignment]  # a consistency loss looks for such rates

@@ -37,6 +37,7 @@ class LayerDrop(Dropping):
     group = "hidden"
     grid = [{"p": p} for p in (0.2, 0.05, 0.1, 0.3, 0.4, 0.5)]
     perturbs = "blocks, for the whole batch"
+    draws_per_batch = True
     formula = "block(x) with probability 1 - p, else x"
     reference = "Fan et al. 2020, Reducing Transformer Depth on Demand with Structured Dropout"
 
@@ -46,3 +47,4 @@ class LayerDrop(Dropping):
 
         for block in blocks_of(model, self.name):
             block.register_forward_hook(SkipBlock(self.p))
+            block.block_drop = self.p  # type: ignore[assignment]  # a consistency loss looks for such rates
