@@ -336,6 +336,14 @@ def topk(made) -> None:
     np.testing.assert_allclose(weighed("topk(k=3)"), expected / expected.sum(-1, keepdims=True), rtol=1e-5, atol=1e-7)
 
 
+def sinkhorn(made) -> None:
+    expected = np.exp(LOGITS.double().numpy())
+    for axis in (-1, -2, -1):
+        expected /= expected.sum(axis, keepdims=True)
+    np.testing.assert_allclose(weighed("sinkhorn(iterations=3)"), expected, rtol=1e-4, atol=1e-7)
+    np.testing.assert_allclose(weighed("sinkhorn(iterations=101)").sum(-2), 1, atol=1e-3)
+
+
 def adaptivespan(made) -> None:
     spans = torch.tensor([0.0, 0.1, 0.3, 1.0])
     found = weighed("adaptivespan(ramp=2.0)", span=spans)
