@@ -105,7 +105,7 @@ class Comparator:
     reference: ClassVar[str] = ""
     #: Whether the model in evaluation is the same as without it.
     training_only: ClassVar[bool] = True
-    #: Whether it skips parts of the model for a whole batch. Then views of a consistency loss need batches of their own.
+    #: Whether it skips parts of the model for a whole batch: views of a consistency loss need batches of their own.
     draws_per_batch: ClassVar[bool] = False
     #: How the attention is computed if not as in the model: in a few words.
     kernel: ClassVar[str] = ""
