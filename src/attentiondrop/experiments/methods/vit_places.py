@@ -62,7 +62,9 @@ def classes_of(model: nn.Module, who: str) -> int:
     """How many classes the model tells apart."""
     found = getattr(model, "num_classes", None)
     if not isinstance(found, int) or found < 1:
-        raise ArgumentError(f"{who}: expected a model with `num_classes`, received {type(model).__name__}")
+        raise ArgumentError(
+            f"{who}: expected a classifier of images, which has `num_classes`, received {type(model).__name__}"
+        )
     return found
 
 
