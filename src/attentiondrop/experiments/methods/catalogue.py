@@ -38,8 +38,8 @@ class Listed:
 def catalogue(names: Iterable[str] = ()) -> list[Listed]:
     """The methods of all groups, or those of `names`, which are groups or methods in a group.
 
-    >>> [one.name for one in catalogue(["weights", "dropout"])]
-    ['dropout', 'dropconnect']
+    >>> [one.name for one in catalogue(["data", "dropout"])]
+    ['dropout', 'mixup', 'cutmix', 'manifoldmixup']
     """
     known = groups()
     wanted: set[str] = set()

@@ -33,8 +33,8 @@ ALL = "all"
 def groups() -> dict[str, tuple[str, ...]]:
     """Group -> its methods, as texts.
 
-    >>> groups()["weights"]
-    ('dropconnect',)
+    >>> groups()["data"]
+    ('mixup', 'cutmix', 'manifoldmixup')
     """
     found: dict[str, tuple[str, ...]] = {"attention": _attention(), "ours": OURS}
     others: list[str] = []
@@ -55,8 +55,8 @@ def expanded(texts: Iterable[str]) -> list[str]:
 
     The first method of a comparison is its baseline. So if a group comes first, `none` goes before it.
 
-    >>> expanded(["weights", "hard"])
-    ['none', 'dropconnect', 'hard']
+    >>> expanded(["data", "hard"])
+    ['none', 'mixup', 'cutmix', 'manifoldmixup', 'hard']
     """
     known, given = groups(), [text.strip() for text in texts]
     for text in given:
