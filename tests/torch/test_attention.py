@@ -215,6 +215,7 @@ def test_fused_says_why_it_cannot_run() -> None:
         "several ways of dropping logits": (ad.Compose([ad.HardMasking(), ad.DropKey()]), {}),
         "several noises": (ad.Compose([ad.GaussianNoise(), ad.GaussianNoise()]), {}),
         "several dropouts of the weights": (ad.Compose([ad.AttentionDropout(), ad.AttentionDropout()]), {}),
+        "divided by the share that is left": (ad.DropAttention(), {}),
         "gradient of a bias": (ad.HardMasking(), {"bias": torch.zeros(6, 6, requires_grad=True)}),
         "a soft cap": (ad.HardMasking(), {"softcap": 2.0}),
         "sinks": (ad.BlurSmoothing(), {"sinks": torch.zeros(2)}),

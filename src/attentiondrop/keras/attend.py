@@ -1,8 +1,8 @@
 """Attention over projected queries, keys and values with the regularisers of one call.
 
-There are two paths. The path on logits works for all regularisers. The path on blurred keys is for blur (and DropHead):
-convolving a row of logits along the keys equals attending to convolved keys, so the backend's own (fused, flash)
-attention does the rest.
+There are two paths. The path on logits works for all regularisers. The path on blurred keys is for blur and
+for whole heads: convolving a row of logits along the keys equals attending to convolved keys, so the backend's own
+(fused, flash) attention does the rest.
 """
 
 from __future__ import annotations

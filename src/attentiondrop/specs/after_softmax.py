@@ -107,7 +107,7 @@ class HeadMask(Spec):
     name = "headmask"
     level = "heads"
     headline = ("count",)
-    # The paper masks 18 of the 144 heads of a Transformer, which is one of the eight in each attention.
+    # The paper masks 18 heads of a model with 18 attentions of eight heads, in both ways.
     grid = [{"count": count, "choice": choice} for count in (1, 2, 3) for choice in ("random", "important")]
 
     def __post_init__(self) -> None:

@@ -19,8 +19,8 @@ from .functional import leaves_of
 class AttentionDrop(nn.Module):
     """Turn attention logits into weights, perturbed in training and plain softmax in evaluation.
 
-    It has no parameters, no buffers and no state. `DropHead` scales whole heads of the weights, which is the same as
-    scaling their outputs.
+    It has no parameters, no buffers and no state. `DropHead` and `HeadMask` scale whole heads of the weights, which is
+    the same as scaling their outputs.
 
     Args:
         spec: what to do, as a spec or as its text.

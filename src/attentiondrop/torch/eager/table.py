@@ -181,6 +181,11 @@ def _drop_attention(leaf: Active, weights: Tensor) -> Tensor:
     return regularisers.drop_attention(weights, _blocks_below_p(leaf, weights), LEAST_SHARE)
 
 
+def _why_not_attention(spec: DropAttention) -> str:
+    # Its backward needs two numbers of each row: the log-sum-exp of all logits, and the share of the kept ones.
+    return "weights divided by the share that is left have no fused path"
+
+
 def _observe_blocks(leaf: Active, logits: Tensor, visible: Tensor | None) -> Observed:
     return _observed(_blocks_below_p(leaf, logits), logits, visible)
 
@@ -225,8 +230,7 @@ TABLE: dict[type[Spec], Regulariser] = {
     TemperatureNoise: Regulariser(_temperature, _observe_sigma),
     DropKey: Regulariser(_drop_key, _observe_dropped, Stage("drop", "p", _why_not_key, _drop_of_key)),
     AttentionDropout: Regulariser(_dropout, _observe_dropped, Stage("dropout", "p")),
-    # A fused pass would need the sum of the kept weights of each row in the backward, which no kernel of ours keeps.
-    DropAttention: Regulariser(_drop_attention, _observe_blocks),
+    DropAttention: Regulariser(_drop_attention, _observe_blocks, Stage("dropout", "p", _why_not_attention)),
     DropHead: Regulariser(_drop_head, _observe_drop_head, Stage("heads", "p")),
     HeadMask: Regulariser(_head_mask, _observe_head_mask, Stage("heads", "count")),
 }
