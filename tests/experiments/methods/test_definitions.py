@@ -432,11 +432,18 @@ def test_a_spec_cannot_attach_to_another_softmax(made) -> None:
         made("topk+hard")
 
 
-def test_pruning_needs_an_epoch_before_and_one_after() -> None:
+def test_pruning_needs_an_epoch_before_and_one_after(made) -> None:
     from attentiondrop.experiments.methods.comparators.head_pruning import first_pruned_epoch
 
     assert [first_pruned_epoch(0.5, epochs) for epochs in (2, 3, 10)] == [1, 2, 5]
     assert first_pruned_epoch(0.0, 4) == 1 and first_pruned_epoch(1.0, 4) == 3
+    with pytest.raises(AttentionDropError, match=r"training\.epochs: expected at least 2 for headpruning"):
+        made("headpruning").applied.begin_epoch(0, 1)
+
+
+def test_an_average_of_weights_would_bring_pruned_heads_back() -> None:
+    with pytest.raises(AttentionDropError, match=r"training\.ema: expected null with headpruning"):
+        read_method("headpruning").training(TrainingSettings(ema=0.9))
 
 
 def test_a_consistency_of_weight_zero_only_averages_two_passes(made) -> None:
