@@ -17,7 +17,7 @@ OURS: dict[str, list[dict[str, Any]]] = {
     "blur(sigma_max=linear(start=0.0,end=1.0))": [
         {"sigma_max": f"linear(start=0.0,end={end})"} for end in (1.0, 0.3, 0.5, 2.0, 3.0, 4.0)
     ],
-    "hard(p=entropy(target=0.8))": [{"p": f"entropy(target={target})"} for target in (0.8, 0.5, 0.6, 0.7, 0.9, 0.95)],
+    "hard(p=entropy(target=0.9))": [{"p": f"entropy(target={target})"} for target in (0.9, 0.5, 0.6, 0.7, 0.8, 0.95)],
 }
 #: Of others: a rate that falls with depth (DropKey), and one that falls and rises during training (DropHead).
 ATTENTION: dict[str, list[dict[str, Any]]] = {
