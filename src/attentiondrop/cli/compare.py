@@ -29,7 +29,8 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         nargs="+",
         metavar="METHOD",
         help="none, dropout(p=0.1), dropconnect, r-drop, or specs such as 'hard(p=0.1,k=5)' and 'blur(sigma_max=0.5)', "
-        "joined with '+'; the first one is the baseline (default: what the recipe says)",
+        "joined with '+'; or groups: all, attention, hidden, ... (see attentiondrop methods); the first one is the "
+        "baseline (default: what the recipe says)",
     )
     parser.add_argument(
         "--trials", type=int, help="settings of each method to try on the validation part; 0: none (default: recipe)"
@@ -42,8 +43,10 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 def run(args: argparse.Namespace) -> int:
     """Run what is missing, print the table, write the report."""
     if args.methods is not None:
+        from ..experiments.methods.groups import expanded
         from ..experiments.methods.parse import read_methods
 
+        args.methods = expanded(args.methods)
         read_methods(args.methods)  # refuses a wrong one before torch is loaded
     if args.trials is not None:
         args.set.append(f"tuning.trials={args.trials}")

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 
 from .. import __version__
 from ..errors import AttentionDropError
-from . import ablate, bench, certify, compare, evaluate, info, report, show, train, variance
+from . import ablate, bench, certify, compare, evaluate, info, methods, report, show, train, variance
 from .extras import MissingExtraError
 
 #: Longer error lines are cut off; they may repeat a long argument.
 _LONGEST = 1000
 
-COMMANDS = (compare, train, evaluate, ablate, report, certify, variance, bench, show, info)
+COMMANDS = (compare, train, evaluate, ablate, report, certify, variance, bench, show, methods, info)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
         if listener is None:
             result = execute(job)
         else:
-            listener.plan(recipe.training.epochs)
+            listener.plan(job.epochs)
             result = execute(job, lambda done: listener.progress(job.label, done), listener.say)
     if listener is not None:
         print(f"{job.label}: {describe(job, result)}")

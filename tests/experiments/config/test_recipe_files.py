@@ -88,6 +88,8 @@ def test_extending(tmp_path: Path) -> None:
         (["model.arguments=3"], "model.arguments: expected a mapping, received 3"),
         (["evaluation.pgd_epsilons=[-1]"], "evaluation.pgd_epsilons[0]: expected a number >= 0"),
         (["tuning.trials=-1"], "tuning.trials: expected a number >= 0, received -1"),
+        (["tuning.trials=7"], "tuning.trials: expected at most tuning.points, which is 6, received 7"),
+        (["methods=[none, wieghts]"], "methods: unknown group 'wieghts': did you mean 'weights'?"),
         (["training.epochs"], "set: expected SECTION.SETTING=VALUE"),
         (["training.epochs=[1"], "set training.epochs: expected YAML, but"),
     ],

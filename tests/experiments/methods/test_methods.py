@@ -7,9 +7,11 @@ import re
 import pytest
 
 from attentiondrop import AttentionDropError, BlurSmoothing, Compose, Consistency, HardMasking, OneOf, r_drop
+from attentiondrop.experiments.config.schema import TrainingSettings
 from attentiondrop.experiments.methods import COMPARATORS, DropConnect, Dropout, DropPath, LabelSmoothing, RDrop
 from attentiondrop.experiments.methods.grids import built_in_grids, candidates, check_grids
-from attentiondrop.experiments.methods.parse import Method, read_method, read_methods
+from attentiondrop.experiments.methods.groups import ALL, expanded, groups
+from attentiondrop.experiments.methods.parse import Method, read_method, read_methods, terms
 from attentiondrop.specs import REGISTRY
 
 DEFAULTS = ("none", "dropout", "dropconnect", "r-drop", "hard", "blur", "blur+consistency")
@@ -45,12 +47,18 @@ def test_reads_a_method_and_its_canonical_text(text: str, method: Method) -> Non
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("hrad", "unknown method 'hrad' in 'hrad': expected none, dropout, droppath, dropconnect, r-drop"),
+        (
+            "hrad",
+            "unknown method 'hrad' in 'hrad': did you mean 'hard'? Expected dropout, droppath, dropconnect, r-drop",
+        ),
+        ("zzz", "unknown method 'zzz' in 'zzz': expected dropout, droppath"),
         ("", "unknown method ''"),
         ("hard+", "unknown method ''"),
         ("dropout+nope(p=1)", "unknown method 'nope'"),
         ("none+hard", "'none' cannot be joined"),
-        ("none(p=1)", "method 'none(p=1)': 'none' takes no arguments"),
+        ("none(p=1)", "method 'none(p=1)': none has the fields lr, decay, found 'none(p=1)'"),
+        ("none(lr=0)", "lr: expected a number > 0, received 0"),
+        ("topk+window", "expected at most one of window and topk"),
         ("dropout+dropout(p=0.2)", "dropout is given twice"),
         ("dropout(q=0.2)", "dropout has the fields p, found 'dropout(q=0.2)'"),
         ("dropout(p=lots)", "p: expected a number in [0, 1], received 'lots'"),
@@ -88,6 +96,23 @@ def test_a_method_given_twice_is_an_error() -> None:
         read_methods([])
 
 
+class TestGroups:
+    def test_a_group_first_brings_its_baseline_and_repeats_nothing(self) -> None:
+        assert expanded(["weights"]) == ["none", *groups()["weights"]]
+        assert expanded(["weights", "dropconnect(p=0.1)", "hard"])[1:] == ["headpruning", "dropconnect(p=0.1)", "hard"]
+        assert expanded(["hard", "weights", "weights"]) == ["hard", *groups()["weights"]]
+        assert expanded(["none", "weights"]) == expanded(["weights", "none"]) == expanded(["weights"])
+
+    def test_texts_without_a_group_stay_as_they_are(self) -> None:
+        assert expanded(["hard", "none", "none"]) == ["hard", "none", "none"]
+
+    def test_every_comparator_and_every_spec_is_in_all(self) -> None:
+        names = {term.name for text in groups()[ALL] for term in terms(text)}
+        assert names == {*COMPARATORS, *(name for name, cls in REGISTRY.items() if cls.level != "container")}
+        assert len(read_methods(expanded([ALL]))) == len(groups()[ALL])
+        assert groups()[ALL][0] == "none"
+
+
 def test_folder_names_are_plain_short_and_unique() -> None:
     texts = [
         *DEFAULTS,
@@ -111,41 +136,70 @@ def test_every_regulariser_and_spec_has_a_grid_with_its_default_in_reach() -> No
 
 
 class TestCandidates:
-    def test_defaults_first_then_points_of_the_grid_without_repetition(self) -> None:
-        found = candidates("hard+consistency", trials=30, seed=3)
-        assert found[0] == "hard(p=0.1,k=5)+consistency(weight=0.5)"
-        assert len(set(found)) == 30
-        assert found == candidates("hard+consistency", trials=30, seed=3)
-        assert found != candidates("hard+consistency", trials=30, seed=4)
+    def test_the_default_first_then_what_the_method_lists_in_order(self) -> None:
+        assert candidates("dropout", 6, 0) == [f"dropout(p={p})" for p in (0.1, 0.05, 0.2, 0.3, 0.4, 0.5)]
+        assert candidates("dropout", 3, 0) == candidates("dropout", 6, 0)[:3]
+        assert candidates("dropout", 0, 0) == ["dropout(p=0.1)"]
 
-    def test_what_is_given_stays(self) -> None:
-        assert all("p=0.33" in method for method in candidates("hard(p=0.33)", trials=6, seed=0))
+    def test_none_spends_its_trials_on_learning_rate_and_weight_decay(self) -> None:
+        found = candidates("none", 6, 0)
+        assert found[0] == "none" and len(set(found)) == 6
+        read = [read_method(text) for text in found]
+        settings = [method.training(TrainingSettings(learning_rate=0.1, weight_decay=1.0)) for method in read]
+        assert settings[0] == TrainingSettings(learning_rate=0.1, weight_decay=1.0)
+        assert {one.learning_rate for one in settings} == {0.1, 0.05, 0.2}
+        assert {one.weight_decay for one in settings} == {1.0, 0.2, 5.0}
 
-    def test_a_small_grid_is_tried_whole_and_none_has_nothing_to_tune(self) -> None:
-        assert sorted(candidates("dropout", trials=99, seed=0)) == [f"dropout(p={p})" for p in (0.05, 0.1, 0.2, 0.3)]
-        assert candidates("none", trials=99, seed=0) == ["none"]
-        assert candidates("blur", trials=0, seed=0) == ["blur(sigma_max=0.5)"]
+    def test_of_several_parts_combinations_are_drawn(self) -> None:
+        found = candidates("dropout+labelsmoothing", trials=20, seed=3, points=20)
+        assert found[0] == "dropout(p=0.1)+labelsmoothing(epsilon=0.1)"
+        assert len(set(found)) == 20
+        assert found == candidates("dropout+labelsmoothing", 20, 3, points=20)
+        assert found != candidates("dropout+labelsmoothing", 20, 4, points=20)
 
-    def test_grids_of_the_recipe_count(self) -> None:
-        assert candidates("dropout", trials=9, seed=0, grids={"dropout": {"p": [0.4]}}) == [
-            "dropout(p=0.1)",
-            "dropout(p=0.4)",
-        ]
+    def test_what_is_given_stays_and_may_leave_fewer(self) -> None:
+        assert candidates("mixup(p=0.5)", 6, 0) == [f"mixup(alpha={a},p=0.5)" for a in (1.0, 0.2, 0.4, 0.8, 2.0)]
+        assert candidates("longer(times=3)", 6, 0)[1] == "longer(lr=0.5,decay=1.0,times=3)"
+        assert len(candidates("longer(times=3)", 6, 0)) == 6
+
+    @pytest.mark.parametrize("text", groups()[ALL])
+    def test_every_method_lists_six(self, text: str) -> None:
+        found = candidates(text, 6, 1000)
+        assert len(set(found)) == 6 and read_method(text).text in found
+        for one in found:
+            assert read_method(one).text == one
+
+    def test_fewer_than_asked_for_is_an_error_that_says_how_many_there_are(self) -> None:
+        with pytest.raises(AttentionDropError, match=r"'dropout' lists 6 settings: expected 7, as tuning\.points says"):
+            candidates("dropout", 2, 0, points=7)
+        with pytest.raises(AttentionDropError, match="'dropout' lists 2 settings: expected 6"):
+            candidates("dropout", 2, 0, grids={"dropout": {"p": [0.4]}})
+
+    def test_grids_of_the_recipe_count_in_both_forms(self) -> None:
+        for grid in ({"p": [0.4]}, [{}, {"p": 0.4}]):
+            assert candidates("dropout", 2, 0, {"dropout": grid}, points=2) == ["dropout(p=0.1)", "dropout(p=0.4)"]
 
     def test_parts_that_cannot_be_tuned_are_refused_or_kept(self) -> None:
         with pytest.raises(AttentionDropError, match="cannot be tuned: oneof"):
             candidates("oneof(hard,blur)", trials=2, seed=0)
-        found = candidates("oneof(hard,blur)+dropout", 2, 0, {"oneof": {}})
+        found = candidates("oneof(hard,blur)+dropout", 2, 0, {"oneof": {}}, points=2)
         assert found[1].startswith("dropout(p=0.") and "oneof(" in found[1]
 
     @pytest.mark.parametrize(
         ("grids", "message"),
         [
-            ({"dropout": [0.1]}, "grids.dropout: expected a mapping from fields to lists of values"),
-            ({"dropout": {"p": 0.1}}, "grids.dropout: expected a mapping from fields to lists of values"),
+            (
+                {"dropout": [0.1]},
+                "grids.dropout: expected a mapping from fields to lists of values, or a list of settings",
+            ),
+            (
+                {"dropout": {"p": 0.1}},
+                "grids.dropout: expected a mapping from fields to lists of values, or a list of settings",
+            ),
             ({"dropout": {"p": [7]}}, "p: expected a number in [0, 1], received 7"),
             ({"hard": {"kk": [7]}}, "unknown field"),
             ({"drop": {"p": [0.1]}}, "unknown method 'drop'"),
+            ({"r-drop": [{"p": 0.1, "weight": -1.0}]}, "grids.r-drop.p, weight: method 'r-drop"),
         ],
     )
     def test_a_wrong_grid_is_refused(self, grids, message: str) -> None:

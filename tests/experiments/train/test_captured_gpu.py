@@ -73,6 +73,16 @@ METHODS = [
     ("blur(sigma_max=learnable(init=0.5,high=2.0))", []),
     ("hard(p=entropy(target=0.9))", ["measure.probes=2"]),
     ("noise(sigma=heads(values=[0.1,linear(start=0.0,end=2.0)]))", []),
+    ("layerdrop(p=0.5)+dropdim(kind=span)", []),
+    ("branchdrop(p=0.5)+patchdropout", []),
+    ("mixup+confidencepenalty(weight=1.0)", []),
+    ("manifoldmixup(alpha=0.5)", ["training.accumulate=2"]),
+    ("emateacher(weight=5.0,decay=0.5)+dropout(p=0.3)", []),
+    ("headpruning(share=0.5,at=0.5)", []),
+    ("eadra(entropy=1.0,distance=1.0)", ["measure.probes=2"]),
+    ("adaptivespan(ramp=2.0,penalty=0.1)", []),
+    ("window(radius=2)", []),
+    ("hiddenkey", []),
 ]
 
 

@@ -11,6 +11,7 @@ from ...errors import ArgumentError, AttentionDropError, bad_argument
 from ..files.typed_settings import check_text, merged, unknown
 from ..files.yaml_text import read_yaml, read_yaml_file
 from ..methods.grids import check_grids
+from ..methods.groups import expanded
 from ..methods.parse import read_methods
 from .schema import Recipe, build_recipe
 
@@ -56,7 +57,7 @@ def read_recipe(name: str, size: str | None = None, changes: Iterable[str] = ())
 def _built(content: dict[str, Any]) -> Recipe:
     recipe = build_recipe(content)
     try:
-        read_methods(recipe.methods)
+        read_methods(expanded(recipe.methods))
     except AttentionDropError as error:
         raise ArgumentError(f"methods: {error}") from None
     check_grids(recipe.tuning.grids, "tuning.grids")

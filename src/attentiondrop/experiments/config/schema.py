@@ -11,6 +11,7 @@ from typing import Any
 from ...errors import bad_argument
 from ...validation import integer, number, one_of
 from ..files.typed_settings import SWITCH, build_settings
+from ..methods.grids import POINTS
 from ..tasks.interface import DataSettings, EvaluationSettings, ModelSettings, Task
 from ..tasks.registry import DEFAULT, TASKS, find_task, task_of
 
@@ -112,14 +113,19 @@ class TuningSettings:
     """How `compare` tunes: it tries `trials` settings of each method on the validation part, with a separate seed."""
 
     trials: int = 0
+    #: How many settings every method lists, its default first. The first `trials` of them are tried.
+    points: int = POINTS
     #: Epochs of a trial. The default is `training.epochs`.
     epochs: int | None = None
     seed: int = 1000
-    #: Method -> field -> values, in place of the built-in grids.
+    #: Method -> field -> values, or method -> a list of settings, in place of the built-in grids.
     grids: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         integer("trials", self.trials, minimum=0)
+        integer("points", self.points, minimum=1)
+        if self.trials > self.points:
+            raise bad_argument("trials", f"at most tuning.points, which is {self.points}", self.trials)
         integer("seed", self.seed, minimum=0)
         if self.epochs is not None:
             integer("epochs", self.epochs, minimum=1)

@@ -1,17 +1,25 @@
-"""What is compared: attention specs and comparators. Each comparator has its own file, with its tuning grid.
+"""What is compared: attention specs and comparators. Each comparator is one file in `comparators/`, found by itself.
 
-A new comparator needs a new file and a line here. The canonical text of a method lists its comparators in the order
-of these lines.
+The canonical text of a method lists its comparators in a fixed order: first these five, since folders of older studies
+are named so, then the others by the names of their files.
 """
 
+import importlib
+import pkgutil
+
+from . import comparators
+
 # isort: off
-from .comparator import COMPARATORS, Acting, Comparator
-from .dropout import Dropout
-from .droppath import DropPath
-from .dropconnect import DropConnect
-from .r_drop import RDrop
-from .label_smoothing import LabelSmoothing
+from .comparator import COMPARATORS, Acting, Comparator, Pass
+from .comparators.dropout import Dropout
+from .comparators.droppath import DropPath
+from .comparators.dropconnect import DropConnect
+from .comparators.r_drop import RDrop
+from .comparators.label_smoothing import LabelSmoothing
 # isort: on
+
+for _found in sorted(pkgutil.iter_modules(comparators.__path__), key=lambda module: module.name):
+    importlib.import_module(f"{comparators.__name__}.{_found.name}")
 
 __all__ = [
     "COMPARATORS",
@@ -21,5 +29,6 @@ __all__ = [
     "DropPath",
     "Dropout",
     "LabelSmoothing",
+    "Pass",
     "RDrop",
 ]

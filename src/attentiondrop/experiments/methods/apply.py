@@ -9,11 +9,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from ...errors import ArgumentError
 from ...schedules import Constant
 from ...specs import BlurSmoothing, Compose, OneOf, Spec
 from ...torch import Attachment, attach, consistency_loss
 from ..tasks.interface import Batch, Task, forward
-from .comparator import Acting
+from .comparator import Acting, Pass
 from .parse import Method
 
 Mode = Literal["batch", "sequential", "shared"]
@@ -76,10 +77,15 @@ class Applied:
     def uncapturable(self) -> str | None:
         """Why a captured step would leave out what a comparator does; None if it would not.
 
-        A replay repeats kernels and calls no Python. The hook for batches is allowed: it runs before the replay.
+        A replay repeats kernels and calls no Python. The hook for batches is allowed: it runs before the replay. So are
+        hooks that only work on tensors.
         """
+        for part in self.method.comparators:
+            if part.not_captured:
+                return f"{part.name} {part.not_captured}"
         for name, acting in self.acting.items():
-            own = [hook for hook in _IN_STEP if getattr(type(acting), hook) is not getattr(Acting, hook)]
+            others = [hook for hook in _IN_STEP if hook not in acting.on_tensors]
+            own = [hook for hook in others if getattr(type(acting), hook) is not getattr(Acting, hook)]
             if own:
                 return f"{name} acts on the steps in Python ({', '.join(own)})"
         return None
@@ -93,13 +99,22 @@ class Applied:
     def objective(self, task: Task, label_smoothing: float, mode: Mode) -> Objective:
         """The training loss: the mean loss of the task, and what the method adds to it."""
         smoothing = self.method.label_smoothing or label_smoothing
+        shared = [part.name for part in self.method.comparators if part.draws_per_batch]
+        if self._consistency is not None and shared and mode != "sequential":
+            raise ArgumentError(
+                f"method {self.method.text!r}: {shared[0]} draws once for a batch, so the views of a consistency loss "
+                f"need batches of their own: expected training.consistency_mode=sequential, received {mode!r}"
+            )
 
         def loss(model: nn.Module, batch: Batch) -> Tensor:
             inputs, targets = batch
+            for acting in self.acting.values():
+                targets = acting.targets(targets)
 
             def mean(output: Any) -> Tensor:
                 total, count = task.loss(output, targets, smoothing)
-                return total / count
+                made = Pass(inputs, targets, task.logits(output), task.mask(targets), task.logits)
+                return self._task_loss(total / count, made)
 
             if self._consistency is None:
                 found = mean(forward(model, inputs))
@@ -112,6 +127,11 @@ class Applied:
                 found = acting.loss(found)
             return found
 
+        return loss
+
+    def _task_loss(self, loss: Tensor, made: Pass) -> Tensor:
+        for acting in self.acting.values():
+            loss = acting.task_loss(loss, made)
         return loss
 
     def state_dict(self) -> dict[str, Any]:
@@ -146,6 +166,6 @@ def _rates_in_tensors(spec: Spec) -> Spec:
 
 
 #: The hooks of a comparator that change what a step does, or are called within it.
-_IN_STEP = ("begin_epoch", "begin_step", "loss", "end_step")
+_IN_STEP = ("begin_epoch", "begin_step", "targets", "task_loss", "loss", "end_step")
 #: The key for the state of comparators, beside the rates of the attachment.
 _ACTING = "comparators"

@@ -1,16 +1,19 @@
-"""A comparator is a regulariser that is not an attention spec. Each one has its own file beside this one.
+"""A comparator is a regulariser that is not an attention spec. Each one has its own file in `comparators/`.
 
 A `Comparator` is plain data: its fields, its tuning grid, and what it does to a run. Anything that lives during a run,
 such as a mask of pruned weights, is in an `Acting` that the comparator makes for the model of the run.
+
+No file in `comparators/` imports a framework at its top: texts of methods are read without one.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
-from ...specs import Consistency
+from ...specs import Consistency, Spec
 from ...validation import number
 from ..tasks.interface import Batch
 
@@ -20,9 +23,36 @@ if TYPE_CHECKING:
 #: Short name -> class, in order of definition.
 COMPARATORS: dict[str, type[Comparator]] = {}
 
+Group = Literal["hidden", "weights", "data", "loss", "structure", "controls"]
+#: What tuning tries: a list of settings (field -> value), or field -> values for all their combinations.
+Grid = Sequence[Mapping[str, Any]] | Mapping[str, Sequence[Any]]
+
+
+class Pass(NamedTuple):
+    """One pass of the model over a batch, in training: what a comparator may base a loss on."""
+
+    inputs: Any
+    targets: Any
+    #: [batch, ..., classes]
+    logits: Tensor
+    #: [batch, ...], True at the positions that count; None for all of them.
+    mask: Tensor | None
+    #: From an output of the model to its logits.
+    read: Callable[[Any], Tensor]
+
+    def mean(self, values: Tensor) -> Tensor:
+        """The mean of `values` [batch, ...] over the positions that count."""
+        if self.mask is None:
+            return values.mean()
+        return values.masked_fill(~self.mask, 0.0).sum() / self.mask.sum().clamp_min(1)
+
 
 class Acting:
     """A comparator at work on the model of one run. Each hook does nothing unless a subclass overrides it."""
+
+    #: Hooks that only work on tensors, in place where they keep something. A captured step may contain them: a replay
+    #: repeats what they do with tensors, and calls no Python.
+    on_tensors: ClassVar[tuple[str, ...]] = ()
 
     def begin_epoch(self, epoch: int, epochs: int) -> None:
         """Called before each epoch, counted from zero. Prune here: the rest of training then adapts the other weights.
@@ -37,19 +67,27 @@ class Acting:
         """The training batch to use instead of this one. Draw from torch's global generator."""
         return batch
 
+    def targets(self, targets: Any) -> Any:
+        """The targets to compute the loss with instead of these. They are those of one part of a batch."""
+        return targets
+
+    def task_loss(self, loss: Tensor, made: Pass) -> Tensor:
+        """The loss of one pass to use instead of this one. Both are means over the batch."""
+        return loss
+
     def loss(self, loss: Tensor) -> Tensor:
-        """The loss to use instead of this one. Both are means over the batch."""
+        """The loss of the whole step to use instead of this one. Both are means over the batch."""
         return loss
 
     def end_step(self) -> None:
         """Called after the weights have changed."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run needs: tensors and plain values."""
+        """What a resumed run needs: copies of tensors, and plain values."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
+        """Restore what `state_dict` returned. Tensors must be filled in place."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +95,22 @@ class Comparator:
     """Base of all comparators. A subclass with a `name` registers itself and is known to every command."""
 
     name: ClassVar[str] = ""
-    #: What tuning tries: field -> values.
-    grid: ClassVar[dict[str, list[Any]]] = {}
+    #: The group that `compare --methods` knows it under; without one it is only in `all`.
+    group: ClassVar[Group | None] = None
+    #: What tuning tries. The published default comes first.
+    grid: ClassVar[Grid] = ()
+    #: For lists of methods: what it perturbs, what it computes in one line, and who published it.
+    perturbs: ClassVar[str] = ""
+    formula: ClassVar[str] = ""
+    reference: ClassVar[str] = ""
+    #: Whether the model in evaluation is the same as without it.
+    training_only: ClassVar[bool] = True
+    #: Whether it skips parts of the model for a whole batch: views of a consistency loss need batches of their own.
+    draws_per_batch: ClassVar[bool] = False
+    #: How the attention is computed if not as in the model: in a few words.
+    kernel: ClassVar[str] = ""
+    #: Why a step with it cannot be captured as a CUDA graph; empty if it can.
+    not_captured: ClassVar[str] = ""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -67,17 +119,33 @@ class Comparator:
 
     def __str__(self) -> str:
         fields = ",".join(f"{field.name}={getattr(self, field.name)!r}" for field in dataclasses.fields(self))
-        return f"{self.name}({fields})"
+        return f"{self.name}({fields})".replace("'", "")
+
+    def training(self, settings: Any) -> dict[str, Any]:
+        """Settings of training to use instead of those of the recipe (`settings`)."""
+        return {}
+
+    def counts_from(self, epochs: int) -> int:
+        """The first epoch, counted from zero, whose weights may be chosen as the best. Pruning comes before it."""
+        return 0
 
     def model_rates(self) -> dict[str, float]:
         """Rates to build the model with: `dropout` (of activations) and `drop_path`."""
         return {}
 
+    def build(self, model: nn.Module) -> None:
+        """Change what the model is, in evaluation too. New parameters are allowed; draw them from torch's generator."""
+
     def change(self, model: nn.Module) -> None:
-        """Change the built model, for example replace modules. Parameters and `state_dict` keys must stay."""
+        """Change the built model for training, for example replace modules. Parameters and their names must stay."""
 
     def act(self, model: nn.Module) -> Acting | None:
         """The object that takes part in training, made after `change`; None if there is none."""
+        return None
+
+    @property
+    def attached(self) -> Spec | None:
+        """The spec to attach to the attention, if any."""
         return None
 
     @property
@@ -96,7 +164,7 @@ class Dropping(Comparator):
     """Base of comparators that drop something with probability p."""
 
     p: float = 0.1
-    grid = {"p": [0.05, 0.1, 0.2, 0.3]}
+    grid = [{"p": p} for p in (0.1, 0.05, 0.2, 0.3, 0.4, 0.5)]
 
     def __post_init__(self) -> None:
         number("p", self.p, 0.0, 1.0)

@@ -1,42 +1,81 @@
-"""The settings that tuning and ablations try: points of the grid of a method."""
+"""The settings that tuning and ablations try.
+
+A method lists its settings, the published default first. Tuning takes the first `tuning.points` of them, so that every
+method gets as many. A method of several parts takes combinations of their settings.
+"""
 
 from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...errors import ArgumentError, AttentionDropError, bad_argument
 from ...specs import REGISTRY
 from ..files.typed_settings import unknown
 from . import COMPARATORS
-from .parse import NONE, check_part, read_method, terms
+from .comparator import Grid
+from .parse import Term, check_part, read_method, terms
+from .variants import VARIANTS
+
+#: How many settings each method lists.
+POINTS = 6
 
 
-def built_in_grids() -> dict[str, Any]:
-    """Method -> its settings, or field -> values for all their combinations, as each method defines them."""
-    found: dict[str, Any] = {name: comparator.grid for name, comparator in COMPARATORS.items()}
+def built_in_grids() -> dict[str, Grid]:
+    """Method -> its grid, as each method defines it."""
+    found: dict[str, Grid] = {name: comparator.grid for name, comparator in COMPARATORS.items()}
     found |= {name: spec.grid for name, spec in REGISTRY.items()}
     return {name: grid for name, grid in found.items() if grid}
 
 
-def candidates(text: str, trials: int, seed: int, grids: Mapping[str, Any] | None = None) -> list[str]:
-    """At most `trials` settings of the method `text`: the defaults, then random points of its grid.
+def settings_of(grid: Grid) -> list[dict[str, Any]]:
+    """The settings of a grid: those that it lists, or all combinations of its values.
 
-    Fields that `text` gives are not varied. A grid with fewer points is tried whole. With `trials` 0 only the defaults.
+    >>> settings_of({"p": [0.1, 0.2], "k": [3]})
+    [{'p': 0.1, 'k': 3}, {'p': 0.2, 'k': 3}]
+    """
+    if isinstance(grid, Mapping):
+        return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+    return [dict(one) for one in grid]
+
+
+def candidates(
+    text: str, trials: int, seed: int, grids: Mapping[str, Any] | None = None, points: int = POINTS
+) -> list[str]:
+    """The first `trials` of the `points` settings of the method `text`, in the order of its grid.
+
+    A list of settings begins with the published default. Of values for each field, the default comes first. Fields that
+    `text` gives are not varied, so such a method may have fewer settings. Of a method of several parts, the settings
+    after the first are drawn with `seed` from all combinations. With `trials` 0 there is only the default.
 
     >>> candidates("dropout", trials=2, seed=0)
     ['dropout(p=0.1)', 'dropout(p=0.05)']
-    >>> candidates("hard(p=0.5,k=5,fill=-inf)", trials=9, seed=0)
-    ['hard(p=0.5,k=5,fill=-inf)']
+    >>> candidates("dropout(p=0.4)", trials=2, seed=0)
+    ['dropout(p=0.4)']
     """
     default = read_method(text).text
-    if trials == 0 or default == NONE:
+    if trials == 0:
         return [default]
-    points = [method for method in dict.fromkeys(_settings(text, grids or {})) if method != default]
-    random.Random(seed).shuffle(points)
-    return [default, *points][:trials]
+    known = built_in_grids() | dict(grids or {})
+    parts = terms(text)
+    for term in parts:
+        if term.name not in known:
+            raise unknown(f"method {text!r} cannot be tuned: {term.name}", term.name, known, "grid")
+    own = _own_settings(parts)
+    varied = [own.get(term.name) or _varied(term, known[term.name]) for term in parts]
+    combined = [read_method("+".join(texts)).text for texts in itertools.product(*varied)]
+    first, *rest = dict.fromkeys(combined)
+    if sum(len(texts) > 1 for texts in varied) > 1:
+        random.Random(seed).shuffle(rest)
+    fixed = any(term.name not in own and _is_fixed(term, known[term.name]) for term in parts)
+    if len(rest) + 1 < points and not fixed:
+        raise ArgumentError(
+            f"method {text!r} lists {len(rest) + 1} settings: expected {points}, as tuning.points says, so that every "
+            "method gets as many; lower tuning.points, or add to its tuning.grids"
+        )
+    return [first, *rest][: min(trials, points)]
 
 
 def grid_methods(text: str, axes: Mapping[tuple[int, str], list[Any]]) -> list[str]:
@@ -53,36 +92,56 @@ def grid_methods(text: str, axes: Mapping[tuple[int, str], list[Any]]) -> list[s
 
 def check_grids(grids: Mapping[str, Any], where: str) -> None:
     """Refuse a grid that is not method -> field -> list of values, or has values that the method does not accept."""
-    for name, fields in grids.items():
-        if isinstance(fields, list) and all(isinstance(one, Mapping) for one in fields):
-            for one in fields:
-                check_part(terms(name)[0].having(**one))
-            continue
-        if not isinstance(fields, Mapping) or not all(isinstance(one, list) and one for one in fields.values()):
-            raise bad_argument(f"{where}.{name}", "a mapping from fields to lists of values", fields)
-        for field, values in fields.items():
-            for value in values:
-                try:
-                    check_part(terms(name)[0].having(**{field: value}))
-                except AttentionDropError as error:
-                    raise ArgumentError(f"{where}.{name}.{field}: {error}") from None
+    for name, grid in grids.items():
+        check_grid(grid, name, f"{where}.{name}")
 
 
-def _settings(text: str, grids: Mapping[str, Any]) -> Iterator[str]:
-    """The method at all combinations of the settings of its parts."""
-    known, parts = built_in_grids() | dict(grids), terms(text)
+def check_grid(grid: Any, name: str, where: str) -> None:
+    """Refuse a grid of the method `name` that is neither field -> values nor a list of settings, or is not accepted."""
+    listed = isinstance(grid, Sequence) and not isinstance(grid, str) and grid and all(map(_is_mapping, grid))
+    if not listed and not (_is_mapping(grid) and all(isinstance(one, list) and one for one in grid.values())):
+        raise bad_argument(where, "a mapping from fields to lists of values, or a list of settings", grid)
+    # Of combinations, each value alone: a field at fault is named then.
+    each = grid if listed else [{field: value} for field, values in grid.items() for value in values]
+    for setting in each:
+        try:
+            check_part(terms(name)[0].having(**setting))
+        except AttentionDropError as error:
+            raise ArgumentError(f"{where}.{', '.join(setting)}: {error}") from None
+
+
+def _is_mapping(value: Any) -> bool:
+    return isinstance(value, Mapping)
+
+
+def _own_settings(parts: Sequence[Term]) -> dict[str, list[str]]:
+    """Name -> texts, for parts that are one of `VARIANTS`."""
+    listed = {read_method(text).text: settings for text, settings in VARIANTS.items() if _known(text)}
+    found = {}
     for term in parts:
-        if term.name not in known:
-            raise unknown(f"method {text!r} cannot be tuned: {term.name}", term.name, known, "grid")
-    for chosen in itertools.product(*(_listed(known[term.name]) for term in parts)):
-        varied = (
-            {key: value for key, value in one.items() if key not in term.given}
-            for term, one in zip(parts, chosen, strict=True)
-        )
-        yield read_method("+".join(term.having(**fields) for term, fields in zip(parts, varied, strict=True))).text
+        if _stands_alone(term) and (settings := listed.get(read_method(term.text).text)):
+            found[term.name] = [term.having(**setting) for setting in settings]
+    return found
 
 
-def _listed(grid: Any) -> list[Mapping[str, Any]]:
-    if not isinstance(grid, Mapping):
-        return list(grid)
-    return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+def _known(text: str) -> bool:
+    return text.partition("(")[0] in (*REGISTRY, *COMPARATORS)
+
+
+def _stands_alone(term: Term) -> bool:
+    """Whether the part is a method by itself; a consistency is not."""
+    return term.name in COMPARATORS or REGISTRY[term.name].level in ("logits", "weights", "heads")
+
+
+def _varied(term: Term, grid: Grid) -> list[str]:
+    """The texts of one part of a method over its settings, without those fields that the user gave."""
+    settings = settings_of(grid)
+    if isinstance(grid, Mapping):
+        settings = [{}, *settings]  # the default
+    texts = [term.having(**{key: value for key, value in one.items() if key not in term.given}) for one in settings]
+    return list(dict.fromkeys(texts)) or [term.text]
+
+
+def _is_fixed(term: Term, grid: Grid) -> bool:
+    """Whether the user gave a field that the grid varies."""
+    return any(field in term.given for setting in settings_of(grid) for field in setting)

@@ -1,18 +1,19 @@
 """Read the text of a method. All code that reads methods uses this module.
 
 A method is `none`, comparators (`dropout`, `dropconnect`, `r-drop`, ...), attention specs that
-`attentiondrop.parse` reads, or any of them joined with `+`.
+`attentiondrop.parse` reads, or any of them joined with `+`. `groups` knows names for several methods at once.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import hashlib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from ...errors import ArgumentError, ParseError
 from ...parsing import parse, read_call, split_terms
@@ -20,6 +21,7 @@ from ...specs import REGISTRY, Compose, Consistency, Spec
 from . import COMPARATORS, Comparator
 
 NONE = "none"
+Settings = TypeVar("Settings")
 _SLUG_LENGTH = 100
 
 
@@ -46,6 +48,9 @@ class Method:
         rates = [rate for part in self.comparators for rate in part.model_rates()]
         if len(rates) != len(set(rates)):
             raise ArgumentError(f"method {self.text!r}: the same rate of the model is set twice")
+        rebuilt = [part.name for part in self.comparators if type(part).build is not Comparator.build]
+        if len(rebuilt) > 1:
+            raise ArgumentError(f"method {self.text!r}: expected at most one of {' and '.join(rebuilt)}")
 
     @property
     def text(self) -> str:
@@ -71,15 +76,26 @@ class Method:
 
     @cached_property
     def attached(self) -> Spec | None:
-        """The spec without its consistency: what is attached to the attention."""
+        """What is attached to the attention: the specs of comparators, and the spec without its consistency."""
         leaves = () if self.spec is None else self.spec.parts if isinstance(self.spec, Compose) else (self.spec,)
-        kept = [leaf for leaf in leaves if not isinstance(leaf, Consistency)]
+        kept = [part.attached for part in self.comparators if part.attached is not None]
+        kept += [leaf for leaf in leaves if not isinstance(leaf, Consistency)]
         return None if not kept else kept[0] if len(kept) == 1 else Compose(kept)
 
     @property
     def label_smoothing(self) -> float | None:
         """The label smoothing of the method, which replaces that of the recipe; None if it has none."""
         return next((part.label_smoothing for part in self.comparators if part.label_smoothing), None)
+
+    def training(self, settings: Settings) -> Settings:
+        """The settings of training (a dataclass) with what comparators change in them."""
+        changes = {key: value for part in self.comparators for key, value in part.training(settings).items()}
+        changed: Settings = dataclasses.replace(settings, **changes)  # type: ignore[type-var]
+        return changed
+
+    def counts_from(self, epochs: int) -> int:
+        """The first epoch, counted from zero, whose weights may be chosen as the best."""
+        return max((part.counts_from(epochs) for part in self.comparators), default=0)
 
     def model_rates(self) -> dict[str, float]:
         """Rates to build the model with."""
@@ -110,9 +126,8 @@ def read_method(text: str) -> Method:
     if NONE in names:
         if len(parts) > 1:
             raise ParseError(f"method {text!r}: 'none' cannot be joined with another method")
-        if parts != [NONE]:
-            raise ParseError(f"method {text!r}: 'none' takes no arguments")
-        return Method()
+        plain = _comparator(parts[0], text)
+        return Method() if plain == COMPARATORS[NONE]() else Method((plain,))
     own = [_comparator(part, text) for part, name in zip(parts, names, strict=True) if name in COMPARATORS]
     kinds = [type(part) for part in own]
     for kind in kinds:
@@ -158,8 +173,10 @@ def terms(text: str) -> list[Term]:
 
 def _name(part: str, text: str) -> str:
     name = re.split(r"[\s(]", part, maxsplit=1)[0]
-    if name not in (NONE, *COMPARATORS, *REGISTRY):
-        raise ParseError(f"unknown method {name!r} in {text!r}: expected {_choices()}")
+    if name not in COMPARATORS and name not in REGISTRY:
+        close = difflib.get_close_matches(name, [*COMPARATORS, *REGISTRY], n=1)
+        hint = f"did you mean {close[0]!r}? Expected" if close else "expected"
+        raise ParseError(f"unknown method {name!r} in {text!r}: {hint} {_choices()}")
     return name
 
 
@@ -176,4 +193,4 @@ def _comparator(part: str, text: str) -> Comparator:
 
 def _choices() -> str:
     specs = [name for name, cls in REGISTRY.items() if not issubclass(cls, Compose)]
-    return f"none, {', '.join(COMPARATORS)}, or a spec ({', '.join(specs)}), joined with '+'"
+    return f"{', '.join(COMPARATORS)}, or a spec ({', '.join(specs)}), joined with '+'"

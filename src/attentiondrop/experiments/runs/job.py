@@ -11,6 +11,7 @@ from typing import Any, Literal
 from ...errors import AttentionDropError
 from ..config.schema import Recipe, build_recipe
 from ..files.whole_files import DamagedRecordError
+from ..methods.parse import read_method
 from ..train.epoch_log import BEST, EPOCHS, LAST
 from .folders import run_folder
 from .identity import differences, recorded, scored_from, trained_from
@@ -75,6 +76,11 @@ class Job:
     def weights(self) -> Path:
         """The file of the weights that are scored."""
         return self.folder / (BEST if self.settings().training.select == "best" else LAST)
+
+    @property
+    def epochs(self) -> int:
+        """How many epochs it trains, with what its method changes."""
+        return read_method(self.method).training(self.settings().training).epochs
 
     def epochs_done(self) -> int:
         """How many epochs its folder records, for a progress bar."""

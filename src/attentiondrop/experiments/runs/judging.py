@@ -23,16 +23,16 @@ from .store import Result, Run
 
 def scores_of(job: Job, data: Data, epochs: Sequence[Epoch], accelerator: Accelerator) -> dict[str, Any]:
     """The scores of the weights that the recipe selects, on the parts that `data` holds, as fields of a `Result`."""
-    recipe, checksums = job.settings(), data.checksums
+    recipe, checksums, method = job.settings(), data.checksums, read_method(job.method)
     # A new model with the stored weights, in float32, so that `attentiondrop evaluate` gives the same scores later.
-    method = read_method(job.method)
     model = initial_model(recipe, method, job.seed, data).to(accelerator.device)
     checkpoint.load_into(model, job.weights, recipe.model.name)
+    choice = epochs[method.counts_from(method.training(recipe.training).epochs) :]
     held_out = data.having(*(part for part in data.counts if part != "train")).to(accelerator.device)
     task = find_task(recipe.task)
     judged = task.judge(model, held_out, recipe.evaluation, accelerator)
     return {
-        "best_epoch": best_epoch(task.metrics, epochs) if job.weights.name == BEST else len(epochs),
+        "best_epoch": best_epoch(task.metrics, choice) if job.weights.name == BEST else len(epochs),
         "scored": job.scored(checksums),
         "scored_with": versions(),
         **judged._asdict(),

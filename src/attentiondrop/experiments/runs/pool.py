@@ -102,7 +102,7 @@ class _Bar:
 
     def __init__(self, listener: Listener, jobs: Mapping[Job, Standing], more: int) -> None:
         self.listener, self.jobs = listener, list(jobs)
-        self.epochs = {job: job.settings().training.epochs if one.todo == "train" else 0 for job, one in jobs.items()}
+        self.epochs = {job: job.epochs if one.todo == "train" else 0 for job, one in jobs.items()}
         self.done: dict[Job, int] = {}
         listener.plan(sum(self.epochs.values()) + more)
 

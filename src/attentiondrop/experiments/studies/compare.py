@@ -8,6 +8,7 @@ from pathlib import Path
 from ...errors import ArgumentError
 from ..config.schema import Recipe
 from ..methods.grids import candidates
+from ..methods.groups import expanded
 from ..methods.parse import read_methods
 from ..runs.execute import data_for
 from ..runs.identity import recipe_of
@@ -37,18 +38,20 @@ def compare(
     """Tune and train every method with the seeds 0 to `seeds - 1`. Runs of this recipe in `out` are kept.
 
     If `out` holds finished runs of another recipe, the call is refused, unless `overwrite` allows to erase them.
-    The seeds are the outer loop: after an interruption, the finished runs compare all methods on fewer seeds.
+    `methods` are texts of methods, or names of groups. The seeds are the outer loop: after an interruption, the
+    finished runs compare all methods on fewer seeds.
     """
     check_alone("compare")
-    read_methods(methods)
+    methods = expanded(methods)
+    each = read_methods(methods)
     where = where or Where()
     recipe = on_this_machine(recipe)
     checksums = data_for(recipe).checksums
     tuning, metrics = recipe.tuning, find_task(recipe.task).metrics
-    trials = {text: candidates(text, tuning.trials, tuning.seed, tuning.grids) for text in methods}
+    trials = {text: candidates(text, tuning.trials, tuning.seed, tuning.grids, tuning.points) for text in methods}
     tuned = [text for text in methods if len(trials[text]) > 1]
     entries = {text: Entry(text, None if text in tuned else trials[text][0], trials[text][:0]) for text in methods}
-    final_epochs = recipe.training.epochs * seeds * len(methods)
+    final_epochs = seeds * sum(method.training(recipe.training).epochs for method in each)
 
     def study() -> Comparison:
         methods = list(entries.values())

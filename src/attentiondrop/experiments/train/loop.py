@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 import time
@@ -63,9 +64,17 @@ class Best:
 
 
 def initial_model(recipe: Recipe, method: Method, seed: int, data: Data) -> nn.Module:
-    """The model before training, on the CPU. It is built with the rates of the method, which is not applied yet."""
+    """The model before training, on the CPU, as the method builds it: the same in training and in evaluation.
+
+    What the method does in training alone is not applied yet.
+    """
     task = find_task(recipe.task)
-    return task.build_model(recipe.model, data, method.model_rates(), derived_seed(seed, "model"))
+    model = task.build_model(recipe.model, data, method.model_rates(), derived_seed(seed, "model"))
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(derived_seed(seed, "method"))
+        for part in method.comparators:
+            part.build(model)
+    return model
 
 
 class Training:
@@ -84,6 +93,7 @@ class Training:
         folder: Path,
         say: Callable[[str], None] = lambda line: None,
     ) -> None:
+        recipe = dataclasses.replace(recipe, training=method.training(recipe.training))
         settings, data = recipe.training, data.having("train", "validation")
         self.recipe, self.settings, self.seed, self.folder = recipe, settings, seed, folder
         self.task = find_task(recipe.task)
@@ -127,6 +137,8 @@ class Training:
         self.probes = probe_epochs(settings.epochs, recipe.measure.probes)
         self.best = Best(self.task.metrics)
         self.mean = MeanOfLast(settings.average_last, settings.epochs)
+        #: The first epoch that may be the best, counted from one.
+        self._first_choice = method.counts_from(settings.epochs) + 1
         self.done = 0
         for line in self.task.notes(self.data):
             say(line)
@@ -296,7 +308,7 @@ class Training:
         judged = self.plain if self.ema is None else self.ema.module
         batch_size = self.recipe.evaluation.batch_size
         found = self.task.scores(judged, self.data, "validation", batch_size, self.accelerator)
-        if self.best.improves(epoch, found):
+        if epoch >= self._first_choice and self.best.improves(epoch, found):
             self._keep(BEST)
         return found
 

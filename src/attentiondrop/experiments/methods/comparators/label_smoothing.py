@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...validation import number
-from .comparator import Comparator
+from ....validation import number
+from ..comparator import Comparator
 
 
 @dataclass(frozen=True)
@@ -14,7 +14,11 @@ class LabelSmoothing(Comparator):
 
     epsilon: float = 0.1
     name = "labelsmoothing"
-    grid = {"epsilon": [0.05, 0.1, 0.2]}
+    group = "loss"
+    grid = [{"epsilon": epsilon} for epsilon in (0.1, 0.02, 0.05, 0.2, 0.3, 0.4)]
+    perturbs = "targets"
+    formula = "(1 - epsilon) * target + epsilon / classes"
+    reference = "Szegedy et al. 2016, Rethinking the Inception Architecture"
 
     def __post_init__(self) -> None:
         number("epsilon", self.epsilon, 0.0, 1.0)

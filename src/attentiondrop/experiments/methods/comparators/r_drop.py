@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...specs import Consistency, r_drop
-from ...validation import number
-from .comparator import Comparator
+from ....specs import Consistency, r_drop
+from ....validation import number
+from ..comparator import Comparator
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,15 @@ class RDrop(Comparator):
     weight: float = 1.0
     p: float = 0.1
     name = "r-drop"
-    grid = {"weight": [0.5, 1.0, 3.0], "p": [0.05, 0.1, 0.2]}
+    group = "loss"
+    # 0.3 and 0.6 are R-Drop's values for ViT, 5 with dropout 0.3 those for translation.
+    grid = [
+        {"weight": weight, "p": p}
+        for weight, p in ((1.0, 0.1), (0.3, 0.1), (0.6, 0.1), (3.0, 0.1), (1.0, 0.3), (5.0, 0.3))
+    ]
+    perturbs = "activations, and the loss"
+    formula = "mean of both task losses + weight * (KL(P1 | P2) + KL(P2 | P1)) / 2, with dropout(p)"
+    reference = "Liang et al. 2021, R-Drop"
 
     def __post_init__(self) -> None:
         number("weight", self.weight, 0.0)

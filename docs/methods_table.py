@@ -1,0 +1,117 @@
+"""Writes the tables of docs/methods.md from what the methods say about themselves and from the measured costs.
+
+python docs/methods_table.py [--check]
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+from pathlib import Path
+
+from attentiondrop.experiments.methods import COMPARATORS
+from attentiondrop.experiments.methods.catalogue import Listed, catalogue
+from attentiondrop.experiments.methods.groups import ALL, groups
+from attentiondrop.experiments.methods.parse import read_method
+from attentiondrop.torch.eager.table import entry_of
+
+PAGE = Path(__file__).parent / "methods.md"
+RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
+BEGIN, END = "<!-- begin: written by docs/methods_table.py -->", "<!-- end -->"
+TITLES = {
+    "controls": "Controls",
+    "ours": "Ours",
+    "attention": "Attention",
+    "hidden": "Hidden states",
+    "weights": "Weights",
+    "data": "Data",
+    "loss": "Losses",
+    "structure": "Attention that is built otherwise",
+}
+HEADINGS = (
+    "method",
+    "perturbs",
+    "in one line",
+    "attention",
+    "step",
+    "evaluation",
+    "small ViT",
+    "ViT-B/16",
+    "reference",
+)
+
+
+def tables() -> str:
+    """One table for each group. A method that is in two groups is listed in the first."""
+    measured, where = costs()
+    lines = [BEGIN, "", where]
+    shown: set[str] = set()
+    for group, title in TITLES.items():
+        lines += ["", f"### {title} (`--methods {group}`)", ""]
+        lines += [f"| {' | '.join(HEADINGS)} |", f"| {'--- | ' * len(HEADINGS)}"[:-1]]
+        for one in catalogue(groups()[group]):
+            if one.name in groups()[group] and one.name not in shown:
+                shown.add(one.name)
+                lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row(one, measured))} |")
+    if shown != set(groups()[ALL]):
+        raise SystemExit(f"these methods have no group: {sorted(set(groups()[ALL]) - shown)}")
+    return "\n".join([*lines, "", END])
+
+
+def row(one: Listed, measured: dict[tuple[str, str], str]) -> list[str]:
+    """The cells of one method."""
+    return [
+        f"`{one.text if one.name == 'none' else one.settings[0]}`",
+        one.perturbs,
+        one.formula,
+        kernel(one.name),
+        "captured" if not one.not_captured else f"not captured: {one.not_captured}",
+        "unchanged" if one.training_only else "changed",
+        *(measured.get((model, one.name), "-") for model in ("small", "vit-b16")),
+        one.reference,
+    ]
+
+
+def kernel(text: str) -> str:
+    """How the attention is computed with a method: by a fused kernel, or with its logits in memory."""
+    method = read_method(text)
+    own = {COMPARATORS[part.name].kernel for part in method.comparators} - {""}
+    if method.attached is None:
+        return " ".join(own) or "as in the model"
+    stages = [(entry_of(leaf).stage, leaf) for leaf in method.attached.leaves()]
+    fused = all(stage is not None and stage.why_not(leaf) is None for stage, leaf in stages)
+    return "fused" if fused else "in memory"
+
+
+def costs() -> tuple[dict[tuple[str, str], str], str]:
+    """(model, method) -> the cost, and a line that says where it was measured. The newest file on a GPU counts."""
+    found = []
+    for path in RESULTS.glob("methods-*.csv"):
+        with path.open(encoding="utf-8") as file:
+            lines = list(csv.DictReader(file))
+        if lines:
+            found.append(("cpu" not in path.stem, lines[0]["date"], path.stem, lines))
+    if not found:
+        return {}, "The costs have not been measured yet (`benchmarks/methods_cost.py`)."
+    _, date, name, lines = max(found, key=lambda one: one[:3])
+    cells = {(line["model"], line["method"]): f"{float(line['cost']):.2f}" for line in lines if line["cost"]}
+    about = f"{lines[0]['device']}, torch {lines[0]['torch']}, commit {lines[0]['commit']}, {date}"
+    return (
+        cells,
+        f"Costs: time of training as a ratio to `none`, from [one run](../benchmarks/results/{name}.md) ({about}).",
+    )
+
+
+def renewed(page: str) -> str:
+    """The page with its tables as they should be now."""
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return before + tables() + after
+
+
+if __name__ == "__main__":
+    old = PAGE.read_text(encoding="utf-8")
+    new = renewed(old)
+    if "--check" in sys.argv:
+        sys.exit(0 if new == old else "docs/methods.md is out of date: run python docs/methods_table.py")
+    PAGE.write_text(new, encoding="utf-8")

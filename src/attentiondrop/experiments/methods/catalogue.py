@@ -1,0 +1,80 @@
+"""All methods with what is known about them, for lists: the command line, the docs, the benchmark of their cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ...specs import REGISTRY
+from ..files.typed_settings import unknown
+from . import COMPARATORS
+from .described_specs import SPECS
+from .grids import POINTS, candidates
+from .groups import ALL, groups
+from .parse import read_method, terms
+
+
+@dataclass(frozen=True)
+class Listed:
+    """One method as lists show it."""
+
+    #: As it is written in a group, such as `dropkey(by=column)`.
+    name: str
+    #: With all fields and their defaults.
+    text: str
+    groups: list[str]
+    summary: str
+    perturbs: str
+    formula: str
+    reference: str
+    #: Whether the model in evaluation is the same as without it.
+    training_only: bool
+    #: What tuning tries, the default first.
+    settings: list[str]
+    #: Why a step with it cannot be captured; empty if it can.
+    not_captured: str
+
+
+def catalogue(names: Iterable[str] = ()) -> list[Listed]:
+    """The methods of all groups, or those of `names`, which are groups or methods in a group.
+
+    >>> [one.name for one in catalogue(["data", "dropout"])]
+    ['dropout', 'mixup', 'cutmix', 'manifoldmixup']
+    """
+    known = groups()
+    wanted: set[str] = set()
+    for name in names:
+        if name not in known and name not in known[ALL]:
+            raise unknown(f"method {name!r}", name, dict.fromkeys([*known, *known[ALL]]), "method or group")
+        wanted |= set(known.get(name, [name]))
+    return [_listed(text) for text in known[ALL] if not wanted or text in wanted]
+
+
+def _listed(text: str) -> Listed:
+    names = [term.name for term in terms(text)]
+    parts = [_described(name) for name in names]
+    comparators = [COMPARATORS[name] for name in names if name in COMPARATORS]
+    return Listed(
+        name=text,
+        text=read_method(text).text if names != ["none"] else str(COMPARATORS["none"]()),
+        groups=[group for group, members in groups().items() if text in members and group != ALL],
+        summary=" ".join(_summary(name) for name in names),
+        perturbs=", ".join(part[0] for part in parts),
+        formula="; ".join(part[1] for part in parts),
+        reference="; ".join(dict.fromkeys(one for part in parts for one in part[2].split("; "))),
+        training_only=all(comparator.training_only for comparator in comparators),
+        settings=candidates(text, POINTS, seed=1000),
+        not_captured="; ".join(one.not_captured for one in comparators if one.not_captured),
+    )
+
+
+def _described(name: str) -> tuple[str, str, str]:
+    if name in COMPARATORS:
+        one = COMPARATORS[name]
+        return one.perturbs, one.formula, one.reference
+    return SPECS[name]
+
+
+def _summary(name: str) -> str:
+    owner = COMPARATORS.get(name) or REGISTRY[name]
+    return (owner.__doc__ or "").strip().splitlines()[0]

@@ -1,0 +1,27 @@
+"""A control: no regulariser, but more epochs, as many as two passes per step would cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ....validation import integer
+from .none import Untouched
+
+
+@dataclass(frozen=True)
+class Longer(Untouched):
+    """`none` with `times` as many epochs. The schedule of the learning rate is stretched over all of them."""
+
+    times: int = 2
+    name = "longer"
+    formula = "none, with times * epochs"
+    reference = "control: the time of two passes, spent on more epochs"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        integer("times", self.times, minimum=1)
+
+    def training(self, settings: Any) -> dict[str, Any]:
+        """The epochs, multiplied, beside what `none` multiplies."""
+        return super().training(settings) | {"epochs": settings.epochs * self.times}

@@ -1,0 +1,49 @@
+"""`attentiondrop methods`: what it lists, as text and as JSON, without a framework."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from attentiondrop.cli.main import main
+from attentiondrop.experiments.methods.grids import candidates
+from attentiondrop.experiments.methods.groups import ALL, groups
+from attentiondrop.experiments.methods.parse import read_method
+
+
+def test_every_method_is_listed_with_its_fields_settings_and_reference(capsys) -> None:
+    assert main(["methods"]) == 0
+    shown = capsys.readouterr().out
+    for name, members in groups().items():
+        assert f"  {name:<10} {len(members)} methods" in shown
+    for text in groups()[ALL]:
+        full = read_method(text).text
+        assert f"\n{'none(lr=1.0,decay=1.0)' if text == 'none' else full}\n" in shown
+        assert f"tuned over 6: {', '.join(candidates(text, 6, 1000))}\n" in shown
+    assert "Srivastava et al. 2014, Dropout" in shown
+
+
+def test_as_json_and_only_some(capsys) -> None:
+    assert main(["methods", "--json", "weights", "hard"]) == 0
+    found = {one["name"]: one for one in json.loads(capsys.readouterr().out)}
+    assert set(found) == {"hard", *groups()["weights"]}
+    assert found["dropconnect"]["settings"][0] == "dropconnect(p=0.1)" and found["dropconnect"]["groups"] == ["weights"]
+    assert found["dropconnect"]["training_only"] and not found["headpruning"]["training_only"]
+
+
+@pytest.mark.parametrize("name", ["hrad", "wieghts"])
+def test_a_misspelt_name(capsys, name: str) -> None:
+    assert main(["methods", name]) == 2
+    wanted = {"hrad": "hard", "wieghts": "weights"}[name]
+    assert f"method {name!r}: no such method or group, did you mean {wanted!r}?" in capsys.readouterr().err
+
+
+def test_no_framework_is_loaded() -> None:
+    code = (
+        "import sys; from attentiondrop.cli.main import main; main(['methods']); "
+        "assert not {'torch', 'timm', 'torchvision', 'transformers'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)

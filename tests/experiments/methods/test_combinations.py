@@ -1,0 +1,67 @@
+"""Comparators beside others and at their limits: masks, specs, views, averages, few epochs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from attentiondrop import AttentionDropError
+from attentiondrop.experiments.config.schema import TrainingSettings
+from attentiondrop.experiments.methods import Pass
+from attentiondrop.experiments.methods.parse import read_method
+
+from .conftest import batch
+
+
+def test_a_mask_beside_that_of_the_model_is_refused(made) -> None:
+    for name in ("topk", "window", "lsh"):
+        with pytest.raises(AttentionDropError, match="expected attention without a mask"):
+            made(name).model.blocks[0].attn(torch.zeros(1, 10, 16), is_causal=True)
+
+
+def test_a_spec_cannot_attach_to_another_softmax(made) -> None:
+    with pytest.raises(AttentionDropError, match="computes its softmax itself"):
+        made("topk+hard")
+
+
+def test_pruning_needs_an_epoch_before_and_one_after(made) -> None:
+    from attentiondrop.experiments.methods.comparators.head_pruning import first_pruned_epoch
+
+    assert [first_pruned_epoch(0.5, epochs) for epochs in (2, 3, 10)] == [1, 2, 5]
+    assert first_pruned_epoch(0.0, 4) == 1 and first_pruned_epoch(1.0, 4) == 3
+    with pytest.raises(AttentionDropError, match=r"training\.epochs: expected at least 2 for headpruning"):
+        made("headpruning").applied.begin_epoch(0, 1)
+
+
+def test_an_average_of_weights_would_bring_pruned_heads_back() -> None:
+    with pytest.raises(AttentionDropError, match=r"training\.ema: expected null with headpruning"):
+        read_method("headpruning").training(TrainingSettings(ema=0.9))
+
+
+def test_a_consistency_of_weight_zero_only_averages_two_passes(made) -> None:
+    found = made("dropout(p=0.3)+consistency(weight=0.0,task=mean)")
+    torch.manual_seed(3)
+    with torch.no_grad():
+        twice = found.model.train()(torch.cat([batch().inputs] * 2))
+    losses = [F.cross_entropy(half, batch().targets).item() for half in twice.chunk(2)]
+    assert losses[0] != losses[1]
+    assert found.loss().item() == pytest.approx(sum(losses) / 2, rel=1e-5)
+
+
+def test_losses_count_only_the_positions_that_the_task_counts() -> None:
+    logits, mask = torch.randn(2, 3, 5), torch.tensor([[True, True, False], [True, False, False]])
+    values = torch.randn(2, 3)
+    assert Pass(None, None, logits, mask, torch.Tensor.float).mean(values).item() == pytest.approx(
+        values[mask].mean().item(), rel=1e-6
+    )
+    assert Pass(None, None, logits, None, torch.Tensor.float).mean(values).item() == pytest.approx(
+        values.mean().item(), rel=1e-6
+    )
+
+
+def test_pairs_are_the_same_in_every_view_and_part(made) -> None:
+    """Hidden states and targets are mixed with those of the same sample, however views and parts are laid out."""
+    found = made("manifoldmixup(alpha=2.0)+dropout(p=0.0001)+consistency(weight=0.0)")
+    losses = [found.loss(mode=mode).item() for mode in ("batch", "sequential")]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)

@@ -1,0 +1,139 @@
+"""What holds for every comparator: evaluation, names of parameters, copies, an effect in training, clear errors."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+
+import pytest
+import torch
+from torch import nn
+
+from attentiondrop import AttentionDropError
+from attentiondrop.experiments.methods import COMPARATORS
+from attentiondrop.experiments.methods.parse import read_method
+from attentiondrop.experiments.tasks.interface import Batch
+
+from .conftest import batch, vit
+
+NAMES = list(COMPARATORS)
+#: These change nothing in the first step: they only change settings, prune later, or begin as plain attention.
+NOT_AT_ONCE = {"none", "longer", "headpruning", "talkingheads", "emateacher"}
+#: What each is given to have an effect in a model of ten tokens.
+SETTINGS = {
+    "layerdrop": "layerdrop(p=0.9)",
+    "adaptivespan": "adaptivespan(ramp=2.0)",
+    "topk": "topk(k=2)",
+    "window": "window(radius=1)",
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_evaluation_stays_the_same_bit_for_bit(made, name: str) -> None:
+    plain, found = vit(), made(name)
+    with torch.no_grad():
+        expected = plain.eval()(batch().inputs)
+    if COMPARATORS[name].training_only:
+        assert list(found.model.state_dict()) == list(plain.state_dict())
+        assert torch.equal(found.evaluated(), expected)
+        found.loss().backward()
+        assert torch.equal(found.evaluated(), expected)
+    twin = copy.deepcopy(found.model)
+    assert torch.equal(twin.eval()(batch().inputs), found.evaluated())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_changes_the_training_loss_and_has_gradients_for_all_weights(made, name: str) -> None:
+    found = made(SETTINGS.get(name, name))
+    loss = found.loss()
+    loss.backward()
+    assert loss.isfinite()
+    untouched = [key for key, value in found.model.named_parameters() if value.grad is None]
+    assert not untouched
+    if name not in NOT_AT_ONCE:
+        plain = made("none")
+        assert loss.item() != pytest.approx(plain.loss().item(), rel=1e-6)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_same_seed_gives_the_same_loss(made, name: str) -> None:
+    text = SETTINGS.get(name, name)
+    assert made(text).loss().item() == made(text).loss().item()
+
+
+NEED_A_PLACE = (
+    *("branchdrop", "dropdim", "layerdrop", "patchdropout", "headpruning", "mixup", "cutmix", "manifoldmixup"),
+    *("attentionentropy", "eadra"),
+)
+
+
+class Unlike(nn.Module):
+    """A model that has no blocks, no attention and no classes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [*NEED_A_PLACE, *(name for name, one in COMPARATORS.items() if one.group == "structure")],
+)
+def test_a_model_without_its_place_is_refused_by_name(made, name: str) -> None:
+    with pytest.raises(AttentionDropError, match=rf"{name}: expected .* received Unlike"):
+        made(name, Unlike())
+
+
+@pytest.mark.parametrize("name", ["mixup", "cutmix", "manifoldmixup"])
+def test_a_task_without_images_is_refused(made, name: str) -> None:
+    words = Batch({"input_ids": torch.zeros(2, 3)}, torch.zeros(2, 3))
+    with pytest.raises(AttentionDropError, match=f"{name}: expected a task with images .* received dict"):
+        made(name).applied.batch(words)
+    with pytest.raises(AttentionDropError, match=r"received a tensor of shape \[2, 3\]"):
+        made(name).applied.batch(Batch(torch.zeros(2, 3), torch.zeros(2)))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_lists_say_is_there(name: str) -> None:
+    one = COMPARATORS[name]
+    assert one.group is not None and one.perturbs and one.formula and one.reference
+    assert one.__doc__ and one.__doc__.strip().endswith(".")
+    for field in dataclasses.fields(one):
+        assert read_method(f"{name}({field.name}={getattr(one(), field.name)})").text == read_method(name).text
+
+
+@pytest.mark.parametrize("name", ["layerdrop", "branchdrop"])
+def test_views_do_not_share_a_draw_for_the_whole_batch(made, name: str) -> None:
+    found = made(f"{name}(p=0.5)+consistency(weight=1.0)")
+    with pytest.raises(AttentionDropError, match=f"{name} draws once for a batch.* received 'batch'"):
+        found.loss()
+    plain = made(f"{name}(p=0.5)+consistency(weight=0.0)")
+    pairs = [[one.loss(seed=seed, mode="sequential").item() for one in (found, plain)] for seed in range(4)]
+    assert any(loss > without for loss, without in pairs)
+
+
+def test_attention_that_is_computed_again_is_not_penalised(made) -> None:
+    model = vit()
+    model.set_grad_checkpointing()
+    with pytest.raises(AttentionDropError, match=r"eadra: expected model\.checkpoint_activations=false"):
+        made("eadra", model)
+
+
+def test_a_state_is_taken_up_where_it_was(made) -> None:
+    for name in ("emateacher(decay=0.5)", "headpruning(share=0.5)"):
+        first, second = made(name), made(name)
+        first.loss().backward()
+        with torch.no_grad():
+            for parameter in first.model.parameters():
+                parameter += 0.1
+        first.applied.end_step()
+        state = copy.deepcopy(first.applied.state_dict())
+        second.applied.load_state_dict(state)
+        again = second.applied.state_dict()["comparators"]
+        flat, other = (torch.utils._pytree.tree_leaves(one) for one in (state["comparators"], again))
+        assert all(
+            torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b for a, b in zip(flat, other, strict=True)
+        )
