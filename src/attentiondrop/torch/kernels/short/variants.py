@@ -14,6 +14,8 @@ MOST_KEYS = 256
 HEAD_SIZES = (16, 32, 64, 128)
 #: The most of a row's largest logits that hard masking can choose from.
 MOST_OF_TOP = 64
+#: The most keys of a row if it is only blurred: above, blurred keys and torch's attention are faster (`docs/speed.md`).
+MOST_KEYS_OF_BLUR = 208
 #: The widest blur: its window must fit into registers.
 WIDEST_BLUR = 7
 
