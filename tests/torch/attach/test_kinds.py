@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import types
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from torch.nn import functional as F
 import attentiondrop as ad
 from attentiondrop.errors import ArgumentError, AttachError
 from attentiondrop.torch import attach
+from attentiondrop.torch.attach.attention_kinds import kinds_of_modules
 from attentiondrop.torch.attach.sites import Site
 
 HARD = ad.HardMasking(p=0.5, k=2)
@@ -204,3 +206,29 @@ def test_pickles_of_older_versions() -> None:
     twin = object.__new__(Site)
     twin.__setstate__(older)
     assert (twin.way, twin.kind) == ("multihead", None)
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "both", "kind"),
+    [
+        ("layer", {"is_causal": False}, False, "encoder"),
+        ("layer", {"is_causal": True}, False, "decoder"),
+        ("layer", {"is_causal": False, "is_cross_attention": True}, False, "cross"),
+        ("layer", {"is_causal": False, "is_decoder": True}, True, "cross"),
+        ("layer", {"is_causal": False, "is_decoder": True}, False, "decoder"),
+        ("encoder_attn", {"is_causal": False}, True, "cross"),
+        ("decoder", {"is_causal": False}, True, "decoder"),
+        ("decoder", {"is_causal": False}, False, "encoder"),
+        ("layer", {"is_decoder": True}, False, "decoder"),
+        ("layer", {"is_decoder": False}, False, "encoder"),
+        ("layer", {"is_causal": None}, False, None),
+        ("layer", {}, False, None),
+    ],
+)
+def test_what_modules_of_transformers_say(name: str, words: dict, both: bool, kind: str | None) -> None:
+    module = nn.Module()
+    module.__dict__ |= words
+    module.config = types.SimpleNamespace(_attn_implementation_internal="sdpa", is_encoder_decoder=both)
+    model = nn.Module()
+    model.add_module(name, module)
+    assert kinds_of_modules(model).get(module) == kind

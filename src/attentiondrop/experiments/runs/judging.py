@@ -31,12 +31,13 @@ def scores_of(job: Job, data: Data, epochs: Sequence[Epoch], accelerator: Accele
     held_out = data.having(*(part for part in data.counts if part != "train")).to(accelerator.device)
     task = find_task(recipe.task)
     judged = task.judge(model, held_out, recipe.evaluation, accelerator)
+    shown = task.exhibits(model, held_out, recipe.evaluation, method.attached) if job.final else None
     return {
         "best_epoch": best_epoch(task.metrics, choice) if job.weights.name == BEST else len(epochs),
         "scored": job.scored(checksums),
         "scored_with": versions(),
         **judged._asdict(),
-        "exhibits": task.exhibits(model, held_out, recipe.evaluation, method.attached) if job.final else None,
+        "exhibits": None if shown is None else shown.acting_on(recipe.training.kinds),
     }
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,8 @@ class AttentionMap:
     keys: tuple[str, ...]
     before: tuple[tuple[float, ...], ...]
     after: tuple[tuple[float, ...], ...] | None = None
+    #: The kind of the attention, as `attach` knows it; None if it has none.
+    kind: str | None = None
 
 
 @dataclass(frozen=True)
@@ -34,3 +37,10 @@ class Exhibits:
 
     examples: tuple[Examples, ...] = ()
     maps: tuple[AttentionMap, ...] = ()
+
+    def acting_on(self, kinds: Sequence[str] | None) -> Exhibits:
+        """The same for a method that acts on attention of these kinds only: other maps have no `after`."""
+        if kinds is None:
+            return self
+        maps = [each if each.kind in (None, *kinds) else replace(each, after=None) for each in self.maps]
+        return replace(self, maps=tuple(maps))

@@ -61,14 +61,17 @@ def kinds_of_modules(model: nn.Module) -> dict[nn.Module, str]:
 def _is_of_transformers(module: nn.Module) -> bool:
     """Whether the module looks up its attention function in a configuration, as attention in transformers does."""
     config = module.__dict__.get("config")
-    return config is not None and hasattr(config, "_attn_implementation_internal") and hasattr(module, "is_causal")
+    says = hasattr(module, "is_causal") or hasattr(module, "is_decoder")
+    return config is not None and hasattr(config, "_attn_implementation_internal") and says
 
 
 def _in_transformers(name: str, module: nn.Module) -> str | None:
     parts = [part.lower().replace("_", "") for part in name.split(".")]
     config = module.__dict__["config"]
     both = bool(getattr(config, "is_encoder_decoder", False))
-    decodes, causal = bool(getattr(module, "is_decoder", False)), getattr(module, "is_causal", None)
+    decodes = bool(getattr(module, "is_decoder", False))
+    # Some modules say only whether they belong to a decoder.
+    causal = getattr(module, "is_causal", decodes)
     if (
         getattr(module, "is_cross_attention", False)
         or "CrossAttention" in type(module).__name__

@@ -28,10 +28,12 @@ from attentiondrop.experiments.runs.kinds import FINAL, TUNING
 from attentiondrop.experiments.runs.store import RESULT, read_run
 from attentiondrop.experiments.studies.compare import compare
 from attentiondrop.experiments.studies.plan import read_study
+from attentiondrop.experiments.tasks.exhibits import Exhibits
 from attentiondrop.experiments.tasks.registry import find_task
 from attentiondrop.experiments.train import checkpoint, loop
 from attentiondrop.experiments.train.epoch_log import LAST, STATE
 from attentiondrop.experiments.train.loop import Training
+from attentiondrop.parsing import parse
 
 from ...train.op_tape import TapeRecorder
 
@@ -195,6 +197,29 @@ def test_the_last_weights_are_the_mean_of_the_last_epochs(tmp_path: Path) -> Non
     for name in last:
         torch.testing.assert_close(last[name], (second[name] + third[name]) / 2)
         assert name.endswith("bias") or not torch.equal(last[name], third[name])
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("hard(p=0.5)", [True, True, True]),
+        ("hard(p=layers(values=[0.0,0.5,0.5]))", [False, True, True]),
+        ("blur(sigma_max=2.0,axes=both)", [True, False, True]),  # refused under a causal mask
+    ],
+)
+def test_attention_maps_before_and_after(tmp_path: Path, text: str, shown: list[bool]) -> None:
+    found = training(tmp_path, method="none")
+    spec = parse(text)
+    maps = find_task("translation").exhibits(found.plain, found.data, found.recipe.evaluation, spec).maps
+    assert [each.kind for each in maps] == ["encoder", "decoder", "cross"]
+    for each, changed in zip(maps, shown, strict=True):
+        assert np.shape(each.before) == (len(each.queries), len(each.keys))
+        assert np.allclose(np.sum(each.before, -1), 1.0, atol=0.01)
+        assert (each.after not in (None, each.before)) == changed
+    assert [("not shown" in each.title) for each in maps] == [False, "both" in text, False]
+    chosen = Exhibits((), maps).acting_on(["cross"]).maps
+    assert [each.after is None for each in chosen] == [True, True, False]
+    assert Exhibits((), maps).acting_on(None).maps == maps
 
 
 def test_methods_act_on_the_chosen_kinds_only(tmp_path: Path) -> None:

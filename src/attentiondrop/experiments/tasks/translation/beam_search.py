@@ -86,7 +86,7 @@ def beam_search(
         tokens = torch.cat([tokens.gather(1, parents[..., None].expand_as(tokens)), places[..., None] % vocabulary], 2)
         # Scores are negative, so the longest translation would be the best.
         hope = logs.max(1).values / most.float() ** length_penalty
-        done |= (length >= most) | (best >= hope)
+        done |= (finished >= beam) | (length >= most) | (best >= hope)
         if bool(done.all()):
             break
         if cache is not None:

@@ -50,14 +50,17 @@ def attention_maps(model: EncoderDecoder, data: SentencePairs, spec: Spec | None
         for handle in handles:
             handle.remove()
     here, there = (tuple(data.subwords.texts(line[0].tolist())) for line in (source, target))
-    found = []
+    found, sites = [], len(model.encoder) + 2 * len(model.decoder)
     for title, module in modules.items():
         kind = module.attention_kind  # type: ignore[union-attr]
         queries, keys = here if kind == "encoder" else there, there if kind == "decoder" else here
         logits = looks[module]  # type: ignore[index]
         before = AttentionDrop("hard").eval()(logits, is_causal=kind == "decoder")
-        after, why = _perturbed(logits, spec, kind == "decoder")
-        found.append(AttentionMap(title + why, queries, keys, _plain(before), None if after is None else _plain(after)))
+        # Sites are counted as `attach` finds them: the encoder, then both of each layer of the decoder.
+        site = {"encoder": len(model.encoder) - 1, "decoder": sites - 2, "cross": sites - 1}[str(kind)]
+        after, why = _perturbed(logits, spec, kind == "decoder", site, sites)
+        drawn = None if after is None else _plain(after)
+        found.append(AttentionMap(title + why, queries, keys, _plain(before), drawn, str(kind)))
     return found
 
 
@@ -71,14 +74,14 @@ def _noting(looks: dict[Attention, Tensor]):  # type: ignore[no-untyped-def]
     return note
 
 
-def _perturbed(logits: Tensor, spec: Spec | None, causal: bool) -> tuple[Tensor | None, str]:
+def _perturbed(logits: Tensor, spec: Spec | None, causal: bool, site: int, sites: int) -> tuple[Tensor | None, str]:
     """The weights as in the last step of training, and why there are none, if there are none."""
     if spec is None:
         return None, ""
     with torch.random.fork_rng(devices=[logits.device] if logits.device.type == "cuda" else []):
         torch.manual_seed(0)
         try:
-            return AttentionDrop(spec.at(1.0, 0, 1)).train()(logits, is_causal=causal), ""
+            return AttentionDrop(spec.at(1.0, site, sites)).train()(logits, is_causal=causal), ""
         except AttentionDropError as error:  # some specs cannot act on logits alone
             return None, f" (the method is not shown: {error})"
 
