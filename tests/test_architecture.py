@@ -43,7 +43,7 @@ SHARED_BY_TASKS = (
     "checkpoint_files",
     "eval_mode",
     "class_scores",
-    "attention_maps",
+    "shown_attention",
     "text",
     "from_transformers",
 )

@@ -134,6 +134,7 @@ def test_a_killed_run_ends_where_an_undisturbed_one_does(tmp_path: Path) -> None
     check_equal(*(checkpoint.load_weights(job.folder / LAST) for job in (alone, killed)))
 
 
+@pytest.mark.slow
 def test_two_processes_find_the_losses_of_one(tmp_path: Path) -> None:
     changes = ["training.epochs=2", "model.dropout=0.0"]
     alone = training(tmp_path / "one", *changes, method="none").run(lambda epoch: None)

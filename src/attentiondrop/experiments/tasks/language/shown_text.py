@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ....specs import Spec
-from ..attention_maps import attention_map
+from ..shown_attention import attention_map
 from ..eval_mode import evaluating
 from ..exhibits import Examples, Exhibits
 from .no_cache import WITHOUT_CACHE

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import attentiondrop as ad
-from attentiondrop.experiments.tasks.attention_maps import attention_map, last_attention
+from attentiondrop.experiments.tasks.shown_attention import attention_map, last_attention
 
 transformers = pytest.importorskip("transformers")
 
