@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from ....specs import Spec
-from ..shown_attention import attention_map
 from ..eval_mode import evaluating
 from ..exhibits import Examples, Exhibits
+from ..shown_attention import attention_map
 from .no_cache import WITHOUT_CACHE
 from .token_data import TokenData
 
