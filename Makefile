@@ -25,7 +25,7 @@ QUICK_COMPILER := TORCHINDUCTOR_COMPILE_THREADS=1 TORCHINDUCTOR_VEC_ISA_OK=0
 # Stages that have a process of their own, because the backend of Keras and the interpreter are chosen for a whole process.
 # One process for each instead of several workers: importing TensorFlow or JAX takes a good part of their time.
 test-interpreter: $(SETUP)
-	TRITON_INTERPRET=1 $(PYTEST) tests/torch/kernels -m "not gpu and not slow"
+	TRITON_INTERPRET=1 $(PYTEST) tests/torch/kernels --ignore tests/torch/kernels/short -m "not gpu and not slow"
 
 test-tensorflow: $(SETUP)
 	KERAS_BACKEND=tensorflow $(PYTEST) $(KERAS_TESTS)
