@@ -17,6 +17,7 @@ from attentiondrop.torch.call.inputs import Options, normalise
 from attentiondrop.torch.call.leaves import active_leaves
 from attentiondrop.torch.call.one_call import make_call
 from attentiondrop.torch.call.stages import Plan
+from attentiondrop.torch.fused.short_rows import describe
 
 HARD = ad.HardMasking(p=0.1, k=5)
 BLUR = ad.BlurSmoothing(0.5)
@@ -115,3 +116,32 @@ def test_not_served(call: dict[str, Any], why: str) -> None:
     assert found is not None
 
     assert re.search(why, found), found
+
+
+def test_calls_that_differ_are_not_taken_for_each_other() -> None:
+    """A call that looks like an earlier one skips all checks: whatever they read must be a part of how it looks."""
+    q, k, v = (torch.empty(2, 4, 50, 64, dtype=torch.bfloat16) for _ in range(3))
+    known = describe(q, k, v, HARD, Options(), "auto")
+    assert known == describe(q.clone(), k.clone(), v.clone(), ad.HardMasking(p=0.1, k=5), Options(), "auto")
+    others = [
+        *(
+            describe(*changed, HARD, Options(), "auto")
+            for changed in ((q, k.float(), v), (q, k, v.half()), (q.half(), k, v))
+        ),
+        *(
+            describe(*changed, HARD, Options(), "auto")
+            for changed in ((q[:1], k, v), (q, k[:, :2], v), (q, k, v[..., :32]))
+        ),
+        describe(q, k, v.to("meta"), HARD, Options(), "auto"),
+        describe(q, k, v, HARD, Options(), "fused"),
+        describe(q, k, v, ad.HardMasking(p=0.2, k=5), Options(), "auto"),
+        *(
+            describe(q, k, v, HARD, Options(**option), "auto")
+            for option in ({"dropout_p": 0.1}, {"is_causal": True}, {"scale": 0.5}, {"enable_gqa": True})
+        ),
+    ]
+    assert None not in others
+    assert len({known, *others}) == len(others) + 1
+    mask = torch.ones(50, dtype=torch.bool)
+    for option in ({"attn_mask": mask}, {"bias": mask.float()}, {"softcap": 1.0}, {"sinks": torch.zeros(4)}):
+        assert describe(q, k, v, HARD, Options(**option), "auto") is None

@@ -1,4 +1,4 @@
-"""Attention of rows with at most 256 keys, by kernels of their own that take less time than plain attention.
+"""Attention of rows with at most 256 keys, by kernels of their own (`docs/speed.md` has their times).
 
 The operator serves compilers and whoever watches operations. A plain call skips it: the way through the dispatcher of
 torch would take longer than the kernels.
@@ -92,12 +92,10 @@ class Signature(NamedTuple):
     dropout_p: float
     is_causal: bool
     scale: float | None
+    enable_gqa: bool
     backend: str
-    dtype: torch.dtype
-    device: int
-    q: torch.Size
-    k: torch.Size
-    v: torch.Size
+    #: Of queries, keys and values: dtype, device and shape.
+    tensors: tuple[tuple[torch.dtype, torch.device, torch.Size], ...]
 
 
 #: Plans by signature: most calls are repetitions, and finding the plan again takes longer than the kernels.
@@ -106,16 +104,21 @@ _known: dict[Signature, Plan] = {}
 
 def signature_of(q: Tensor, k: Tensor, v: Tensor, drop: Any, options: Options, backend: str) -> Signature | None:
     """The signature of a call that might be known; None if other tensors take part, or somebody watches."""
-    mask, dropout_p, is_causal, scale, _, bias, softcap, sinks = options
     if not isinstance(drop, Spec | None):
         return None  # its rates are tensors
-    if not (q.is_cuda and mask is None and bias is None and softcap is None and sinks is None and is_untouched()):
+    if not (q.is_cuda and is_untouched() and type(q) is type(k) is type(v) is Tensor) or has_tangent(q, k, v):
         return None
-    if not (type(q) is type(k) is type(v) is Tensor) or has_tangent(q, k, v) or q.device != k.device:
+    return describe(q, k, v, drop, options, backend)
+
+
+def describe(q: Tensor, k: Tensor, v: Tensor, drop: Spec | None, options: Options, backend: str) -> Signature | None:
+    """The signature of a call in which no other tensor takes part; None if one does."""
+    mask, dropout_p, is_causal, scale, enable_gqa, bias, softcap, sinks = options
+    if not (mask is None and bias is None and softcap is None and sinks is None):
         return None
-    return Signature(
-        drop, dropout_p, is_causal, scale, backend, q.dtype, q.get_device(), q.shape, k.shape, v.shape
-    )  # fmt: skip
+    # What is refused must not look like a call that was not: whatever the checks of a call read belongs here.
+    tensors = tuple([(x.dtype, x.device, x.shape) for x in (q, k, v)])
+    return Signature(drop, dropout_p, is_causal, scale, enable_gqa, backend, tensors)
 
 
 def remember(signature: Signature, call: Call, places: Places) -> None:

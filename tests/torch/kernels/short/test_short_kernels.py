@@ -194,3 +194,15 @@ def test_second_derivatives_are_refused() -> None:
     (first,) = torch.autograd.grad(output.float().square().sum(), q, create_graph=True)
     with pytest.raises(ad.BackendError, match="no second derivative"):
         first.sum().backward()
+
+
+def test_a_call_that_is_known_does_not_hide_bad_input() -> None:
+    q, k, v = (torch.randn(1, 4, 20, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+    few = k[:, :2]
+    for _ in range(2):
+        attention(q, k, v, ad.HardMasking(p=0.3, k=4), backend="fused")
+        attention(q, few, v[:, :2], ad.HardMasking(p=0.3, k=4), enable_gqa=True, backend="fused")
+    with pytest.raises(ad.AttentionDropError, match="the dtype of query"):
+        attention(q, k.float(), v, ad.HardMasking(p=0.3, k=4), backend="fused")
+    with pytest.raises(ad.AttentionDropError, match="heads differ"):
+        attention(q, few, v[:, :2], ad.HardMasking(p=0.3, k=4), backend="fused")

@@ -335,7 +335,6 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) forward(const _
 #endif
 #pragma unroll
       for (int j = 0; j < EIGHTS; j++) largest = fmaxf(largest, fmaxf(logits[j][2 * r], logits[j][2 * r + 1]));
-      // (A negative scale turns the order around; the largest is only a reference here, so take the larger product.)
       largest = largest_of_quad(largest);
       reference[r] = IS_HIDDEN(largest) ? 0.f : largest * scale;
 #pragma unroll
