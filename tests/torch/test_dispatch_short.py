@@ -71,6 +71,7 @@ def reason(
         {"dtype": torch.float16, "shape": (2, 4, 50, 128)},
         {"spec": ad.DropKey(0.1), "is_causal": True},
         {"spec": ad.HardMasking(p=0.1, k=300)},
+        {"spec": ad.HardMasking(p=0.1, k=300), "keys": 200},
         {"spec": ad.HardMasking(p=0.1, k=64, fill="-inf"), "keys": 70},
         {"spec": ad.AttentionDropout(0.1), "attn_mask": (2, 1, 1, 50)},
         {"spec": None, "dropout_p": 0.1},
