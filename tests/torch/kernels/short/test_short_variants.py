@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from itertools import product
 
 import pytest
@@ -99,8 +100,20 @@ def test_the_bit_map_has_a_place_for_every_logit() -> None:
 
 def test_the_arguments_have_the_size_of_the_structures() -> None:
     # Pointers and strides of 8 bytes; numbers of 4, in pairs.
-    assert run_kernels._FORWARD.size == 8 * (11 + 15) + 4 * (5 + 8) + 4
-    assert run_kernels._BACKWARD.size == 8 * (15 + 27) + 4 * (5 + 8) + 4
+    assert run_kernels._FORWARD.size == 8 * (11 + 15) + 4 * (5 + 8 + 4) + 4
+    assert run_kernels._BACKWARD.size == 8 * (15 + 27) + 4 * (5 + 8 + 2) + 4
+
+
+def test_division_by_a_product_and_a_shift_is_exact() -> None:
+    draw = random.Random(1)
+    for number in [*range(1, 300), *(draw.randrange(1, 2**31) for _ in range(300))]:
+        factor, shift = run_kernels.divisor(number)
+        assert factor < 2**32
+        multiples = [number * n for n in (1, 2, 3, 1000, (2**31 - 1) // number)]
+        wanted = [0, 1, 2**31 - 1, *multiples, *(x - 1 for x in multiples), *(draw.randrange(2**31) for _ in range(20))]
+        for x in wanted:
+            if x < 2**31:
+                assert (2 * x * factor >> 32) >> shift == x // number, (x, number)
 
 
 needs_compiler = pytest.mark.skipif(build.why_not_built() is not None, reason="needs NVRTC and cuda-bindings")

@@ -112,7 +112,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor, extras: Extras, plan: Plan) -> Resu
         _pointer(seed), _pointer(gate), _pointer(visible), _pointer(blur_gate),
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *output.stride()[:3], *_visible_strides(visible),
         *_numbers(plan), units, key_heads, heads // key_heads, rows, keys, plan.stream, plan.blur_stream,
-        SAMPLINGS[plan.sampling],
+        SAMPLINGS[plan.sampling], *divisor(key_heads), *divisor(heads // key_heads * -(-rows // 16)),
     )  # fmt: skip
     _launch(device, kernel, handle, min(units, processors(device) * kernel.blocks), arguments)
     return results
@@ -143,6 +143,7 @@ def backward(
         *grad.stride()[:3], *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *output.stride()[:3],
         *d_q.stride()[:3], *d_k.stride()[:3], *d_v.stride()[:3], *_visible_strides(visible),
         *_numbers(plan), units, key_heads, group, rows, keys, plan.stream, plan.blur_stream, SAMPLINGS[plan.sampling],
+        *divisor(key_heads),
     )  # fmt: skip
     _launch(device, kernel, handle, min(units, processors(device) * kernel.blocks), arguments)
     for wanted, found in zip(told, (d_q, d_k, d_v), strict=True):
@@ -152,8 +153,15 @@ def backward(
 
 
 #: The structures `Arguments` of the two sources: pointers, strides, floats, integers.
-_FORWARD = struct.Struct("@11Q15q5f8i4x")
-_BACKWARD = struct.Struct("@15Q27q5f8i4x")
+_FORWARD = struct.Struct("@11Q15q5f8i4I4x")
+_BACKWARD = struct.Struct("@15Q27q5f8i2I4x")
+
+
+@functools.cache
+def divisor(number: int) -> tuple[int, int]:
+    """Factor and shift with which the kernels divide: for 0 <= x < 2^31, x // number = (2 x factor >> 32) >> shift."""
+    shift = (number - 1).bit_length()
+    return -(-(1 << (31 + shift)) // number), shift
 
 
 def _numbers(plan: Plan) -> tuple[float, ...]:

@@ -136,13 +136,13 @@ def forward_of(variant: Variant, device: Device) -> Kernel | None:
     stage = 2 * keys * variant.row_bytes + 64
     warps, most_blocks = _forward_sizes(variant)
     for blocks in range(most_blocks, 0, -1):
-        rest = warps * (16 * variant.row_bytes + variant.notes_bytes) + 4 * keys + 4
+        rest = warps * (16 * variant.row_bytes + variant.notes_bytes) + 4 * keys + 12
         # Enough units for all warps, so that none waits for the next one.
-        wanted = max(2, -(-2 * warps // variant.key_tiles))
-        stages = min(wanted, (device.room(blocks) - rest) // (stage + 8))
+        wanted = max(3, -(-2 * warps // variant.key_tiles))
+        stages = min(wanted, (device.room(blocks) - rest) // (stage + 16))
         if stages >= 2 or (stages == 1 and blocks == 1):
             macros = variant.macros | {"WARPS": warps, "STAGES": stages, "BLOCKS": blocks}
-            return Kernel("forward", tuple(macros.items()), 32 * warps, stages * (stage + 8) + rest, blocks)
+            return Kernel("forward", tuple(macros.items()), 32 * warps, stages * (stage + 16) + rest, blocks)
     return None
 
 
@@ -174,10 +174,14 @@ def _by_warpgroups(variant: Variant, device: Device, row_tiles: int, group: int)
     warps = loaded // 4 * 4 + 4 * is_left_over
     run = loaded if loaded <= _LONGEST_RUN else 8
     taken = 1024 + _WGMMA_ROW * (2 * 16 * run + 2 * 16 * loaded + run // 4 * 16 * loaded) + run % 4 * 16 * tiles * 48
-    taken += _row_bytes(variant) * 16 * run + run * variant.notes_bytes + 8192 * is_left_over
+    taken += _row_bytes(variant) * 16 * run + run * variant.notes_bytes
+    sums = 8192 * is_left_over
     for blocks in range(max(1, 16 // warps), 0, -1):
-        if taken <= device.room(blocks):
-            return _backward_kernel("backward_wgmma", variant, run, blocks, warps, taken, row_tiles, group)
+        # The keys of the next unit wait in shared memory if it is large enough, otherwise in registers.
+        for waiting in (_WGMMA_ROW * 16 * loaded, 0):
+            if (total := taken + max(sums, waiting)) <= device.room(blocks):
+                kernel = _backward_kernel("backward_wgmma", variant, run, blocks, warps, total, row_tiles, group)
+                return kernel._replace(macros=(*kernel.macros, ("WAITING", int(waiting > 0))))
     return None
 
 

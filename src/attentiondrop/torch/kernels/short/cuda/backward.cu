@@ -114,10 +114,9 @@ extern "C" __global__ void __launch_bounds__(32 * KEY_TILES, BLOCKS) backward(co
       send_for_rest(a, next_unit, next_step, runs, warp, lane);
     }
     if (is_last) {
-      const int head = unit % a.key_heads;
-      write_rows(a.d_v + now.batch * a.of_d_v.batch + head * a.of_d_v.head, a.of_d_v.row, warp * 16, a.keys, d_v, 1.f, 1.f, lane);
+      write_rows(a.d_v + now.batch * a.of_d_v.batch + now.key_head * a.of_d_v.head, a.of_d_v.row, warp * 16, a.keys, d_v, 1.f, 1.f, lane);
 #if RADIUS == 0
-      write_rows(a.d_k + now.batch * a.of_d_k.batch + head * a.of_d_k.head, a.of_d_k.row, warp * 16, a.keys, d_k, a.scale, a.scale, lane);
+      write_rows(a.d_k + now.batch * a.of_d_k.batch + now.key_head * a.of_d_k.head, a.of_d_k.row, warp * 16, a.keys, d_k, a.scale, a.scale, lane);
 #endif
     }
 #pragma unroll 1

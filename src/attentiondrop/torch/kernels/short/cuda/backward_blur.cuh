@@ -1,28 +1,44 @@
 // Blur in the backward: of the keys on their way in, and of their gradient on its way out.
 #if RADIUS > 0
-// The 16 rows of a key tile after the blur (or its transpose), read from all keys of the unit at `from`.
+// The 16 rows of a key tile after the blur (or its transpose), read from all keys of the unit at `from`. A lane has one piece of
+// 16 bytes of STEPS neighbouring rows, so that it reads few rows twice.
 struct BlurredTile {
   Four piece[STEPS];
+  int first, chunk;  // its first row, and which piece
 
   DEVICE_METHOD BlurredTile(const Arguments& a, u32 from, int unit, bool transposed, int tile, int lane) {
-    const int batch = unit / a.key_heads, head = unit % a.key_heads;
-    const Gaussian gaussian({a.seed, a.blur_gate, a.sigma_min, a.sigma_span, a.blur_stream, a.sampling}, batch, head);
-    const u8* visible = a.visible + batch * a.of_visible.batch + head * a.of_visible.head;
+    const Unit own(unit, a.key_heads, a.by_heads);
+    const Gaussian gaussian({a.seed, a.blur_gate, a.sigma_min, a.sigma_span, a.blur_stream, a.sampling}, own.batch, own.head);
+    const u8* visible = a.visible + own.batch * a.of_visible.batch + own.head * a.of_visible.head;
+    first = tile * 16 + lane / CHUNKS * STEPS;
+    chunk = lane % CHUNKS;
+    float sum[STEPS][8];
+#pragma unroll
+    for (int i = 0; i < STEPS; i++)
+#pragma unroll
+      for (int e = 0; e < 8; e++) sum[i][e] = 0.f;
+#pragma unroll
+    for (int d = -RADIUS; d < STEPS + RADIUS; d++) {
+      const int k = first + d;
+      const bool is_there = k >= 0 && k < a.keys;
+      // A hidden key counts as zeros.
+      const float factor = !is_there || (!transposed && !is_visible(a, visible, k)) ? 0.f : RENORMALIZE && transposed ? share(a, visible, gaussian, k) : 1.f;
+      const Four x = load_16(from + piece_of_row(is_there ? k : first, chunk));
+#pragma unroll
+      for (int i = 0; i < STEPS; i++)
+        if (d - i >= -RADIUS && d - i <= RADIUS) add_row(sum[i], x, gaussian.weight[d < i ? i - d : d - i] * factor);
+    }
 #pragma unroll
     for (int i = 0; i < STEPS; i++) {
-      const int j = tile * 16 + piece_row(i, lane);
-      float sum[8] = {0.f, 0.f, 0.f, 0.f, 0.f, 0.f, 0.f, 0.f};
+      // A hidden key gets no gradient.
+      if (RENORMALIZE || MASKED) {
+        const bool is_there = first + i < a.keys;
+        const float factor = !is_there || (transposed && !is_visible(a, visible, first + i)) ? 0.f
+                             : RENORMALIZE && !transposed ? share(a, visible, gaussian, first + i) : 1.f;
 #pragma unroll
-      for (int d = -RADIUS; d <= RADIUS; d++) {
-        const int k = j + d;
-        if (k < 0 || k >= a.keys) continue;
-        float weight = gaussian.weight[d < 0 ? -d : d];
-        // A hidden key counts as zeros, and gets no gradient.
-        if (!is_visible(a, visible, transposed ? j : k)) weight = 0.f;
-        if (RENORMALIZE) weight *= share(a, visible, gaussian, transposed ? k : j);
-        add_row(sum, load_16(from + piece_of_row(k, piece_column(i, lane) / 8)), weight);
+        for (int e = 0; e < 8; e++) sum[i][e] *= factor;
       }
-      piece[i] = rounded(sum);
+      piece[i] = rounded(sum[i]);
     }
   }
   DEVICE_METHOD static bool is_visible(const Arguments& a, const u8* visible, int key) { return !MASKED || visible[key * a.of_visible.row] != 0; }
@@ -44,7 +60,7 @@ DEVICE void blur_keys(const Arguments& a, u32 keys, int unit, int warp, int lane
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < STEPS; i++)
-      if (warp * 16 + piece_row(i, lane) < a.keys) store_16(keys + warp * TILE + piece_at(i, lane), blurred.piece[i]);
+      if (blurred.first + i < a.keys) store_16(keys + piece_of_row(blurred.first + i, blurred.chunk), blurred.piece[i]);
   } else {
     __syncthreads();
   }
@@ -65,12 +81,14 @@ DEVICE void blur_gradient(const Arguments& a, const float (&d_k)[2 * STEPS][4], 
   __syncthreads();
   if (has_tile && warp < KEY_TILES) {
     const BlurredTile found(a, keys, unit, true, warp, lane);
-    u16* to = a.d_k + unit / a.key_heads * a.of_d_k.batch + unit % a.key_heads * a.of_d_k.head;
+    const Unit own(unit, a.key_heads, a.by_heads);
+    u16* to = a.d_k + own.batch * a.of_d_k.batch + own.head * a.of_d_k.head;
+    to += found.first * a.of_d_k.row + found.chunk * 8;
 #pragma unroll
     for (int i = 0; i < STEPS; i++) {
-      const int row = warp * 16 + piece_row(i, lane);
       const Four x = found.piece[i];
-      if (row < a.keys) *(uint4*)(to + row * a.of_d_k.row + piece_column(i, lane)) = make_uint4(x.x, x.y, x.z, x.w);
+      if (found.first + i < a.keys) *(uint4*)to = make_uint4(x.x, x.y, x.z, x.w);
+      to += a.of_d_k.row;
     }
   }
   __syncthreads();

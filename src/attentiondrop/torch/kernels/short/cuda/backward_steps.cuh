@@ -2,7 +2,11 @@
 //
 // A step is one head of the queries of a unit (see `forward.cu`) and a run of ROW_TILES tiles of its rows. Warp w looks after key
 // tile w of the unit and row tile w of the run. The next step's queries and gradients, and the next unit's values, travel into
-// shared memory; outputs and keys wait in registers, because the keys are still needed.
+// shared memory. Outputs wait in registers. So do the next unit's keys, because the keys are still needed, unless there is shared
+// memory for them to wait in (WAITING).
+#ifndef WAITING
+#define WAITING 0
+#endif
 struct Arguments {
   const u16 *grad, *q, *k, *v, *output;
   const float* lse;
@@ -16,6 +20,7 @@ struct Arguments {
   Strides of_grad, of_q, of_k, of_v, of_output, of_d_q, of_d_k, of_d_v, of_visible;
   float scale, log2_scale, rate, sigma_min, sigma_span;  // log2_scale: of logits in units of log2
   int units, key_heads, group, rows, keys, stream, blur_stream, sampling;
+  Divisor by_heads;
 };
 
 #define RUN (16 * ROW_TILES)
@@ -23,10 +28,13 @@ struct Arguments {
 
 struct Step {
   int batch, head, first, tiles;  // sample, head of the queries, first row, row tiles
+  int key_head;
   DEVICE_METHOD Step(const Arguments& a, int unit, int step, int runs) {
     const int member = ONE_STEP ? 0 : step / runs, run = ONE_STEP ? 0 : step - member * runs;
-    batch = unit / a.key_heads;
-    head = (unit - batch * a.key_heads) * a.group + member;
+    const Unit found(unit, a.key_heads, a.by_heads);
+    batch = found.batch;
+    key_head = found.head;
+    head = key_head * a.group + member;
     first = run * RUN;
     tiles = min(ROW_TILES, (a.rows - first + 15) / 16);
   }
@@ -34,9 +42,10 @@ struct Step {
   DEVICE_METHOD i64 line(const Arguments& a) const { return batch * a.key_heads * a.group + head; }
 };
 
-// The pieces of 16 bytes of a 16-row tile that a lane moves.
-DEVICE int piece_row(int i, int lane) { return (i * 32 + lane) / CHUNKS; }
-DEVICE int piece_column(int i, int lane) { return (i * 32 + lane) % CHUNKS * 8; }
+// The pieces of 16 bytes of a 16-row tile that a lane moves: all of one column.
+#define ROWS_AT_ONCE (32 / CHUNKS)
+DEVICE int piece_row(int i, int lane) { return i * ROWS_AT_ONCE + lane / CHUNKS; }
+DEVICE int piece_column(int i, int lane) { return lane % CHUNKS * 8; }
 // Eight rows at one column must lie in different banks: rows are padded, or (as wgmma wants it) their pieces change places.
 #define ROW_BYTES (SWIZZLED ? 2 * HEAD : PITCH)
 #define TILE (16 * ROW_BYTES)
@@ -47,22 +56,23 @@ DEVICE u32 piece_at(int i, int lane) { return piece_of_row(piece_row(i, lane), p
 
 // A tile of rows; rows beyond the end become zeros.
 DEVICE void copy_tile(u32 to, const u16* from, i64 stride, int rows, int lane) {
+  from += piece_row(0, lane) * stride + piece_column(0, lane);
 #pragma unroll
   for (int i = 0; i < STEPS; i++) {
-    const int row = piece_row(i, lane);
-    if (row < rows) copy_16(to + piece_at(i, lane), from + row * stride + piece_column(i, lane));
-    else store_16(to + piece_at(i, lane), {0, 0, 0, 0});
+    copy_16_or_zeros(to + piece_at(i, lane), from, piece_row(i, lane) < rows);
+    from += ROWS_AT_ONCE * stride;
   }
 }
 DEVICE void read_tile(Four (&to)[STEPS], const u16* from, i64 stride, int rows, int lane) {
+  from += piece_row(0, lane) * stride + piece_column(0, lane);
 #pragma unroll
   for (int i = 0; i < STEPS; i++) {
-    const int row = piece_row(i, lane);
     to[i] = {0, 0, 0, 0};
-    if (row < rows) {
-      const uint4 x = *(const uint4*)(from + row * stride + piece_column(i, lane));
+    if (piece_row(i, lane) < rows) {
+      const uint4 x = *(const uint4*)from;
       to[i] = {x.x, x.y, x.z, x.w};
     }
+    from += ROWS_AT_ONCE * stride;
   }
 }
 
@@ -73,11 +83,15 @@ struct Shared {
   u32 words;  // DRAWS_EVERY: of each row
   u32 kept;   // HIDE: of each row
   u32 notes;  // LARGEST: bit maps [key tile][row tile]
+  u32 waiting;  // WAITING: the keys of the next unit
 };
 
 // What waits in registers.
 struct Fetched {
-  Four output[STEPS], keys[STEPS];
+  Four output[STEPS];
+#if !WAITING
+  Four keys[STEPS];
+#endif
   float lse;
 };
 
@@ -90,8 +104,10 @@ DEVICE void start_copies(const Arguments& a, const Shared& at, int unit, int ste
     copy_tile(at.grads + warp * TILE, a.grad + s.batch * a.of_grad.batch + s.head * a.of_grad.head + first * a.of_grad.row, a.of_grad.row, rows, lane);
   }
   if ((ONE_STEP || step == 0) && warp < LOADED_TILES) {
-    const int head = unit % a.key_heads;
-    copy_tile(at.values + warp * TILE, a.v + s.batch * a.of_v.batch + head * a.of_v.head + warp * 16 * a.of_v.row, a.of_v.row, a.keys - warp * 16, lane);
+    copy_tile(at.values + warp * TILE, a.v + s.batch * a.of_v.batch + s.key_head * a.of_v.head + warp * 16 * a.of_v.row, a.of_v.row, a.keys - warp * 16, lane);
+#if WAITING
+    copy_tile(at.waiting + warp * TILE, a.k + s.batch * a.of_k.batch + s.key_head * a.of_k.head + warp * 16 * a.of_k.row, a.of_k.row, a.keys - warp * 16, lane);
+#endif
   }
 #if DROP == LARGEST
   if (warp < KEY_TILES) {
@@ -108,8 +124,8 @@ DEVICE void send_for_rest(const Arguments& a, int unit, int step, int runs, int 
   const int row = warp * 16 + (lane & 15);
   if (lane < 16) {
     if (warp < ROW_TILES && s.first + row < a.rows) prefetch(a.output + s.batch * a.of_output.batch + s.head * a.of_output.head + (s.first + row) * a.of_output.row);
-  } else if ((ONE_STEP || step == 0) && row < a.keys) {
-    prefetch(a.k + s.batch * a.of_k.batch + unit % a.key_heads * a.of_k.head + row * a.of_k.row);
+  } else if (!WAITING && (ONE_STEP || step == 0) && row < a.keys) {
+    prefetch(a.k + s.batch * a.of_k.batch + s.key_head * a.of_k.head + row * a.of_k.row);
   }
 }
 
@@ -128,10 +144,11 @@ DEVICE void read_rest(const Arguments& a, const Shared& at, Fetched& fetched, Ke
     if (lane < 16) store_word(at.kept + (warp * 16 + row) * 4, row < rows ? (u32)a.kept[line] : 0xffffffffu);
 #endif
   }
+#if !WAITING
   if ((ONE_STEP || step == 0) && warp < LOADED_TILES) {
-    const int head = unit % a.key_heads;
-    read_tile(fetched.keys, a.k + s.batch * a.of_k.batch + head * a.of_k.head + warp * 16 * a.of_k.row, a.of_k.row, a.keys - warp * 16, lane);
+    read_tile(fetched.keys, a.k + s.batch * a.of_k.batch + s.key_head * a.of_k.head + warp * 16 * a.of_k.row, a.of_k.row, a.keys - warp * 16, lane);
   }
+#endif
 }
 
 // Wait for the copies, and note the log-sum-exp and delta of each row: delta is the sum of gradient times output.
@@ -155,5 +172,12 @@ DEVICE void note_rows(const Shared& at, const Fetched& fetched, int warp, int la
 }
 DEVICE void store_keys(const Shared& at, const Fetched& fetched, int warp, int lane) {
 #pragma unroll
-  for (int i = 0; i < STEPS; i++) store_16(at.keys + warp * TILE + piece_at(i, lane), fetched.keys[i]);
+  for (int i = 0; i < STEPS; i++) {
+#if WAITING
+    const Four x = load_16(at.waiting + warp * TILE + piece_at(i, lane));
+#else
+    const Four x = fetched.keys[i];
+#endif
+    store_16(at.keys + warp * TILE + piece_at(i, lane), x);
+  }
 }

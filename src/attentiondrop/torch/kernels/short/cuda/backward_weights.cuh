@@ -31,13 +31,18 @@ DEVICE void weigh(const Arguments& a, const float (&logits)[2][4], const float (
 #pragma unroll
     for (int e = 0; e < 4; e++) {
       const float weight = power_of_two(fmaf(logits[h][e], a.log2_scale, -lse[e & 1]));
+#if DRAWS_EVERY
+      const bool is_dropped = lines[e & 1] * own.columns[e >> 1] <= own.limit;
+#endif
 #if DROP == WEIGHTS
-      const bool is_dropped = lines[e & 1] * own.columns[e >> 1] <= own.limit;
-      s[e] = is_dropped ? 0.f : weight * own.factor;
-      d_s[e] = weight * ((is_dropped ? 0.f : d_weights[h][e] * own.factor) - delta[e & 1]);
+      const float factor = is_dropped ? 0.f : own.factor;
+      s[e] = weight * factor;
+      d_s[e] = weight * fmaf(d_weights[h][e], factor, -delta[e & 1]);
+#elif DROP == EVERY && HIDE
+      s[e] = is_dropped ? 0.f : weight;
+      d_s[e] = s[e] * (d_weights[h][e] - delta[e & 1]);
 #elif DROP == EVERY
-      const bool is_dropped = lines[e & 1] * own.columns[e >> 1] <= own.limit;
-      s[e] = is_dropped ? (HIDE ? 0.f : power_of_two(-lse[e & 1])) : weight;
+      s[e] = is_dropped ? power_of_two(-lse[e & 1]) : weight;
       d_s[e] = is_dropped ? 0.f : weight * (d_weights[h][e] - delta[e & 1]);
 #else
       s[e] = weight;
@@ -107,7 +112,8 @@ DEVICE OwnKeys own_keys(const Arguments& a, Key key, int tile, int lane) {
 // What does.
 DEVICE void look_at_mask(const Arguments& a, OwnKeys& own, int unit, int lane) {
 #if MASKED
-  const u8* visible = a.visible + unit / a.key_heads * a.of_visible.batch + unit % a.key_heads * a.of_visible.head;
+  const Unit where(unit, a.key_heads, a.by_heads);
+  const u8* visible = a.visible + where.batch * a.of_visible.batch + where.head * a.of_visible.head;
 #pragma unroll
   for (int h = 0; h < 2; h++) {
     const int key = own.tile * 16 + (lane >> 2) + 8 * h;

@@ -5,7 +5,7 @@
 // warps; if two or three are left over, a warpgroup has them, with zeros behind. The gradient of the queries is computed in
 // blocks of 64 rows and 32 columns, which the warpgroups share.
 //
-// Macros beside those of the variant: ROW_TILES, ONE_STEP (each unit has one step), BLOCKS (per multiprocessor).
+// Macros beside those of the variant: ROW_TILES, ONE_STEP (each unit has one step), WAITING, BLOCKS (per multiprocessor).
 #define SWIZZLED 1
 #define GROUPS (KEY_TILES % 4 == 1 ? KEY_TILES / 4 : (KEY_TILES + 3) / 4)
 #define LEFT_OVER (KEY_TILES % 4 == 1)
@@ -24,6 +24,7 @@
 #define LEFT_ROWS (ROW_TILES % 4)          // 0 or 1 tile
 #define BLOCK_BYTES (LOADED_TILES * 2048)  // dS^T of 64 rows
 #define LEFT_PITCH 48                      // and of a single row tile: 16 rows, padded
+#define PARTS (RADIUS > 0 || ROW_BLOCKS < GROUPS ? 2 : 1)  // of the columns of the queries' gradient
 #define TILE_AT 128                        // a tile further in units of `matrix_at`
 
 // Set sums to 0, here and not later: between products the compiler would wait for all of them. (What a product overwrites is
@@ -55,6 +56,11 @@ DEVICE void store_gradients(u32 blocks, u32 left, const u32 (&x)[4], int key_til
 // Some warps of the block wait for each other.
 DEVICE void wait_for_four(int which) { asm volatile("bar.sync %0, 128;" ::"r"(which) : "memory"); }
 DEVICE void wait_for_all() { asm volatile("bar.sync 0;" ::: "memory"); }
+// A warpgroup has stored its keys. Sums of a left-over tile go where keys waited, so then all of them must be stored.
+DEVICE void wait_for_keys(int which) {
+  if (WAITING && LEFT_OVER) wait_for_all();
+  else wait_for_four(which);
+}
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) backward_wgmma(const __grid_constant__ Arguments a) {
   extern __shared__ __align__(1024) u8 memory[];
@@ -72,6 +78,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) backward_wgmma(
   at.kept = at.words + (DRAWS_EVERY ? RUN * 4 : 0);
   at.notes = at.kept + (HIDE ? RUN * 4 : 0);
   const u32 sums = at.notes + (DROP == LARGEST ? KEY_TILES * ROW_TILES * 32 : 0);  // LEFT_OVER: of the four warps
+  at.waiting = sums;  // which are needed at other times
 
   const int row_tiles = (a.rows + 15) / 16, runs = ONE_STEP ? 1 : (row_tiles + ROW_TILES - 1) / ROW_TILES;
   const int steps = ONE_STEP ? 1 : a.group * runs;
@@ -95,8 +102,6 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) backward_wgmma(
   if (warp < 4 * GROUPS) {
     const int group = warp >> 2;
     OwnKeys own = own_keys(a, key, warp, fresh_lane());
-    const u32 own_k = matrix_at(at.keys + group * 8192), own_v = matrix_at(at.values + group * 8192);
-    const u32 q = matrix_at(at.queries), grad = matrix_at(at.grads);
     SUMS_OF_ALL_STEPS;
 #pragma unroll 1
     while (true) {
@@ -109,12 +114,15 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) backward_wgmma(
 #endif
         look_at_mask(a, own, unit, lane);
         show_to_matrix_units();
-        wait_for_four(1 + group);
+        wait_for_keys(1 + group);
       }
       {
         const int lane = fresh_lane();
         const Step now(a, unit, step, runs);
-        const int first = now.first, tiles = now.tiles;
+        const int first = now.first;
+        const u32 tiles = now.tiles;
+        const u32 own_k = matrix_at(at.keys + group * 8192), own_v = matrix_at(at.values + group * 8192);
+        const u32 q = matrix_at(at.queries), grad = matrix_at(at.grads);
         float s[2][4], d_s[2][4];
         clear(s);
         clear(d_s);
@@ -128,7 +136,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) backward_wgmma(
 #pragma unroll
         for (int i = 0; i < 4; i++) multiply_rows(d_s, own_v + i * 2, grad + i * 2, i > 0);
         send_products();
-        int tile = 0;
+        u32 tile = 0;
 #pragma unroll 1
         do {
           u32 weights[4], gradients[4];
@@ -161,37 +169,39 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) backward_wgmma(
       send_for_rest(a, next_unit, next_step, runs, warp, lane);
     }
       if (is_last) {
-        const int head = unit % a.key_heads;
-        write_rows(a.d_v + now.batch * a.of_d_v.batch + head * a.of_d_v.head, a.of_d_v.row, warp * 16, a.keys, d_v, 1.f, 1.f, lane);
+        write_rows(a.d_v + now.batch * a.of_d_v.batch + now.key_head * a.of_d_v.head, a.of_d_v.row, warp * 16, a.keys, d_v, 1.f, 1.f, lane);
 #if RADIUS == 0
-        write_rows(a.d_k + now.batch * a.of_d_k.batch + head * a.of_d_k.head, a.of_d_k.row, warp * 16, a.keys, d_k, a.scale, a.scale, lane);
+        write_rows(a.d_k + now.batch * a.of_d_k.batch + now.key_head * a.of_d_k.head, a.of_d_k.row, warp * 16, a.keys, d_k, a.scale, a.scale, lane);
 #endif
       }
-      // Half of the columns at a time: whole ones would take registers that the rest needs.
+#if RADIUS == 0
+      // Under way during the next products. (If there is no next step, this one's once more: a condition would cost registers.)
+      read_rest(a, at, fetched, key, more ? next_unit : unit, more ? next_step : step, runs, warp, fresh_lane());
+#endif
+      // As many columns at a time as give each warpgroup work. (With a blur, the gradients of the keys still take registers.)
 #pragma unroll 1
-      for (int item = group; item < 2 * ROW_BLOCKS; item += GROUPS) {
-        const int block = item >> 1, half = item & 1;
-        float d_q[4][4];
+      for (int item = group; item < PARTS * ROW_BLOCKS; item += GROUPS) {
+        const int block = item / PARTS, part = item % PARTS;
+        float d_q[8 / PARTS][4];
         clear(d_q);
-        const u32 d_s = matrix_at(blocks + block * BLOCK_BYTES), k = matrix_at(at.keys) + half * 4;
+        const u32 d_s = matrix_at(blocks + block * BLOCK_BYTES), k = matrix_at(at.keys) + part * 4;
         begin_products();
 #pragma unroll
         for (int j = 0; j < KEY_TILES; j++) multiply_transposed(d_q, d_s + j * TILE_AT, k + j * TILE_AT, j > 0);
         send_products();
         wait_for_products();
         const int again = fresh_lane();
-        u16* to = a.d_q + now.batch * a.of_d_q.batch + now.head * a.of_d_q.head + half * 32;
+        u16* to = a.d_q + now.batch * a.of_d_q.batch + now.head * a.of_d_q.head + part * 32;
         write_rows(to, a.of_d_q.row, now.first + block * 64 + (warp & 3) * 16, a.rows, d_q, a.scale, a.scale, again);
       }
 #if RADIUS > 0
       if (is_last) blur_gradient(a, d_k, at.keys, unit, true, warp, fresh_lane());
 #endif
       if (!more) return;
-      {
-        const int again = fresh_lane();
-        read_rest(a, at, fetched, key, next_unit, next_step, runs, warp, again);
-        note_rows(at, fetched, warp, again);
-      }
+#if RADIUS > 0
+      read_rest(a, at, fetched, key, next_unit, next_step, runs, warp, fresh_lane());
+#endif
+      note_rows(at, fetched, warp, fresh_lane());
       unit = next_unit;
       step = next_step;
       show_to_matrix_units();
@@ -217,7 +227,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) backward_wgmma(
 #endif
       look_at_mask(a, own, unit, lane);
       show_to_matrix_units();
-      wait_for_four(1 + GROUPS);
+      wait_for_keys(1 + GROUPS);
       clear(d_k);
       clear(d_v);
     }
@@ -295,10 +305,9 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) backward_wgmma(
       read_rest(a, at, fetched, key, next_unit, next_step, runs, warp, lane);
     }
     if (is_last && part == 0) {
-      const int head = unit % a.key_heads;
-      write_rows(a.d_v + now.batch * a.of_d_v.batch + head * a.of_d_v.head, a.of_d_v.row, last * 16, a.keys, d_v, 1.f, 1.f, lane);
+      write_rows(a.d_v + now.batch * a.of_d_v.batch + now.key_head * a.of_d_v.head, a.of_d_v.row, last * 16, a.keys, d_v, 1.f, 1.f, lane);
 #if RADIUS == 0
-      write_rows(a.d_k + now.batch * a.of_d_k.batch + head * a.of_d_k.head, a.of_d_k.row, last * 16, a.keys, d_k, a.scale, a.scale, lane);
+      write_rows(a.d_k + now.batch * a.of_d_k.batch + now.key_head * a.of_d_k.head, a.of_d_k.row, last * 16, a.keys, d_k, a.scale, a.scale, lane);
 #endif
     }
 #if LEFT_ROWS

@@ -46,6 +46,13 @@ DEVICE void set_bits(u32 address, u32 bits) { asm volatile("red.shared.or.b32 [%
 DEVICE void copy_16(u32 to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
+// Zeros if there is nothing to copy; `from` is not read then.
+DEVICE void copy_16_or_zeros(u32 to, const void* from, bool is_there) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(is_there ? 16 : 0) : "memory");
+}
+// Copies belong to groups, which are awaited in order.
+DEVICE void end_of_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+DEVICE void wait_for_all_but_last_copies() { asm volatile("cp.async.wait_group 1;" ::: "memory"); }
 DEVICE void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 DEVICE void prefetch(const void* from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from)); }
@@ -58,12 +65,36 @@ DEVICE u32 add_shared(u32 address, u32 x) {
   return before;
 }
 DEVICE void publish(u32 address, u32 x) { asm volatile("st.release.cta.shared.u32 [%0], %1;" ::"r"(address), "r"(x) : "memory"); }
-DEVICE void wait_until_at_least(u32 address, u32 wanted) {
+DEVICE u32 look_at(u32 address) {
   u32 x;
-  do {
-    asm volatile("ld.acquire.cta.shared.u32 %0, [%1];" : "=r"(x) : "r"(address) : "memory");
-  } while (x < wanted);
+  asm volatile("ld.acquire.cta.shared.u32 %0, [%1];" : "=r"(x) : "r"(address) : "memory");
+  return x;
 }
+
+// --- barriers that copies arrive at ------------------------------------------------------------------------------------
+
+DEVICE void make_barrier(u32 address, u32 arrivals) { asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(address), "r"(arrivals) : "memory"); }
+DEVICE void arrive(u32 address) { asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.shared.b64 state, [%0];\n}" ::"r"(address) : "memory"); }
+// Once all copies that this thread has started are there.
+DEVICE void arrive_after_copies(u32 address) { asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(address) : "memory"); }
+// `parity` is that of the number of times that all had arrived before.
+DEVICE void wait_for_arrivals(u32 address, u32 parity) {
+#if __CUDA_ARCH__ >= 900
+#define TRY_WAIT "mbarrier.try_wait.parity.shared::cta.b64"  // the warp sleeps meanwhile
+#else
+#define TRY_WAIT "mbarrier.test_wait.parity.shared.b64"
+#endif
+  u32 is_done;
+  do {
+    asm volatile("{\n.reg .pred p;\n" TRY_WAIT " p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}" : "=r"(is_done) : "r"(address), "r"(parity) : "memory");
+  } while (!is_done);
+}
+
+// --- integers -----------------------------------------------------------------------------------------------------------
+
+// Division of 0 <= x < 2^31 by a number that is the same for a whole launch: the host turns it into a product and a shift.
+struct Divisor { u32 factor, shift; };
+DEVICE int divided(int x, Divisor by) { return (int)(__umulhi(2u * (u32)x, by.factor) >> by.shift); }
 
 // --- 16-bit numbers ---------------------------------------------------------------------------------------------------
 

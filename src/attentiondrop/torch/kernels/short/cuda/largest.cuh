@@ -26,6 +26,13 @@ struct Union {
   }
 };
 
+// The larger one becomes the first.
+DEVICE void put_in_order(float& a, float& b) {
+  const float low = fminf(a, b);
+  a = fmaxf(a, b);
+  b = low;
+}
+
 #define SMALLER(a, b) ((a) < (b) ? (a) : (b))
 // Lists of a few group maxima in each thread find the floor, unless TOP is large or a row has hardly more groups than TOP.
 #define NETWORK (TOP <= 16 && TOP <= 8 * KEY_TILES)
@@ -39,18 +46,40 @@ DEVICE float floor_of_row(const float (&logits)[EIGHTS][4], int r, float& larges
   constexpr bool pairs = 4 * own < TOP;
   constexpr int length = pairs ? SMALLER(SMALLER(8, TOP), EIGHTS) : own;
   float top[length];
+  constexpr int groups = pairs ? EIGHTS : EIGHTS / 2;
+  auto largest_of_group = [&](int i) {
+    const int j = pairs ? i : 2 * i;
+    const float x = fmaxf(logits[j][2 * r], logits[j][2 * r + 1]);
+    return pairs ? x : fmaxf(x, fmaxf(logits[j + 1][2 * r], logits[j + 1][2 * r + 1]));
+  };
+  // Four groups at a time as long as there are so many, then one by one.
+  constexpr int by_four = length == 4 ? groups / 4 * 4 : 0;
 #pragma unroll
   for (int i = 0; i < length; i++) top[i] = HIDDEN;
 #pragma unroll
-  for (int j = 0; j < EIGHTS; j += pairs ? 1 : 2) {
-    float x = fmaxf(logits[j][2 * r], logits[j][2 * r + 1]);
-    if (!pairs) x = fmaxf(x, fmaxf(logits[j + 1][2 * r], logits[j + 1][2 * r + 1]));
+  for (int i = 0; i < by_four; i += 4) {
+    float four[4];
 #pragma unroll
-    for (int i = 0; i < length; i++) {
-      const float low = fminf(top[i], x);
-      top[i] = fmaxf(top[i], x);
-      x = low;
-    }
+    for (int n = 0; n < 4; n++) four[n] = largest_of_group(i + n);
+    put_in_order(four[0], four[1]);
+    put_in_order(four[2], four[3]);
+    put_in_order(four[0], four[2]);
+    put_in_order(four[1], four[3]);
+    put_in_order(four[1], four[2]);
+#pragma unroll
+    for (int n = 0; n < 4; n++) top[n] = i == 0 ? four[n] : fmaxf(top[n], four[3 - n]);
+    if (i == 0) continue;
+    // The four largest of both, first rising and then falling (or the other way round).
+    put_in_order(top[0], top[2]);
+    put_in_order(top[1], top[3]);
+    put_in_order(top[0], top[1]);
+    put_in_order(top[2], top[3]);
+  }
+#pragma unroll
+  for (int i = by_four; i < groups; i++) {
+    float x = largest_of_group(i);
+#pragma unroll
+    for (int n = 0; n < length; n++) put_in_order(top[n], x);
   }
   constexpr int merged = SMALLER(2 * length, TOP);
   float other[merged > length ? merged : length], both[merged];
@@ -179,6 +208,9 @@ DEVICE void drop_largest(float (&logits)[EIGHTS][4], Chosen& chosen, float scale
     int equals[2];
 #pragma unroll
     for (int r = 0; r < 2; r++) {
+      equal[r].clear();
+      equals[r] = 0;
+      if (!__any_sync(WHOLE_WARP, excess[r] > 0)) continue;
       if (!is_floor) {
         // The smallest one that is not gone. Negative numbers have the top bit, so they are larger as unsigned ones.
         u32 x = 0x7fffffffu;
@@ -188,7 +220,6 @@ DEVICE void drop_largest(float (&logits)[EIGHTS][4], Chosen& chosen, float scale
           for (int e = 0; e < 2; e++) x = min(x, __float_as_uint(logits[j][2 * r + e]) - gone[r]);
         smallest[r] = smallest_of_quad(x) + gone[r];
       }
-      equal[r].clear();
 #pragma unroll
       for (int j = 0; j < EIGHTS; j++)
 #pragma unroll

@@ -27,12 +27,40 @@ struct Strides { i64 batch, head, row; };
 
 // Copy rows of a head into shared memory; the warp waits for them later.
 DEVICE void copy_rows(u32 to, const u16* from, i64 stride, int rows, int lane) {
+  constexpr int at_once = 32 / CHUNKS;
+  const int chunk = lane % CHUNKS;
+  int row = lane / CHUNKS;
+  from += row * stride + chunk * 8;
+  to += row * PITCH + chunk * 16;
 #pragma unroll 4
-  for (int i = lane; i < rows * CHUNKS; i += 32) {
-    const int row = i / CHUNKS, chunk = i % CHUNKS;
-    copy_16(to + row * PITCH + chunk * 16, from + row * stride + chunk * 8);
+  for (; row < rows; row += at_once) {
+    copy_16(to, from);
+    from += at_once * stride;
+    to += at_once * PITCH;
   }
 }
+
+// The same for a tile of 16 rows, of which `rows` or more exist.
+DEVICE void copy_tile_rows(u32 to, const u16* from, i64 stride, int rows, int lane) {
+  constexpr int at_once = 32 / CHUNKS;
+  const int row = lane / CHUNKS, chunk = lane % CHUNKS;
+  from += row * stride + chunk * 8;
+  to += row * PITCH + chunk * 16;
+#pragma unroll
+  for (int i = 0; i < STEPS; i++) {
+    if (row + i * at_once < rows) copy_16(to + i * at_once * PITCH, from);
+    from += at_once * stride;
+  }
+}
+
+// A unit: one sample and one head of the keys.
+struct Unit {
+  int batch, head;
+  DEVICE_METHOD Unit(int number, int heads, Divisor by_heads) {
+    batch = divided(number, by_heads);
+    head = number - batch * heads;
+  }
+};
 
 // Rows g and g + 8 of a 16-row tile from the sums of products, times a factor for each. Pairs of lanes exchange a word, so
 // that four lanes write 32 neighbouring bytes.

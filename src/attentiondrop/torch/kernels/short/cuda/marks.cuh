@@ -22,8 +22,9 @@ struct Marks {
     for (int w = 0; w < MARK_WORDS; w++) n += __popc(word[w]);
     return n;
   }
-  // `i` is known to the compiler wherever these two are called.
+  // `i` is known to the compiler wherever these three are called.
   DEVICE_METHOD bool has(int i) const { return word[i / 32] & (0x80000000u >> (i % 32)); }
+  DEVICE_METHOD bool has_either(int i) const { return word[i / 32] & (0xC0000000u >> (i % 32)); }  // i or i + 1, i is even
   DEVICE_METHOD void add(int i) { word[i / 32] |= 0x80000000u >> (i % 32); }
 
   DEVICE_METHOD void remove(const Marks& other) {
