@@ -39,6 +39,7 @@ class CudaRecorder:
     def record(self, work: Work) -> Work:
         """Capture the work, which does not run then."""
         gc.collect()  # not while it captures: what is freed then may be a graph of another run
+        _forget_workspaces()
         generator = torch.cuda.default_generators[
             torch.cuda.current_device() if self._device.index is None else self._device.index
         ]
@@ -57,6 +58,8 @@ class CudaRecorder:
             _end_capturing(generator, state)
             # The end of a capture that failed has an error of its own, which says less than the first one.
             raise (error.__context__ or error) from None
+        finally:
+            _forget_workspaces()
         self._graphs.append(weakref.ref(graph))
         return graph.replay
 
@@ -70,6 +73,16 @@ class CudaRecorder:
                 yield
         finally:
             current.wait_stream(self._stream)
+
+
+def _forget_workspaces() -> None:
+    """Give back the memory of cuBLAS for each stream (as inductor does for its own graphs).
+
+    Before a capture: it is not needed twice. After it: what the graph uses belongs to the graph.
+    """
+    forget = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
+    if forget is not None:
+        forget()
 
 
 def _end_capturing(generator: torch.Generator, state: torch.Tensor) -> None:
