@@ -1,4 +1,4 @@
-"""Draw the figures of README.md: what happens to a row of attention, and what it costs (`python docs/readme_figures.py`)."""
+"""Draw the figures of README.md: a row of attention, and what it costs (`python docs/readme_figures.py`)."""
 
 from __future__ import annotations
 
