@@ -1,0 +1,30 @@
+"""Replace a line `<!-- generated: NAME -->` in a page by what a function of this package writes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from . import benchmark_pages, command_reference, method_pictures, recipe_reference
+
+PARTS: dict[str, Callable[[], str]] = {
+    "recipe settings": recipe_reference.settings,
+    "shipped recipes": recipe_reference.recipes,
+    "commands": command_reference.commands,
+    "pictures of methods": method_pictures.gallery,
+}
+#: `[speed.md](speed.md)`, which reads well in a file.
+FILE_NAME = re.compile(r"\[[\w./-]+\.md\]\(([\w./-]+\.md)\)")
+MARK = re.compile(r"^<!-- generated: (.+) -->$", re.MULTILINE)
+
+
+def insert(app: Any, docname: str, source: list[str]) -> None:
+    """Change the text of a page that Sphinx has just read."""
+    # Without a text, a link shows the title of its page.
+    source[0] = FILE_NAME.sub(r"[](\1)", benchmark_pages.relinked(filled(source[0])))
+
+
+def filled(text: str) -> str:
+    """The page with its generated parts. An unknown name is an error, so that no mark is left over."""
+    return MARK.sub(lambda found: PARTS[found[1]](), text)

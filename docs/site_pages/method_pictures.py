@@ -1,0 +1,6 @@
+"""Placeholder."""
+
+
+def gallery() -> str:
+    """Nothing yet."""
+    return ""
