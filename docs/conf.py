@@ -65,6 +65,7 @@ sphinx_gallery_conf = {
     "plot_gallery": False,  # the tests run the examples; here they would train for minutes
     "download_all_examples": False,
     "show_signature": False,
+    "write_computation_times": False,
 }
 
 

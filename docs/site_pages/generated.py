@@ -6,14 +6,16 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from attentiondrop.experiments.methods.groups import groups
+
 from . import benchmark_pages, command_reference, method_pictures, recipe_reference
 
 PARTS: dict[str, Callable[[], str]] = {
     "recipe settings": recipe_reference.settings,
     "shipped recipes": recipe_reference.recipes,
     "commands": command_reference.commands,
-    "pictures of methods": method_pictures.gallery,
-}
+    "pictures of hard and blur": lambda: method_pictures.drawn("hard", "blur"),
+} | {f"pictures of {group}": method_pictures.of_group(group) for group in groups()}
 #: `[speed.md](speed.md)`, which reads well in a file.
 FILE_NAME = re.compile(r"\[[\w./-]+\.md\]\(([\w./-]+\.md)\)")
 MARK = re.compile(r"^<!-- generated: (.+) -->$", re.MULTILINE)

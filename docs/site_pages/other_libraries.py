@@ -1,7 +1,8 @@
 """Links to the documentation of other libraries.
 
-Usually intersphinx downloads a list of all names (`objects.inv`) of each library. A build must not need the internet, so
-the few names that our pages use stand here, with their places. A name that is missing here is a warning of the build.
+Usually intersphinx downloads a list of all names (`objects.inv`) of each library. A build must not need the internet,
+so the few names that our pages use stand here, with their places. A name that is missing here is a warning of the
+build.
 """
 
 from __future__ import annotations

@@ -40,9 +40,7 @@ _WORDS = {
 
 def settings() -> str:
     """A table for each section; those that differ between tasks once for each task."""
-    top = [
-        field for field in dataclasses.fields(Recipe) if field.name not in _SHARED | sections_of(TASKS[DEFAULT])
-    ]
+    top = [field for field in dataclasses.fields(Recipe) if field.name not in _SHARED | sections_of(TASKS[DEFAULT])]
     parts = ["## The recipe itself", _table(Recipe, "", [field.name for field in top])]
     for section, cls in _SHARED.items():
         parts += [f"## `{section}`", _summary(cls), _table(cls, section)]
