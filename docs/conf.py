@@ -42,6 +42,8 @@ myst_heading_anchors = 3
 myst_fence_as_directive = ["mermaid"]
 # Texts in single backquotes are code in docstrings, as they are in Markdown.
 default_role = "code"
+smartquotes = False  # commands hold quotes and two hyphens
+highlight_language = "none"  # a block without a language is output
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"

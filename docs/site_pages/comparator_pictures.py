@@ -181,13 +181,22 @@ def _attentionentropy(part: Any) -> Picture:
 
 @draws("eadra")
 def _eadra(part: Any) -> Picture:
+    from attentiondrop.experiments.methods.attention_maps import distances, entropy
     from attentiondrop.experiments.methods.comparators.eadra import EntropyAndDistance
 
     logits = torch.randn(1, 1, 16, 16)
     measure = EntropyAndDistance(part.entropy, part.distance, prefix=0)
-    after = _descended(logits, lambda x: measure(x.softmax(-1)))
-    about = "A map of attention, and after descent along the penalty alone: fewer keys, and nearer ones."
-    return Picture(logits.softmax(-1)[0, 0], after.softmax(-1)[0, 0], about)
+    before, after = (x.softmax(-1)[0, 0] for x in (logits, _descended(logits, lambda x: measure(x.softmax(-1)), 4.0)))
+    apart = distances(16, 0, torch.device("cpu"))
+    near, spread = (
+        [float(f(x)) for x in (before, after)]
+        for f in (lambda x: (x * apart).sum(-1).mean(), lambda x: entropy(x).mean())
+    )
+    about = (
+        "A map of attention, and after descent along the penalty alone: "
+        f"mean distance {near[0]:.1f}, then {near[1]:.1f}; entropy {spread[0]:.1f}, then {spread[1]:.1f}."
+    )
+    return Picture(before, after, about)
 
 
 @draws("lsh")
@@ -218,12 +227,12 @@ def _lsh(part: Any) -> Picture:
     )
 
 
-def _descended(x: Tensor, penalty: Callable[[Tensor], Tensor]) -> Tensor:
-    """`x` after gradient descent along the penalty, until it has moved by 1.5 in some entry."""
+def _descended(x: Tensor, penalty: Callable[[Tensor], Tensor], far: float = 1.5) -> Tensor:
+    """`x` after gradient descent along the penalty, until some entry has moved that far."""
     start, x = x, x.clone().requires_grad_()
     for _ in range(2000):
         (gradient,) = torch.autograd.grad(penalty(x), x)
         x = (x - 0.05 * gradient / gradient.abs().max().clamp_min(1e-12)).detach().requires_grad_()
-        if float((x.detach() - start).abs().max()) > 1.5:
+        if float((x.detach() - start).abs().max()) > far:
             break
     return x.detach()
