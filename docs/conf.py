@@ -66,6 +66,8 @@ sphinx_gallery_conf = {
     "gallery_dirs": "examples",
     "plot_gallery": False,  # the tests run the examples; here they would train for minutes
     "download_all_examples": False,
+    "notebook_extensions": set(),  # programs with arguments make no good notebooks
+    "within_subsection_order": "FileNameSortKey",
     "show_signature": False,
     "write_computation_times": False,
 }

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from .copied_files import write_folder
 
-_LINK = re.compile(r"\]\((?:\.\./)+benchmarks/")
+_LINK = re.compile(r"\]\((?:\.\./)+benchmarks/results/")
 _LIST = "\n## Results\n\n```{toctree}\n:glob:\n:maxdepth: 1\n\nresults/*\n```\n"
 
 
@@ -19,5 +19,5 @@ def prepare(source: Path, folder: Path) -> None:
 
 
 def relinked(text: str) -> str:
-    """A page whose links to the folder `benchmarks` lead to these copies."""
-    return _LINK.sub("](/benchmarks/", text)
+    """A page whose links to results lead to these copies."""
+    return _LINK.sub("](/benchmarks/results/", text)

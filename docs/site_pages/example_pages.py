@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 from .copied_files import write_folder
@@ -26,5 +27,7 @@ def _titled(path: Path) -> str:
     text = path.read_text(encoding="utf-8")
     tree = ast.parse(text)
     lines = text.splitlines(keepends=True)
-    title = f"{path.name}\n{'=' * len(path.name)}\n\n{ast.get_docstring(tree) or ''}\n"
+    about = ast.get_docstring(tree) or ""
+    about = re.sub(r"\n\n(?= {4})", r"\n\n.. code-block:: bash\n\n", about)  # an indented paragraph is a command
+    title = f"{path.name}\n{'=' * len(path.name)}\n\n{about}\n"
     return f'r"""\n{title}"""\n' + "".join(lines[tree.body[0].end_lineno :])
