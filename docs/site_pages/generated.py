@@ -4,15 +4,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from attentiondrop.experiments.methods.groups import groups
 
 from . import benchmark_pages, command_reference, method_pictures, recipe_reference
 
+DOCS = Path(__file__).parents[1]
+
+
+def other_pages() -> str:
+    """A list for the pages in `docs` that the front page does not name, so that a new page is found at once."""
+    named = (DOCS / "index.md").read_text(encoding="utf-8")
+    found = [path.stem for path in sorted(DOCS.glob("*.md")) if path.stem != "index"]
+    new = [name for name in found if not re.search(rf"^(.*<)?{re.escape(name)}>?$", named, re.MULTILINE)]
+    return "\n".join(["```{toctree}", ":caption: More", ":hidden:", "", *new, "```"]) if new else ""
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "recipe settings": recipe_reference.settings,
     "shipped recipes": recipe_reference.recipes,
+    "other pages": other_pages,
     "commands": command_reference.commands,
     "pictures of hard and blur": lambda: method_pictures.drawn("hard", "blur"),
 } | {f"pictures of {group}": method_pictures.of_group(group) for group in groups()}

@@ -32,7 +32,7 @@ class _Confident(NamedTuple):
 def calibration_error(predictions: Tensor, labels: Tensor, bins: int = BINS, norm: Norm = "l1") -> float:
     """The difference between confidence (the largest probability) and accuracy, over equally wide bins of confidence.
 
-    `norm="l1"` is the expected calibration error (ECE): the mean of `|accuracy - confidence|` over bins, weighted with
+    `norm="l1"` is the expected calibration error (ECE): the mean of |accuracy - confidence| over bins, weighted with
     their number of samples. `"l2"` is the root of the weighted mean of squares, `"max"` the largest difference.
     torchmetrics computes it, with one change: a confidence of exactly 1 belongs to the last bin, not to an extra one.
 

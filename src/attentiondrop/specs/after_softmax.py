@@ -95,7 +95,7 @@ class HeadMask(Spec):
     """Zero the outputs of `count` heads of each sample. The other heads are not scaled.
 
     `choice="random"` takes heads at random. `choice="important"` takes those that matter most to the loss: those with
-    the largest running mean of `|gradient x output|`. `attach` keeps these means, so only attached models can use it.
+    the largest running mean of |gradient x output|. `attach` keeps these means, so only attached models can use it.
 
     >>> print(HeadMask(count=2))
     headmask(count=2)
