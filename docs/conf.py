@@ -42,7 +42,7 @@ myst_heading_anchors = 3
 myst_fence_as_directive = ["mermaid"]
 # Texts in single backquotes are code in docstrings, as they are in Markdown.
 default_role = "code"
-smartquotes = False  # commands hold quotes and two hyphens
+smartquotes_action = "D"  # two hyphens become a dash; quotes stay, because they are part of commands
 highlight_language = "none"  # a block without a language is output
 
 autodoc_member_order = "bysource"

@@ -11,7 +11,8 @@ _SPECIAL = re.compile(r"([\\*_<>\[\]])")
 
 def prose(text: str) -> str:
     """Plain text in one line, in which only backquotes mean something."""
-    parts = re.split(r"(`[^`]*`)", " ".join(text.split()))
+    text = re.sub(r"(?<![\w`-])--[a-z][\w-]*", r"`\g<0>`", " ".join(text.split()))  # an option is code
+    parts = re.split(r"(`[^`]*`)", text)
     return "".join(part if part.startswith("`") else _SPECIAL.sub(r"\\\1", part) for part in parts)
 
 
