@@ -4,9 +4,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SETUP := $(VENV)/.installed
+DOCS_SETUP := $(VENV)/.installed-docs
 WORKERS ?= 2
 
-.PHONY: demo test coverage test-all test-interpreter test-tensorflow test-jax test-keras test-gpu test-gpu-all gpu-tests lint typecheck bench build clean
+.PHONY: demo test coverage test-all test-interpreter test-tensorflow test-jax test-keras test-gpu test-gpu-all gpu-tests lint typecheck docs docs-links docs-links-online bench build clean
 
 demo: $(SETUP)  ## train a small ViT on digits with seven methods and three seeds, and compare
 	$(BIN)/attentiondrop compare digits --size demo --workers $(WORKERS) --out runs/digits
@@ -82,6 +83,16 @@ lint: $(SETUP)
 typecheck: $(SETUP)
 	$(BIN)/mypy
 
+# -E: parts of pages come from the code, and Sphinx cannot know when that has changed.
+docs: $(DOCS_SETUP)  ## the site, in docs/_build/html; a warning is an error. Needs no internet
+	$(BIN)/sphinx-build -W --keep-going -n -E docs docs/_build/html
+
+docs-links: docs  ## and check that every link within the site leads somewhere
+	$(BIN)/python docs/site_pages/check_links.py docs/_build/html
+
+docs-links-online: $(DOCS_SETUP)  ## links to other sites: needs the internet
+	$(BIN)/sphinx-build -b linkcheck docs docs/_build/linkcheck
+
 bench: $(SETUP)  ## ratios of step times on this machine
 	$(BIN)/attentiondrop bench attention
 
@@ -89,11 +100,17 @@ build: $(SETUP)  ## wheel and source distribution
 	$(BIN)/python -m build
 
 clean:
-	rm -rf $(VENV) dist build runs
+	rm -rf $(VENV) dist build runs docs/_build docs/benchmarks docs/examples
 
 # pip leaves the environment half-built if it is interrupted: the stamp is written last, so the next make goes on.
 $(SETUP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed, this is " + sys.version.split()[0] + ". Use make PYTHON=...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --progress-bar on -c constraints.txt -e ".[dev]"
+	touch $@
+
+# Fewer packages than for the tests: neither TensorFlow nor JAX.
+$(DOCS_SETUP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --progress-bar on -c constraints.txt -e ".[docs]"
 	touch $@

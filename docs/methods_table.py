@@ -53,6 +53,8 @@ def tables() -> str:
             if one.name in groups()[group] and one.name not in shown:
                 shown.add(one.name)
                 lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row(one, measured))} |")
+        # The site has pictures here (docs/site_pages/method_pictures.py); other readers of this file see nothing.
+        lines += ["", f"<!-- generated: pictures of {group} -->"]
     if shown != set(groups()[ALL]):
         raise SystemExit(f"these methods have no group: {sorted(set(groups()[ALL]) - shown)}")
     return "\n".join([*lines, "", END])

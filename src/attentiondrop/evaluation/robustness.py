@@ -37,6 +37,7 @@ def robust_accuracy(
 
     Gradients may be misleading (zero, shattered or saturated). Then the attack fails where another would succeed. The
     report is `sound` if
+
     - at the largest epsilon the mean loss is higher after the last step than after the random start;
     - accuracy does not rise with epsilon (by more than 1 %, or one example);
     - with an epsilon so large that any image can become any other, at most 1 % of up to 128 images withstand;

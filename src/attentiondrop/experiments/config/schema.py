@@ -28,9 +28,13 @@ class TrainingSettings:
     The batch size is a number of examples; for translation it is a number of subwords.
     """
 
+    #: Passes over the training part.
     epochs: int = 20
+    #: Examples (subwords for translation) in one step of the optimiser, over all processes.
     batch_size: int = 64
+    #: The largest learning rate, at the end of the warm-up.
     learning_rate: float = 1e-3
+    #: The weight decay of AdamW.
     weight_decay: float = 1e-2
     #: The warm-up as a share of all steps.
     warmup: float = 0.1
@@ -38,6 +42,7 @@ class TrainingSettings:
     schedule: str = "cosine"
     #: The decays of AdamW's averages of the gradient and of its square.
     betas: tuple[float, ...] = (0.9, 0.999)
+    #: The share of a target that is spread evenly over all classes.
     label_smoothing: float = 0.0
     #: The largest norm of the gradient; a larger one is scaled down.
     clip: float | None = None
@@ -47,11 +52,14 @@ class TrainingSettings:
     ema: float | None = None
     #: The last weights are the mean of the weights after each of this many last epochs. `select: last` tests them.
     average_last: int = 1
+    #: `float32`, `bfloat16` or `float16`. The latter two compute in mixed precision.
     precision: str = "float32"
+    #: Whether the model is compiled with `torch.compile`.
     compile: bool = False
     #: Whether steps are captured as a CUDA graph and replayed. `auto`: on CUDA, in a single process; what cannot be
     #: captured runs as it is, after a line that says why. `on`: that is an error.
     capture: str = field(default="auto", metadata={SWITCH: True})
+    #: `cpu`, `cuda`, `mps`, or `auto`: an accelerator if there is one.
     device: str = "auto"
     #: With several processes: `ddp`, or `fsdp` to split weights and optimiser between the processes.
     parallel: str = "ddp"
@@ -99,6 +107,7 @@ class TrainingSettings:
 class MeasureSettings:
     """Measurements during training, at `probes` evenly spread epochs: gradient variance and attention entropy."""
 
+    #: At how many epochs something is measured. 0 measures nothing.
     probes: int = 5
     #: How many mini-batches a gradient variance is computed from.
     batches: int = 4
@@ -112,11 +121,13 @@ class MeasureSettings:
 class TuningSettings:
     """How `compare` tunes: it tries `trials` settings of each method on the validation part, with a separate seed."""
 
+    #: How many settings of each method are tried. 0: no tuning, each method with the values it is given.
     trials: int = 0
     #: How many settings every method lists, its default first. The first `trials` of them are tried.
     points: int = POINTS
     #: Epochs of a trial. The default is `training.epochs`.
     epochs: int | None = None
+    #: The seed of all trials.
     seed: int = 1000
     #: Method -> field -> values, or method -> a list of settings, in place of the built-in grids.
     grids: dict[str, Any] = field(default_factory=dict)
@@ -139,7 +150,9 @@ class Recipe:
     3
     """
 
+    #: The name of the study, and the first part of the name of its folder.
     name: str = "digits"
+    #: The name of the chosen size, and the second part of the name of its folder.
     size: str = "demo"
     #: The name of the task. It sets the classes of `data`, `model` and `evaluation`.
     task: str = DEFAULT
@@ -153,6 +166,7 @@ class Recipe:
     methods: tuple[str, ...] = ("none", "dropout", "hard", "blur")
     #: What `ablate` varies by default: method -> field -> values.
     ablations: dict[str, Any] = field(default_factory=dict)
+    #: How many seeds each method gets. They are 0, 1, 2 and so on.
     seeds: int = 3
 
     def __post_init__(self) -> None:

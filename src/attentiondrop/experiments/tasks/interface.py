@@ -28,7 +28,9 @@ class DataSettings:
     """Settings of every `data` section of a recipe: a name, and where the files are."""
 
     name: str = ""
+    #: Where the files are.
     root: str | None = None
+    #: Whether missing files may be downloaded.
     download: bool = False
 
 
@@ -43,6 +45,7 @@ class ModelSettings:
 class EvaluationSettings:
     """Settings of every `evaluation` section of a recipe: the batch size."""
 
+    #: How many examples an evaluation takes at once.
     batch_size: int = 512
     #: Values of settings that need the test part, for runs without it (tuning and ablation).
     WITHOUT_TEST: ClassVar[dict[str, Any]] = {}

@@ -19,11 +19,15 @@ class TimmSettings(CheckpointSettings):
     folder of a run of ours; all weights but those of the head are taken from it.
     """
 
+    #: `vit_digits`, or a name that timm knows.
     name: str = "vit_digits"
+    #: Replaces the patch size of the model. None: as the model has it.
     patch_size: int | None = None
+    #: Whether timm loads its published weights, which it may download.
     pretrained: bool = False
     #: Recompute activations in the backward pass: less memory, more time, the same numbers.
     checkpoint_activations: bool = False
+    #: More arguments of `timm.create_model`.
     arguments: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -35,9 +39,13 @@ class TimmSettings(CheckpointSettings):
 class AttackSettings(EvaluationSettings):
     """The attack on the test part, once, at the end. Without `pgd_epsilons` there is no attack."""
 
+    #: The sizes of the attacks, where pixels are in [0, 1]. 0.0313725 is 8/255.
     pgd_epsilons: tuple[float, ...] = ()
+    #: How the size is measured: `linf` (the largest change of a pixel) or `l2`.
     pgd_norm: str = "linf"
+    #: Steps of gradient ascent in one attack.
     pgd_steps: int = 20
+    #: Random starts of each attack; the worst one counts.
     pgd_restarts: int = 1
     #: Attack only this many of the test images, the first ones.
     pgd_examples: int = 1000

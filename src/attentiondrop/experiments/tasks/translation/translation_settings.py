@@ -87,11 +87,15 @@ SIZES = {"tiny": (4, 128, 256, 4), "base": (6, 512, 2048, 8)}
 class TransformerSettings(ModelSettings):
     """An encoder-decoder Transformer. What is None is as `name` says: `tiny` or `base`."""
 
+    #: `tiny` or `base`.
     name: str = "tiny"
     #: In the encoder, and again in the decoder.
     layers: int | None = None
+    #: The size of the hidden states.
     width: int | None = None
+    #: The width of the feed-forward part.
     feedforward: int | None = None
+    #: Attention heads in each layer.
     heads: int | None = None
     #: Of embeddings and of the output of every sublayer. A method with a dropout of its own replaces it.
     dropout: float = 0.1
@@ -125,11 +129,13 @@ class SearchSettings(EvaluationSettings):
 
     #: Sentences at once.
     batch_size: int = 256
+    #: How many translations of a sentence are kept while searching. 1 is greedy search.
     beam: int = 5
     #: A translation of n subwords is scored by its log probability / n ** length_penalty.
     length_penalty: float = 1.0
     #: A translation has at most `length_factor` times the subwords of its source, and `length_extra` more.
     length_factor: float = 1.5
+    #: See `length_factor`.
     length_extra: int = 20
     CHANGE_VALIDATION: ClassVar[bool] = True
 
