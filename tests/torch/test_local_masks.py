@@ -75,6 +75,8 @@ class Largest(TorchDispatchMode):
 def test_auto_builds_no_tensor_of_the_size_of_many_logits(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch, "_FEW_LOGITS", 0)
     monkeypatch.setattr(dispatch, "_MANY_LOGITS_ON_CPU", 0)
+    monkeypatch.setattr(dispatch, "_MANY_UNDER_A_WINDOW", 0)
+    monkeypatch.setattr(row_blocks, "_FEWEST_ROWS", 64)
     monkeypatch.setattr(row_blocks, "BUDGET", 2**12)
     q, k, v = (torch.randn(1, 1, 512, 8, requires_grad=True) for _ in range(3))
     with Largest() as largest:

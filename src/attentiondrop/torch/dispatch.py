@@ -26,15 +26,15 @@ from .eager.table import entry_of
 from .fused import amended_hard
 from .fused.blur_arguments import suits_operators
 from .fused.blurred_keys import can_blur_by_kernel
+from .fused.decide_inside import why_not_by_kernels
 from .fused.derivatives import has_tangent, is_in_functional_gradient
 from .fused.short_rows import kind_of
 from .fused.slots import drop_of, stage_of
 from .kernels import library_attention
 from .kernels.attention_with_lse import has_lse
-from .kernels.shared.tiles import largest_tile
 from .kernels.short import build as short_kernels
 from .kernels.short import variants as short
-from .kernels.support import compute_capability, has_kernels, why_no_kernels
+from .kernels.support import compute_capability, has_kernels
 
 Backend = Literal["auto", "eager", "fused"]
 BACKENDS = ("auto", "eager", "fused")
@@ -48,7 +48,7 @@ Path = Literal[
     "amended",  # torch's attention, corrected where hard masking drops a key (`fused.amended_hard`)
     "short rows",  # kernels for rows with few keys, which decide inside and blur on the way (`fused.short_rows`)
     "decided inside",  # an operator that decides at every logit (`fused.decide_inside`)
-    "row blocks",  # the same operator, which blurs logits in blocks of rows, where rows do not share blurred keys
+    "row blocks",  # the same operator, a block of rows at a time, on any device; it blurs logits instead of keys
 ]
 
 
@@ -80,7 +80,7 @@ def choose(call: Call, backend: Backend) -> Route:
         if reason is None:
             return _fused_route(call, plan, inside)
         wanted = call.visibility.is_local if backend == "fused" else _are_many_logits(call)
-        if plan.blurs and wanted and _why_not_row_blocks(call, plan) is None:
+        if wanted and (plan.blurs or call.visibility.is_local) and _why_not_row_blocks(call, plan) is None:
             return Route("row blocks", call, plan)
     else:
         reason = plan
@@ -207,12 +207,12 @@ def _why_not_blurred(call: Call, plan: Plan, inside: bool) -> str | None:
 
 
 def _why_not_row_blocks(call: Call, plan: Plan) -> str | None:
-    """The reason why blocks of rows, with blurred logits, do not serve a call that blurred keys do not serve."""
+    """The reason why blocks of rows do not serve a call that blurred keys, or kernels, do not serve."""
     if call.softcap is not None or call.sinks is not None:
         return "row blocks know no soft cap and no sinks"
-    if len(plan.blurs) != 1 or plan.blurs[0].spec.axes != "keys":
+    if len(plan.blurs) > 1 or any(leaf.spec.axes != "keys" for leaf in plan.blurs):
         return "row blocks blur once, along the keys"
-    if plan.blurs[0].is_learned:
+    if any(leaf.is_learned for leaf in plan.blurs):
         return "the gradient of a rate that is learned needs the logits"
     return _why_not_decided(call, plan)
 
@@ -252,19 +252,10 @@ def _why_not_decided(call: Call, plan: Plan) -> str | None:
 
 def _why_not_inside(call: Call, plan: Plan) -> str | None:
     """The reason why no operator of ours computes this call."""
-    if reason := _why_not_decided(call, plan):
-        return reason
     inputs = call.inputs
-    if _runs_in_row_blocks(inputs.q):
-        return None
-    size = max(inputs.q.shape[-1], inputs.v.shape[-1])
-    if size > 256:
-        return f"there are no kernels for a head size of {size} (at most 256)"
-    blocks = call.visibility.blocks
-    if blocks is not None and blocks.size % largest_tile(inputs.q, inputs.k, inputs.v):
-        tile = largest_tile(inputs.q, inputs.k, inputs.v)
-        return f"the kernels need blocks of a multiple of {tile} rows and keys, these have {blocks.size}"
-    return why_no_kernels(inputs.q)
+    if (reason := _why_not_decided(call, plan)) or _runs_in_row_blocks(inputs.q):
+        return reason
+    return why_not_by_kernels(inputs.q, inputs.k, inputs.v, call.visibility.blocks)
 
 
 # --- where "auto" prefers eager --------------------------------------------------------------------------------------
@@ -277,12 +268,14 @@ _TINY_ROW = 32
 #: More logits than this are not built if row blocks can do without: 64 MiB in float32 on a CPU, 1 GiB elsewhere.
 _MANY_LOGITS_ON_CPU = 2**24
 _MANY_LOGITS = 2**28
+#: Under a window, row blocks leave out most logits, and so they are soon the faster ones.
+_MANY_UNDER_A_WINDOW = 2**20
 
 
 def _are_many_logits(call: Call) -> bool:
     """Whether "auto" prefers row blocks to the eager path, which is faster as long as memory allows it."""
-    on_cpu = call.inputs.q.device.type == "cpu"
-    return math.prod(call.inputs.shape) > (_MANY_LOGITS_ON_CPU if on_cpu else _MANY_LOGITS)
+    most = _MANY_LOGITS_ON_CPU if call.inputs.q.device.type == "cpu" else _MANY_LOGITS
+    return math.prod(call.inputs.shape) > (most if call.visibility.window is None else _MANY_UNDER_A_WINDOW)
 
 
 def _is_eager_better(call: Call, plan: Plan) -> bool:

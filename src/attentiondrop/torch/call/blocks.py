@@ -52,9 +52,7 @@ class Blocks(NamedTuple):
         return visible
 
 
-def checked_blocks(
-    blocks: Any, batch: int, heads: int, rows: int, columns: int, device: torch.device
-) -> Blocks | None:
+def checked_blocks(blocks: Any, batch: int, heads: int, rows: int, columns: int, device: torch.device) -> Blocks | None:
     """What users pass as `blocks`, with states [B or 1, H or 1, rows / size, keys / size] in int32."""
     if blocks is None:
         return None

@@ -25,10 +25,10 @@ from ..eager.regularisers import Rate
 
 #: The most logits that a block has: few enough for the last cache of a CPU, enough for efficient matrix products.
 BUDGET = 2**20
-#: The same for other devices, which need more work at once: 128 MiB in float32.
-DEVICE_BUDGET = 2**25
-#: Rows of a block under a narrow window: with fewer, matrix products would be slow.
-_FEWEST_ROWS = 64
+#: The same for other devices, which need more work at once: 32 MiB in float32.
+DEVICE_BUDGET = 2**23
+#: Rows of a block under a narrow window: with fewer, bookkeeping would take most of the time.
+_FEWEST_ROWS = 256
 
 #: What the four entries of `rates`, `streams` and `gates` are for.
 NOISE, DROP, DROPOUT, DROPOUT_P = range(4)
