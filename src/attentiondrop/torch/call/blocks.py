@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -102,30 +103,37 @@ def _of_block_mask(mask: Any) -> Blocks:
 
 
 def _converted(mask: Any) -> Blocks:
-    """The same visibility as that of a `BlockMask`, whose function is asked about every block that is partly visible.
-
-    Counting these blocks waits for the device.
-    """
+    """The same visibility as that of a `BlockMask`, whose function is asked about partly visible blocks."""
     size, other = mask.BLOCK_SIZE
     if size != other:
         raise bad_argument("blocks", "a BlockMask with blocks of as many rows as keys", list(mask.BLOCK_SIZE))
     rows, columns = mask.seq_lengths
-    whole = -(-rows // size), -(-columns // size)
-    partly = _listed(mask.kv_num_blocks, mask.kv_indices, whole)
-    states = torch.zeros_like(partly, dtype=torch.int32)
+    shape = -(-rows // size), -(-columns // size)
+    partly = _listed(mask.kv_num_blocks, mask.kv_indices, shape)
+    wholly = torch.zeros_like(partly)
     if mask.full_kv_num_blocks is not None:
-        states[_listed(mask.full_kv_num_blocks, mask.full_kv_indices, whole)] = SHOWN
+        wholly = _listed(mask.full_kv_num_blocks, mask.full_kv_indices, shape)
+    return with_patterns(partly, wholly, mask.mask_mod, size, rows, columns)
+
+
+def with_patterns(
+    partly: Tensor, wholly: Tensor, visible: Callable[..., Tensor], size: int, rows: int, columns: int
+) -> Blocks:
+    """Blocks that are partly or wholly visible, [B or 1, H or 1, rows / size, keys / size].
+
+    `visible`, called with samples, heads, rows and keys that broadcast, gives what partly visible blocks show. Counting
+    these blocks waits for the device.
+    """
+    states = torch.where(wholly, SHOWN, HIDDEN).to(torch.int32)
     b, h, row, column = partly.nonzero(as_tuple=True)
     states[partly] = PATTERN + torch.arange(len(b), dtype=torch.int32, device=states.device)
     inside = torch.arange(size, device=states.device)
-    places = (
-        b[:, None, None],
-        h[:, None, None],
-        row[:, None, None] * size + inside[:, None],
-        column[:, None, None] * size + inside,
-    )
-    shown = mask.mask_mod(*places) & (places[2] < rows) & (places[3] < columns)
-    return Blocks(states, size, shown.expand(len(b), size, size).contiguous())
+    row = row[:, None, None] * size + inside[:, None]
+    column = column[:, None, None] * size + inside
+    # The last blocks may reach beyond the end, where a function that looks into tensors finds nothing.
+    within = (row < rows) & (column < columns)
+    shown = visible(b[:, None, None], h[:, None, None], row.clamp_max(rows - 1), column.clamp_max(columns - 1))
+    return Blocks(states, size, (shown & within).expand(len(b), size, size).contiguous())
 
 
 def _listed(counts: Tensor, indices: Tensor, shape: tuple[int, int]) -> Tensor:
