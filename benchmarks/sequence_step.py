@@ -26,14 +26,16 @@ from attentiondrop.bench.step_rows import StepRow, Steps, take_rounds, warm_grap
 from attentiondrop.errors import AttentionDropError
 from attentiondrop.experiments.config.recipe_files import read_recipe
 from attentiondrop.experiments.config.schema import Recipe
+from attentiondrop.experiments.methods.apply import Applied
 from attentiondrop.experiments.methods.parse import read_method
 from attentiondrop.experiments.tasks.interface import Batch
 from attentiondrop.experiments.tasks.language.token_data import TokenData
+from attentiondrop.experiments.tasks.registry import find_task
 from attentiondrop.experiments.tasks.text.aligned_files import Pairs
 from attentiondrop.experiments.tasks.text.subwords import SPECIAL
 from attentiondrop.experiments.tasks.translation.sentence_pairs import Part, Ragged, SentencePairs
 from attentiondrop.experiments.train.captured_step import CAPTURED
-from attentiondrop.experiments.train.loop import Training
+from attentiondrop.experiments.train.loop import Training, initial_model
 
 PLAIN, HARD, BLUR = METHODS = ("none", "hard(p=0.1,k=5)", "blur(sigma_max=0.5)")
 #: What is asked for: the experiments' loop to the bare one, and each method to plain.
@@ -70,6 +72,8 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--steps", type=int, default=30, help="of a row in a round, about")
     parser.add_argument("--quick", action="store_true", help="tiny models, few steps: only to see that it runs")
     parser.add_argument("--rows", nargs="+", default=["*"], help="patterns of rows, such as 'translation*' '*none'")
+    for task in ("translation", "language"):
+        parser.add_argument(f"--{task}", nargs="+", default=[], metavar="SETTING=VALUE", help="changes of the recipe")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     parser.add_argument("--commit", help="where the source has no git")
     return parser
@@ -98,7 +102,8 @@ def all_rows(options: argparse.Namespace) -> list[StepRow]:
 def translation(options: argparse.Namespace) -> tuple[Recipe, SentencePairs]:
     """The recipe for Multi30k, and drawn sentences with lengths like its own."""
     quick = ["model.layers=1", "model.width=32", "model.feedforward=32", "training.batch_size=1024"]
-    recipe = recipe_of("multi30k", "small", options, ["data.vocabulary=300", *quick] if options.quick else [])
+    changes = ["data.vocabulary=300", *quick] if options.quick else []
+    recipe = recipe_of("multi30k", "small", options, [*changes, *options.translation])
     settings: Any = recipe.data
     rng, vocabulary = np.random.default_rng(0), settings.vocabulary
     mean = int(np.exp(LENGTHS[0] + LENGTHS[1] ** 2 / 2)) + 6  # with its end, and padded
@@ -126,7 +131,7 @@ def drawn_part(rng: np.random.Generator, count: int, vocabulary: int) -> Part:
 def language(options: argparse.Namespace) -> tuple[Recipe, TokenData]:
     """The recipe for tinyshakespeare, and drawn characters."""
     quick = ["model.layers=1", "model.heads=2", "model.width=32", "data.block=32", "training.batch_size=4"]
-    recipe = recipe_of("tinyshakespeare", "study", options, quick if options.quick else [])
+    recipe = recipe_of("tinyshakespeare", "study", options, [*(quick if options.quick else []), *options.language])
     settings: Any = recipe.data
     # One window more than the batches have: an epoch begins somewhere in the first one.
     tokens = (options.steps * recipe.training.batch_size + 1) * settings.block
@@ -182,11 +187,11 @@ def bare(recipe: Recipe, data: Any, text: str, options: argparse.Namespace) -> C
 
     def build() -> Steps:
         # The same model, method and loss as in the experiments. What takes the steps is written here.
-        with tempfile.TemporaryDirectory() as folder:
-            made = Training(recipe, read_method(text), 0, data, Path(folder))
-        model, objective, settings = made.plain, made.objective, recipe.training
-        model.train()
-        on_cuda = options.device == "cuda"
+        method, settings, on_cuda = read_method(text), recipe.training, options.device == "cuda"
+        torch.manual_seed(0)
+        model = initial_model(recipe, method, 0, data).to(options.device).train()
+        applied = Applied(method, model, settings.compile, settings.kinds)
+        objective = applied.objective(find_task(recipe.task), settings.label_smoothing, "batch")
         optimizer = torch.optim.AdamW(
             model.parameters(),
             lr=torch.tensor(settings.learning_rate / 10, device=options.device),
@@ -206,7 +211,7 @@ def bare(recipe: Recipe, data: Any, text: str, options: argparse.Namespace) -> C
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
 
-        batches = epoch_of(recipe, made.data)
+        batches = epoch_of(recipe, data.to(options.device))
         take: Step = Graphs(step) if on_cuda else step
 
         def steps(count: int) -> None:
@@ -275,7 +280,8 @@ def write(rows: Sequence[StepRow], options: argparse.Namespace, where: Environme
         "method." + (" A quick run of tiny models: only to see that it runs." if options.quick else ""),
         "",
         "translation: recipe multi30k (4 + 4 layers, 128 wide, 4 heads, 10,240 subwords in a batch), drawn sentences. "
-        "language: recipe tinyshakespeare (6 layers, 384 wide, 6 heads, 64 x 256 characters), drawn characters.",
+        "language: recipe tinyshakespeare (6 layers, 384 wide, 6 heads, 64 x 256 characters, attention dropout 0.2), "
+        "drawn characters." + "".join(f" Changed: {change}." for change in [*options.translation, *options.language]),
         "",
         f"| {' | '.join(HEADINGS)} |",
         f"| --- |{' ---: |' * 8} --- |",

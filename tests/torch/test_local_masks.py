@@ -13,7 +13,11 @@ from torch.utils._pytree import tree_leaves
 
 import attentiondrop as ad
 from attentiondrop.torch import Blocks, attention, dispatch
+from attentiondrop.torch.call.inputs import Options, normalise
+from attentiondrop.torch.call.one_call import make_call
 from attentiondrop.torch.fused import row_blocks
+from attentiondrop.torch.fused.short_rows import describe
+from attentiondrop.torch.rates.sampled_rows import sample_rows
 
 CASES = [
     Case("window", options={"window": (3, 2)}),
@@ -99,6 +103,17 @@ def test_a_window_that_hides_nothing_takes_the_path_without_one() -> None:
             torch.manual_seed(3)
             results.append(attention(q, k, v, spec, is_causal=causal, **options))
         assert torch.equal(*results)
+
+
+def test_measured_rows_see_what_the_call_sees() -> None:
+    case = Case("", rows=21, columns=21, is_causal=True, options={"blocks": 4, "window": (9, -1)})
+    (q, k, v), _, options = case.make(torch.float32)
+    given = Options(is_causal=True, window=options["window"], blocks=options["blocks"])
+    call = make_call(normalise(q, k, v, given), [], given, None)
+    assert torch.equal(sample_rows(call, 2, None).visible, call.visibility.dense(21, 21, q.device))
+    # A call of the kernels for short rows that is known by its looks has no window.
+    assert describe(q, k, v, ad.HardMasking(), Options(), "auto") is not None
+    assert describe(q, k, v, ad.HardMasking(), given, "auto") is None
 
 
 def test_a_block_mask_of_flex_attention_means_what_it_says() -> None:
