@@ -60,14 +60,31 @@ def compare(spec: Any, cases: list[Case], device: str) -> None:
 
 @pytest.mark.filterwarnings("ignore::attentiondrop.AttentionDropWarning")  # an extreme rate
 def test_ties_go_to_the_lower_key_of_those_in_sight(device: str) -> None:
-    """All logits are equal, so the candidates of a row are the first keys of its window."""
+    """All logits are equal, so the candidates of a row are the first keys that it sees."""
     q, v = torch.zeros(1, 1, 70, 16, device=device), torch.eye(70, device=device)[None, None]
     k = torch.randn(1, 1, 70, 16, device=device)
     spec = ad.HardMasking(p=1.0, k=3, fill="-inf")
-    weights = attention(q, k, v, spec, window=(8, 4), backend="fused")[0, 0]
-    for row in (0, 20, 69):
-        seen = list(range(max(0, row - 8), min(70, row + 5)))
-        assert weights[row].nonzero().flatten().tolist() == seen[3:]
+    states = torch.tensor([[False, True, True], [True, False, True], [False, False, True]], device=device)
+    for options in ({"window": (8, 4)}, {"blocks": Blocks(states, 32)}):
+        call = {"backend": "fused", **options}
+        weights = attention(q, k, v, spec, **call)[0, 0]
+        seen = attention(q, k, v, **call)[0, 0] > 0  # all keys in sight have the same weight
+        for row in (0, 40, 69):
+            assert weights[row].nonzero().flatten().tolist() == seen[row].nonzero().flatten().tolist()[3:]
+
+
+def test_patterns_inside_of_blocks(device: str) -> None:
+    """A block may be hidden, visible, or visible where its pattern says so; heads differ."""
+    states = torch.tensor([[[0, 1, 2], [3, 2, 0]], [[1, 1, 3], [2, 0, 2]]], dtype=torch.int32, device=device)
+    blocks = Blocks(states, 32, (torch.rand(2, 32, 32) < 0.5).to(device))
+    q, k, v = (torch.randn(1, 2, rows, 16, device=device, requires_grad=True) for rows in (50, 70, 70))
+    results = []
+    for options in ({"blocks": blocks, "backend": "fused"}, {"attn_mask": blocks.dense(50, 70), "backend": "eager"}):
+        torch.manual_seed(3)
+        output = attention(q, k, v, SPECS[0], **options)
+        results.append([output, *torch.autograd.grad(output.square().sum(), (q, k, v))])
+    for have, want in zip(*results, strict=True):
+        torch.testing.assert_close(have, want, rtol=1e-4, atol=1e-5)
 
 
 def test_only_tiles_in_sight_are_read(device: str) -> None:
