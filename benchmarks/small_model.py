@@ -9,15 +9,12 @@ ratios are taken within a round.
 from __future__ import annotations
 
 import argparse
-import csv
 import dataclasses
-import gc
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -28,10 +25,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from attentiondrop.bench.environment import Environment, environment
-from attentiondrop.bench.quantiles import Quantiles, ratios
+from attentiondrop.bench.step_rows import StepRow, Steps, repeated, take_rounds, warm_graph, write_table
 from attentiondrop.errors import AttentionDropError
 from attentiondrop.experiments.config.schema import Recipe, build_recipe
-from attentiondrop.experiments.failures import in_words
 from attentiondrop.experiments.methods.parse import Method, read_method
 from attentiondrop.experiments.runs.execute import execute
 from attentiondrop.experiments.runs.job import Job
@@ -45,25 +41,6 @@ EAGER, COMPILED, GRAPH, BOTH = "eager", "torch.compile", "graph of eager", "grap
 PLAIN, HARD, BLUR, CONSISTENT = "none", "hard(p=0.1,k=5)", "blur(sigma_max=0.5)", "blur(sigma_max=0.5)+consistency"
 NAME, ARGUMENTS = "vit_tiny_patch16_224", {"img_size": 32, "patch_size": 4, "num_classes": 10}
 
-#: Takes so many steps.
-Steps = Callable[[int], None]
-
-
-@dataclass
-class Row:
-    """One line of the table."""
-
-    name: str
-    method: str
-    build: Callable[[], Steps]
-    #: The row whose speed is 1.
-    base: str
-    seconds: list[float] = field(default_factory=list)
-    #: MiB that torch holds for it: weights, state of the optimiser, activations, memory of a graph.
-    memory: float | None = None
-    note: str = ""
-    run: Steps | None = None
-
 
 def main() -> int:
     """Build all rows, let them take turns, write the table."""
@@ -72,15 +49,7 @@ def main() -> int:
     if not rows:
         print(f"--rows: expected one of {', '.join(row.name for row in all_rows(options))}", file=sys.stderr)
         return 2
-    for row in rows:
-        start = time.perf_counter()
-        prepare(row, options.device)
-        print(f"{row.name}: {row.note or 'ready'}, {time.perf_counter() - start:.1f} s", file=sys.stderr, flush=True)
-    for number in range(options.rounds):
-        # Another order in every other round: what runs after a fast row is not always the same.
-        for row in rows if number % 2 else rows[::-1]:
-            measure(row, options)
-        print(f"round {number + 1} of {options.rounds}", file=sys.stderr, flush=True)
+    take_rounds(rows, options.device, options.rounds, options.steps)
     starts = [warm_start(method, options) for method in (PLAIN, HARD)] if options.warm_start else []
     write(rows, options, environment(options.device, options.commit), starts)
     return 0
@@ -101,16 +70,18 @@ def arguments() -> argparse.ArgumentParser:
     return parser
 
 
-def all_rows(options: argparse.Namespace) -> list[Row]:
+def all_rows(options: argparse.Namespace) -> list[StepRow]:
     """Bare steps in four modes, and the loop with and without capture."""
-    rows = []
+    rows, images = [], options.batch * options.steps
     for mode in (EAGER, COMPILED, GRAPH, BOTH):
         for method in (PLAIN, HARD, BLUR, *([CONSISTENT] if mode == BOTH else [])):
-            rows.append(Row(f"{mode}, {method}", method, bare(mode, method, options), f"{mode}, {PLAIN}"))
+            build = bare(mode, method, options)
+            rows.append(StepRow(f"{mode}, {method}", method, build, (f"{mode}, {PLAIN}",), images))
     for method in (PLAIN, HARD, CONSISTENT):
         for capture in ("auto", "off"):
             name = f"train {method}, capture {capture}"
-            rows.append(Row(name, method, engine(method, capture, options), f"{BOTH}, {method}"))
+            build = engine(method, capture, options)
+            rows.append(StepRow(name, method, build, (f"{BOTH}, {method}",), images))
     return rows
 
 
@@ -143,7 +114,7 @@ def bare(mode: str, text: str, options: argparse.Namespace) -> Callable[[], Step
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
 
-        return repeated(graph_of(step) if capturable else step)
+        return repeated(warm_graph(step) if capturable else step)
 
     return build
 
@@ -157,43 +128,6 @@ def objective(model: nn.Module, method: Method, images: torch.Tensor, labels: to
     if method.consistency is None:
         return mean(model(images))
     return consistency_loss(model, images, mean, method.consistency, logits=torch.Tensor.float).loss
-
-
-def graph_of(step: Callable[[], None]) -> Callable[[], None]:
-    """The step as a CUDA graph, after the warm-up that torch asks for."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            step()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step()
-    # The graph reads tensors of the step, so the step must live as long.
-    return Held(graph, step)
-
-
-@dataclass(frozen=True)
-class Held:
-    """A captured graph, and what it reads."""
-
-    graph: Any
-    step: Callable[[], None]
-
-    def __call__(self) -> None:
-        """Take the step."""
-        self.graph.replay()
-
-
-def repeated(step: Callable[[], None]) -> Steps:
-    """So many steps, one after the other."""
-
-    def steps(count: int) -> None:
-        for _ in range(count):
-            step()
-
-    return steps
 
 
 # --- the loop of the experiments -------------------------------------------------------------------------------------
@@ -277,57 +211,12 @@ def of_size(data: Any, count: int) -> ArrayData:
     return found
 
 
-# --- measuring -------------------------------------------------------------------------------------------------------
-
-
-def prepare(row: Row, device: str) -> None:
-    """Build a row and let it run once; a row that cannot run keeps the reason."""
-    before = held(device)
-    try:
-        row.run = row.build()
-        row.run(2)
-        after = held(device)
-        if before is not None and after is not None:
-            # What was cached while it compiled is gone now; two more steps show what it needs.
-            row.run(2)
-            row.memory = held(device, empty=False) - before  # type: ignore[operator]
-    except Exception as error:
-        row.run, row.note = None, f"cannot run: {in_words(error)}"
-        gc.collect()
-
-
-def held(device: str, empty: bool = True) -> float | None:
-    """MiB of the GPU that torch holds, without what it only caches if `empty`; None on a CPU."""
-    if device != "cuda":
-        return None
-    torch.cuda.synchronize()
-    if empty:
-        gc.collect()
-        torch.cuda.empty_cache()
-    return torch.cuda.memory_reserved() / 2**20
-
-
-def measure(row: Row, options: argparse.Namespace) -> None:
-    """The time of one round, the host's part included: that is what a user waits for."""
-    if row.run is None:
-        return
-    wait = torch.cuda.synchronize if options.device == "cuda" else nullcontext
-    try:
-        wait()
-        start = time.perf_counter()
-        row.run(options.steps)
-        wait()
-        row.seconds.append(time.perf_counter() - start)
-    except Exception as error:
-        row.run, row.seconds, row.note = None, [], f"failed in a round: {in_words(error)}"
-
-
 # --- the table -------------------------------------------------------------------------------------------------------
 
 HEADINGS = ("row", "img/s", "20 - 80 %", "to", "ratio", "20 - 80 %", "MiB held", "remark")
 
 
-def write(rows: Sequence[Row], options: argparse.Namespace, where: Environment, starts: Sequence[str]) -> None:
+def write(rows: Sequence[StepRow], options: argparse.Namespace, where: Environment, starts: Sequence[str]) -> None:
     """The table as Markdown, and all of it as CSV."""
     lines = [
         f"# A small model: {NAME}, 32 x 32 pixels, patches of 4, {options.depth} layers, batch {options.batch}, bf16",
@@ -356,30 +245,19 @@ def write(rows: Sequence[Row], options: argparse.Namespace, where: Environment, 
     if starts:
         lines += ["", "From the end of a run to the end of the first step of the next, in one process:"]
         lines += ["", *(f"- {text}" for text in starts)]
-    options.out.mkdir(parents=True, exist_ok=True)
-    path = options.out / f"small-model-{where.slug}"
-    text = "\n".join(lines) + "\n"
-    path.with_name(f"{path.name}.md").write_text(text, encoding="utf-8")
-    with path.with_name(f"{path.name}.csv").open("w", newline="", encoding="utf-8") as file:
-        about = {"device": where.device, "torch": where.torch, "commit": where.commit, "date": where.date}
-        found = csv.DictWriter(file, [*records[0], *about])
-        found.writeheader()
-        found.writerows({**one, **about} for one in records)
-    print(text)
+    write_table(options.out, "small-model", "\n".join(lines) + "\n", records, where)
 
 
-def record(row: Row, rows: Sequence[Row], options: argparse.Namespace) -> dict[str, Any]:
+def record(row: StepRow, rows: Sequence[StepRow], options: argparse.Namespace) -> dict[str, Any]:
     """One line of the CSV file."""
-    base = next((other for other in rows if other.name == row.base), None)
-    images = options.batch * options.steps
-    speed = Quantiles.of([images / value for value in row.seconds]) if row.seconds else None
-    ratio = ratios(base.seconds, row.seconds) if base is not None and base.seconds and row.seconds else None
+    (base,) = row.bases
+    speed, ratio = row.speed, row.ratio(rows, base)
     return {
         "row": row.name,
         "img/s": speed and speed.middle,
         "img/s 20 %": speed and speed.low,
         "img/s 80 %": speed and speed.high,
-        "to": row.base,
+        "to": base,
         "ratio": ratio and ratio.middle,
         "ratio 20 %": ratio and ratio.low,
         "ratio 80 %": ratio and ratio.high,

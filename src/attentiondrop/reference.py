@@ -78,8 +78,18 @@ class Result(NamedTuple):
 # --- what a row sees -------------------------------------------------------------------------------------------------
 
 
-def visibility(shape: tuple[int, ...], mask: Array | None = None, is_causal: bool = False) -> Array:
-    """Which keys each row sees, [B, H, N, M]: not hidden by a boolean or additive mask, and not in the future."""
+def visibility(
+    shape: tuple[int, ...],
+    mask: Array | None = None,
+    is_causal: bool = False,
+    window: tuple[int, int] | None = None,
+    blocks: tuple[Array, int] | None = None,
+) -> Array:
+    """Which keys each row sees, [B, H, N, M]: not hidden by a boolean or additive mask, and not in the future.
+
+    With `window=(left, right)` row i sees the keys from `i - left` to `i + right`, -1 for all of a side. `blocks` are a
+    boolean array [..., rows / size, keys / size] (rounded up) and the size: a row sees the keys of the visible blocks.
+    """
     visible = np.ones(shape, dtype=bool)
     if mask is not None:
         if mask.dtype == bool:
@@ -88,6 +98,14 @@ def visibility(shape: tuple[int, ...], mask: Array | None = None, is_causal: boo
             visible &= mask > np.finfo(mask.dtype).min / 2
     if is_causal:
         visible &= np.tri(shape[-2], shape[-1], dtype=bool)
+    rows, columns = np.arange(shape[-2]), np.arange(shape[-1])
+    if window is not None:
+        left, right = window
+        distance = columns - rows[:, None]
+        visible &= ((left < 0) | (distance >= -left)) & ((right < 0) | (distance <= right))
+    if blocks is not None:
+        shown, size = blocks
+        visible &= np.asarray(shown)[..., rows // size, :][..., columns // size]
     return visible
 
 
@@ -367,6 +385,8 @@ def attention(
     sinks: Array | None = None,
     dropout_p: float = 0.0,
     dropout_draws: Array | None = None,
+    window: tuple[int, int] | None = None,
+    blocks: tuple[Array, int] | None = None,
 ) -> Result:
     """Attention over [B, H, N, D] queries and [B, Hk, M, D] keys in float64, H a multiple of Hk.
 
@@ -379,7 +399,7 @@ def attention(
     groups = q.shape[1] // k.shape[1]
     keys, values = (np.repeat(x, groups, axis=1) for x in (k, v))
     scale = q.shape[-1] ** -0.5 if scale is None else scale
-    visible = visibility((*q.shape[:-1], k.shape[-2]), attn_mask, is_causal)
+    visible = visibility((*q.shape[:-1], k.shape[-2]), attn_mask, is_causal, window, blocks)
 
     products = scale * (q @ keys.swapaxes(-1, -2))
     capped = products if softcap is None else softcap * np.tanh(products / softcap)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attentiondrop import reference
 from attentiondrop.specs import Spec
-from attentiondrop.torch import attention
+from attentiondrop.torch import Blocks, attention
 from attentiondrop.torch.call.leaves import DROPOUT_STREAM, LogitShape
 from attentiondrop.torch.draws import Stream, draw_seed
 
@@ -59,6 +59,12 @@ class Case:
             options["bias"] = normal(1, self.heads, self.rows, self.columns)
         if options.pop("sinks", False):
             options["sinks"] = normal(self.heads)
+        if size := options.pop("blocks", 0):
+            # A row of blocks that sees nothing, and one that sees itself only.
+            visible = torch.rand(self.batch, 1, -(-self.rows // size), -(-self.columns // size), generator=g) < 0.5
+            visible[0, :, -1] = False
+            visible[-1, :, 0] = torch.arange(visible.shape[-1]) == 0
+            options["blocks"] = Blocks(visible.to(device), size)
         return [x.requires_grad_() for x in (q, k, v)], grad, options
 
     def _mask(self, g: torch.Generator, dtype: torch.dtype) -> Tensor | None:
@@ -177,6 +183,8 @@ def errors(
     if mask is not None and mask.dtype != torch.bool:
         # numpy has no bfloat16: say "hidden" in float64 terms, which is what the dtype meant.
         mask = torch.where(mask > torch.finfo(mask.dtype).min / 2, mask.double(), -torch.inf)
+    if "blocks" in known:
+        known["blocks"] = (to_numpy(known["blocks"].states), known["blocks"].size)
     for name in ("bias", "sinks"):
         if name in known:
             known[name] = to_numpy(known[name])

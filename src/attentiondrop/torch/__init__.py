@@ -9,6 +9,7 @@ except ImportError as error:
 
 from .attach import attach, detach
 from .attach.attachment import Attachment
+from .call.blocks import Blocks
 from .consistency.head_diversity import head_diversity_loss
 from .consistency.loss import ConsistencyResult, consistency_loss
 from .consistency.views import views
@@ -18,6 +19,7 @@ from .modules import AttentionDrop
 __all__ = [
     "AttentionDrop",
     "Attachment",
+    "Blocks",
     "ConsistencyResult",
     "attach",
     "attention",

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -25,6 +26,7 @@ from .eager.table import entry_of
 from .fused import amended_hard
 from .fused.blur_arguments import suits_operators
 from .fused.blurred_keys import can_blur_by_kernel
+from .fused.decide_inside import why_not_by_kernels
 from .fused.derivatives import has_tangent, is_in_functional_gradient
 from .fused.short_rows import kind_of
 from .fused.slots import drop_of, stage_of
@@ -32,7 +34,7 @@ from .kernels import library_attention
 from .kernels.attention_with_lse import has_lse
 from .kernels.short import build as short_kernels
 from .kernels.short import variants as short
-from .kernels.support import compute_capability, has_kernels, why_no_kernels
+from .kernels.support import compute_capability, has_kernels
 
 Backend = Literal["auto", "eager", "fused"]
 BACKENDS = ("auto", "eager", "fused")
@@ -46,6 +48,7 @@ Path = Literal[
     "amended",  # torch's attention, corrected where hard masking drops a key (`fused.amended_hard`)
     "short rows",  # kernels for rows with few keys, which decide inside and blur on the way (`fused.short_rows`)
     "decided inside",  # an operator that decides at every logit (`fused.decide_inside`)
+    "row blocks",  # the same operator, a block of rows at a time, on any device; it blurs logits instead of keys
 ]
 
 
@@ -76,6 +79,9 @@ def choose(call: Call, backend: Backend) -> Route:
         reason = _why_not_fused(call, plan, inside)
         if reason is None:
             return _fused_route(call, plan, inside)
+        wanted = call.visibility.is_local if backend == "fused" else _are_many_logits(call)
+        if wanted and (plan.blurs or call.visibility.is_local) and _why_not_row_blocks(call, plan) is None:
+            return Route("row blocks", call, plan)
     else:
         reason = plan
     if backend == "fused":
@@ -179,6 +185,8 @@ def _why_not_blurred(call: Call, plan: Plan, inside: bool) -> str | None:
     q, visibility = call.inputs.q, call.visibility
     if torch.compiler.is_compiling() and q.dtype == torch.float64 and q.device.type == "cpu":
         return "the compiler of torch 2.11 takes the log-sum-exp of float64 attention on a CPU for float32"
+    if visibility.is_local:
+        return "rows that see a window or blocks of keys do not share blurred keys"
     if visibility.pairs is not None:
         if torch.compiler.is_compiling():
             return (
@@ -198,14 +206,25 @@ def _why_not_blurred(call: Call, plan: Plan, inside: bool) -> str | None:
     return None
 
 
+def _why_not_row_blocks(call: Call, plan: Plan) -> str | None:
+    """The reason why blocks of rows do not serve a call that blurred keys, or kernels, do not serve."""
+    if call.softcap is not None or call.sinks is not None:
+        return "row blocks know no soft cap and no sinks"
+    if len(plan.blurs) > 1 or any(leaf.spec.axes != "keys" for leaf in plan.blurs):
+        return "row blocks blur once, along the keys"
+    if any(leaf.is_learned for leaf in plan.blurs):
+        return "the gradient of a rate that is learned needs the logits"
+    return _why_not_decided(call, plan)
+
+
 def _decides_inside(call: Call, plan: Plan) -> bool:
     """Whether an operator of ours computes the attention, rather than torch's.
 
-    It does where something is decided at single logits or weights. It also does where the bias is wider than 16-bit
-    queries (the sum of two, or a blurred one): on a GPU torch's kernels take a bias in the dtype of the queries only,
-    and rounding it would change the result visibly.
+    It does where something is decided at single logits or weights, and where rows see a window or blocks of keys. It
+    also does where the bias is wider than 16-bit queries (the sum of two, or a blurred one): on a GPU torch's kernels
+    take a bias in the dtype of the queries only, and rounding it would change the result visibly.
     """
-    if plan.decides_inside(call.dropout_p):
+    if plan.decides_inside(call.dropout_p) or call.visibility.is_local:
         return True
     q, bias = call.inputs.q, call.bias
     is_wide = (
@@ -219,8 +238,8 @@ def _runs_in_row_blocks(q: Tensor) -> bool:
     return q.device.type == "cpu" and not has_kernels(q)
 
 
-def _why_not_inside(call: Call, plan: Plan) -> str | None:
-    """The reason why no operator of ours computes this call."""
+def _why_not_decided(call: Call, plan: Plan) -> str | None:
+    """The reason why neither kernels nor row blocks decide in this call."""
     leaves = [leaf for leaf in (plan.noise, plan.drop, plan.dropout) if leaf is not None]
     if any(leaf.differs_by_head for leaf in leaves):
         return "rates that differ between heads need the logits"
@@ -228,13 +247,15 @@ def _why_not_inside(call: Call, plan: Plan) -> str | None:
         return "the gradient of a rate that is learned needs the logits"
     if call.bias is not None and call.bias.requires_grad and torch.is_grad_enabled():
         return "the gradient of a bias or an additive mask needs the gradients of all logits"
+    return None
+
+
+def _why_not_inside(call: Call, plan: Plan) -> str | None:
+    """The reason why no operator of ours computes this call."""
     inputs = call.inputs
-    if _runs_in_row_blocks(inputs.q):
-        return None
-    size = max(inputs.q.shape[-1], inputs.v.shape[-1])
-    if size > 256:
-        return f"there are no kernels for a head size of {size} (at most 256)"
-    return why_no_kernels(inputs.q)
+    if (reason := _why_not_decided(call, plan)) or _runs_in_row_blocks(inputs.q):
+        return reason
+    return why_not_by_kernels(inputs.q, inputs.k, inputs.v, call.visibility.blocks)
 
 
 # --- where "auto" prefers eager --------------------------------------------------------------------------------------
@@ -244,6 +265,17 @@ _FEW_LOGITS = 2**22
 #: Below these, row blocks spend more on bookkeeping than they save: logits in all, and keys of a row.
 _TINY_LOGITS = 2**15
 _TINY_ROW = 32
+#: More logits than this are not built if row blocks can do without: 64 MiB in float32 on a CPU, 1 GiB elsewhere.
+_MANY_LOGITS_ON_CPU = 2**24
+_MANY_LOGITS = 2**28
+#: Under a window, row blocks leave out most logits, and so they are soon the faster ones.
+_MANY_UNDER_A_WINDOW = 2**20
+
+
+def _are_many_logits(call: Call) -> bool:
+    """Whether "auto" prefers row blocks to the eager path, which is faster as long as memory allows it."""
+    most = _MANY_LOGITS_ON_CPU if call.inputs.q.device.type == "cpu" else _MANY_LOGITS
+    return math.prod(call.inputs.shape) > (most if call.visibility.window is None else _MANY_UNDER_A_WINDOW)
 
 
 def _is_eager_better(call: Call, plan: Plan) -> bool:
@@ -272,7 +304,8 @@ def _fused_route(call: Call, plan: Plan, inside: bool) -> Route:
     if (inside or plan.blurs) and why_not_short(call, plan) is None:
         return Route("short rows", call, plan)
     kernel, visibility, drop = "", call.visibility, plan.drop
-    is_unmasked = call.bias is None and visibility.keys is None and visibility.pairs is None
+    is_masked = visibility.keys is not None or visibility.pairs is not None or visibility.is_local
+    is_unmasked = call.bias is None and not is_masked
     if inside:
         only_drops = plan.noise is None and plan.dropout is None and call.dropout_p == 0
         if is_unmasked and only_drops and drop is not None:
@@ -310,7 +343,7 @@ def why_not_short(call: Call, plan: Plan) -> str | None:
     if plan.drop is not None and short.MOST_OF_TOP < drop_of(plan.drop, shape.columns).top < shape.columns:
         return f"the kernels for short rows choose from at most {short.MOST_OF_TOP} of the largest logits"
     visible = visible_keys(visibility)
-    if visible is None and visibility.pairs is not None:
+    if visibility.is_local or (visible is None and visibility.pairs is not None):
         return "the kernels for short rows know masks of keys only"
     if visible is not None and visible.shape[1] > 1 and q.shape[1] != inputs.k.shape[1]:
         return "heads that share keys need one mask"

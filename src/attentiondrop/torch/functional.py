@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -45,6 +45,8 @@ def attention(
     bias: Tensor | None = None,
     softcap: float | None = None,
     sinks: Tensor | None = None,
+    window: tuple[int, int] | None = None,
+    blocks: Any = None,
 ) -> Tensor:
     """Scaled dot-product attention whose distribution is perturbed as `drop` says.
 
@@ -69,6 +71,10 @@ def attention(
             `is_causal`.
         softcap: logits become `softcap * tanh(logits / softcap)` before mask, bias and perturbation.
         sinks: one logit for each head that takes part in the softmax without being a key.
+        window: `(left, right)`: row i sees the keys from `i - left` to `i + right`; -1 stands for all of that side. It
+            goes together with `attn_mask` and `is_causal`, and no N x M tensor is built for it.
+        blocks: block-sparse visibility, `attentiondrop.torch.Blocks` or a `BlockMask` of flex_attention; also together
+            with the others.
 
     Returns:
         [..., H, N, E] in the dtype that SDPA would return.
@@ -82,7 +88,7 @@ def attention(
     if drop is not None and not isinstance(drop, Spec):
         raise bad_argument("drop", "a spec such as attentiondrop.HardMasking(), or None", drop)
     one_of("backend", backend, BACKENDS)
-    extras = bias is not None or softcap is not None or sinks is not None
+    extras = any(given is not None for given in (bias, softcap, sinks, window, blocks))
     if (drop is None or not training) and not extras:
         return F.scaled_dot_product_attention(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
@@ -92,7 +98,7 @@ def attention(
         key,
         value,
         drop if training else None,
-        Options(attn_mask, dropout_p, is_causal, scale, enable_gqa, bias, softcap, sinks),
+        Options(attn_mask, dropout_p, is_causal, scale, enable_gqa, bias, softcap, sinks, window, blocks),
         generator,
         backend,
     ).output
@@ -199,8 +205,8 @@ def fused_attention(route: Route) -> Tensor:
         output = short_attention(call, plan)
     elif path == "amended":
         output = amended_attention(call, plan, kernel)
-    elif path == "decided inside":
-        output = decided_attention(call, plan)
+    elif path in ("decided inside", "row blocks"):
+        output = decided_attention(call, plan, blur_logits=path == "row blocks")
     elif path == "blurred":
         output = blurred_attention(call, plan.blurs[0], kernel)
     elif path == "blurred causal":

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ...specs import Spec
+from ..call.blocks import Blocks
 from ..call.inputs import Options
 from ..call.leaves import Driven
 from ..call.watching import Watcher
@@ -37,13 +38,14 @@ def attend(
         return perturbed_attention(query, key, value, drop, options, None, backend, monitor=monitor)  # type: ignore[arg-type]
     seed = draw_seed(query) if site.rank is None else draw_seed(query, rank=site.rank)
     parts = [_split(x, query, views) for x in (query, key, value, options.attn_mask, options.bias)]
+    blocks = _split_blocks(options.blocks, query, views)
     attended = [
         perturbed_attention(
             q,
             k,
             v,
             drop,
-            options._replace(attn_mask=mask, bias=bias),
+            options._replace(attn_mask=mask, bias=bias, blocks=blocks[view]),
             backend=backend,  # type: ignore[arg-type]
             seed=view_seed(seed, view),
             monitor=monitor,
@@ -77,3 +79,10 @@ def _split(x: Tensor | None, query: Tensor, views: int) -> tuple[Tensor | None, 
     if x is None or x.dim() != query.dim() or x.shape[0] != query.shape[0]:
         return (x,) * views
     return x.chunk(views)
+
+
+def _split_blocks(blocks: Blocks | None, query: Tensor, views: int) -> tuple[Blocks | None, ...]:
+    """The same for the blocks of keys that rows see."""
+    if blocks is None:
+        return (None,) * views
+    return tuple([blocks._replace(states=part) for part in _split(blocks.states, query, views) if part is not None])

@@ -10,14 +10,15 @@ from typing import Any
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from ...errors import AttachError
+from ..call.blocks import Blocks
 from ..call.inputs import Options
 from .attend import attend
 from .packed_documents import refuse_unmasked_documents
 from .sites import Site, site_of
+from .transformers_masks import mask_of
 from .transformers_names import NAME, REACHABLE, no_mask
 
 
@@ -26,7 +27,7 @@ def attention_forward(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attention_mask: Tensor | None,
+    attention_mask: Tensor | Blocks | None,
     dropout: float = 0.0,
     scaling: float | None = None,
     is_causal: bool | None = None,
@@ -47,6 +48,9 @@ def attention_forward(
         causal = query.shape[2] > 1 and attention_mask is None and causal
     if attention_mask is None and site is not None and module.training:
         refuse_unmasked_documents(module, site, query, kwargs)
+    blocks: Blocks | None = None
+    if isinstance(attention_mask, Blocks):
+        attention_mask, blocks = None, attention_mask
     if attention_mask is not None and attention_mask.shape[-1] > key.shape[-2]:
         attention_mask = attention_mask[..., : key.shape[-2]]
     attended = attend(
@@ -66,6 +70,7 @@ def attention_forward(
             # later releases refuse them).
             softcap=None if origin == "sdpa" else softcap,
             sinks=None if origin == "sdpa" else s_aux,
+            blocks=blocks,
         ),
         # Eager attention returns its weights, so its replacement must do so, too.
         "auto" if site is None else "eager" if origin == "eager" and site.backend == "auto" else site.backend,
@@ -102,4 +107,4 @@ def implementation_now(module: nn.Module, site: Site) -> str:
 
 AttentionInterface.register(NAME, attention_forward)
 # Without a mask function of the same name, transformers silently passes no mask.
-AttentionMaskInterface.register(NAME, sdpa_mask)
+AttentionMaskInterface.register(NAME, mask_of)

@@ -7,6 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from .blocks import Blocks
+
 
 class Decisions(NamedTuple):
     """The arguments beside queries, keys and values.
@@ -27,6 +29,12 @@ class Decisions(NamedTuple):
     top: int
     is_causal: bool
     scale: float
+    #: How many keys before and behind its own place a row sees; None: all.
+    window: tuple[int, int] | None = None
+    blocks: Blocks | None = None
+    #: The weights of a blur along the keys, [B or 1, H or 1, width], and whether its edges are renormalised.
+    kernel: Tensor | None = None
+    renormalize: bool = False
 
 
 def is_ranked(drop: str, top: int, columns: int) -> bool:

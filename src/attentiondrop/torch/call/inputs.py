@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,6 +23,10 @@ class Options(NamedTuple):
     bias: Tensor | None = None
     softcap: float | None = None
     sinks: Tensor | None = None
+    #: How many keys before and behind its own place a row sees, -1 for all.
+    window: tuple[int, int] | None = None
+    #: A `Blocks`, or a BlockMask of flex_attention.
+    blocks: Any = None
 
 
 class Inputs(NamedTuple):

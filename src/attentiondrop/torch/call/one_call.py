@@ -6,9 +6,10 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from .blocks import checked_blocks
 from .inputs import Inputs, Options
 from .leaves import Active
-from .visibility import Visibility, compact_form, mix_rows, split
+from .visibility import Visibility, checked_window, compact_form, mix_rows, of_window, split
 
 
 class Call(NamedTuple):
@@ -34,7 +35,9 @@ class Call(NamedTuple):
         see different keys.
         """
         mixed = mix_rows(self.leaves)
-        if not mixed and not (look and self.visibility.pairs is not None):
+        # Where there is a window, or blocks, no form of the rest of the mask would help.
+        look = look and self.visibility.pairs is not None and not self.visibility.is_local
+        if not mixed and not look:
             return self
         return self._replace(visibility=compact_form(self.visibility, self.inputs.shape.rows, mixed))
 
@@ -46,5 +49,7 @@ def make_call(inputs: Inputs, leaves: list[Active], options: Options, seed: Tens
     if inputs.bias is not None and mask_bias is not None:
         # A sum in 16 bits would be rounded, or overflow, before any logit is added to it.
         bias = inputs.bias.to(inputs.compute_dtype) + mask_bias.to(inputs.compute_dtype)
-    visibility = Visibility(options.is_causal, pairs=visible)
+    shape = inputs.shape
+    visibility = of_window(checked_window(options.window), options.is_causal, shape.rows, shape.columns)
+    visibility = visibility._replace(pairs=visible, blocks=checked_blocks(options.blocks, *shape, inputs.q.device))
     return Call(inputs, leaves, visibility, bias, seed, options.dropout_p, options.softcap, options.sinks)

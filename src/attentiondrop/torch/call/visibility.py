@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ...errors import ArgumentError
+from ...errors import ArgumentError, bad_argument
+from ...validation import integer
+from .blocks import Blocks
 from .leaves import Active
 
 
 class Visibility(NamedTuple):
     """A key is visible where `keys` and `pairs` are True (None: everywhere) and, if `causal`, not in the future.
 
-    `keys` is the same for every row: [B or 1, H or 1, 1, M]. `pairs` is anything: [B or 1, H or 1, N, M].
+    `keys` is the same for every row: [B or 1, H or 1, 1, M]. `pairs` is anything: [B or 1, H or 1, N, M]. With
+    `window`, row i sees no key before `i - window[0]` and none behind `i + window[1]`. `blocks` says which blocks of
+    keys a block of rows sees. A key must be visible by all of these.
     """
 
     causal: bool
     keys: Tensor | None = None
     pairs: Tensor | None = None
+    window: tuple[int, int] | None = None
+    blocks: Blocks | None = None
+
+    @property
+    def is_local(self) -> bool:
+        """Whether there is a window, or blocks."""
+        return self.window is not None or self.blocks is not None
 
     def dense(self, rows: int, columns: int, device: torch.device) -> Tensor | None:
         """One boolean tensor that broadcasts to [B, H, N, M], or None when every key is visible."""
@@ -28,7 +39,42 @@ class Visibility(NamedTuple):
         if self.causal:
             past = torch.ones(rows, columns, dtype=torch.bool, device=device).tril().view(1, 1, rows, columns)
             visible = past if visible is None else visible & past
+        if self.window is not None:
+            inside = in_window(self.window, torch.arange(rows, device=device), torch.arange(columns, device=device))
+            visible = inside.view(1, 1, rows, columns) if visible is None else visible & inside
+        if self.blocks is not None:
+            inside = self.blocks.dense(rows, columns)
+            visible = inside if visible is None else visible & inside
         return visible
+
+
+def in_window(window: tuple[int, int], rows: Tensor, columns: Tensor) -> Tensor:
+    """Which of the keys `columns` each of `rows` sees: [rows, columns]."""
+    distance = columns - rows[:, None]
+    return (distance >= -window[0]) & (distance <= window[1])
+
+
+def checked_window(window: Any) -> tuple[int, int] | None:
+    """What users pass as `window`."""
+    if window is None:
+        return None
+    if not isinstance(window, (tuple, list)) or len(window) != 2:
+        raise bad_argument("window", "a pair of integers: keys before and keys behind a row, -1 for all", window)
+    left, right = (integer("window", side, -1) for side in window)
+    return left, right
+
+
+def of_window(window: tuple[int, int] | None, causal: bool, rows: int, columns: int) -> Visibility:
+    """Causality and a window, in the simplest form: a window that hides nothing is none, one may be plain causality."""
+    if window is None:
+        return Visibility(causal)
+    left, right = (max(rows, columns) if side < 0 else side for side in window)
+    right = min(right, 0) if causal else right
+    if left >= rows - 1 and right >= columns - 1:
+        return Visibility(False)
+    if left >= rows - 1 and right == 0:
+        return Visibility(True)
+    return Visibility(False, window=(left, right))
 
 
 def visible_keys(visibility: Visibility) -> Tensor | None:
@@ -56,8 +102,8 @@ def mix_rows(leaves: Iterable[Active]) -> bool:
 
 def compact_form(raw: Visibility, rows: int, rows_are_mixed: bool) -> Visibility:
     """`raw` in the most compact form that can be found; an error if rows are mixed that see different keys."""
-    found = _find_form(raw.pairs, raw.causal, rows)
-    if rows_are_mixed and (found.causal or found.pairs is not None):
+    found = _find_form(raw.pairs, raw.causal, rows)._replace(window=raw.window, blocks=raw.blocks)
+    if rows_are_mixed and (found.causal or found.pairs is not None or found.is_local):
         kind = "a causal mask" if found.causal else "a mask that hides different keys from different rows"
         raise ArgumentError(
             f'axes: expected "keys" under {kind}, received "both", which would show a row what only later rows see'

@@ -2,13 +2,14 @@
 
 It computes what `attentiondrop.torch.eager.attention` computes, with the same draws, while no more than `BUDGET` logits
 exist at once. The backward makes each block again by the same operations, so it finds the same logits and the same
-decisions. Autograd does not record this code and compilers do not trace it, so branches may depend on data.
+decisions. Autograd does not record this code and compilers do not trace it, so on a CPU branches may depend on data. On
+other devices nothing waits for a value: a graph that is captured could not.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -17,24 +18,34 @@ from torch import Tensor
 from ..call.decisions import Decisions, output_like
 from ..call.inputs import laid_out
 from ..call.leaves import LogitShape
+from ..call.visibility import in_window
 from ..draws import Stream, Words
 from ..eager import regularisers
 from ..eager.regularisers import Rate
 
 #: The most logits that a block has: few enough for the last cache of a CPU, enough for efficient matrix products.
 BUDGET = 2**20
+#: The same for other devices, which need more work at once: 32 MiB in float32.
+DEVICE_BUDGET = 2**23
+#: Rows of a block under a narrow window: with fewer, bookkeeping would take most of the time.
+_FEWEST_ROWS = 256
 
 #: What the four entries of `rates`, `streams` and `gates` are for.
 NOISE, DROP, DROPOUT, DROPOUT_P = range(4)
 
 
 class Block(NamedTuple):
-    """A box of logits: some samples, query heads and rows, and as many keys as any of these rows can see."""
+    """A box of logits: some samples, query heads and rows, and the range of keys that any of these rows can see."""
 
     samples: slice
     heads: slice
     rows: slice
-    keys: int
+    columns: slice
+
+    @property
+    def keys(self) -> int:
+        """How many keys it has."""
+        return int(self.columns.stop - self.columns.start)
 
     def queries(self, x: Tensor) -> Tensor:
         """The part of a tensor [B, H, N, ...]."""
@@ -42,31 +53,52 @@ class Block(NamedTuple):
 
     def of_keys(self, x: Tensor, group: int) -> Tensor:
         """The part of a tensor [B, Hk, M, ...] whose heads serve `group` query heads each."""
-        return x[self.samples, self.heads.start // group : -(-self.heads.stop // group), : self.keys]
+        return x[self.samples, self.heads.start // group : -(-self.heads.stop // group), self.columns]
 
     def pairs(self, x: Tensor) -> Tensor:
         """The part of a tensor that broadcasts to [B, H, N, M]."""
-        cuts = (self.samples, self.heads, self.rows, slice(self.keys))
-        return x[tuple(slice(None) if size == 1 else cut for size, cut in zip(x.shape, cuts, strict=True))]
+        return _cut(x, self)
+
+    def of_heads(self, x: Tensor) -> Tensor:
+        """The part of a tensor [B or 1, H or 1, ...]."""
+        return _cut(x, self[:2])
 
 
-def blocks(shape: LogitShape, group: int, is_causal: bool) -> Iterator[Block]:
+def _cut(x: Tensor, cuts: Sequence[slice]) -> Tensor:
+    """The part of `x` in the first dimensions; those of size 1 stay as they are."""
+    return x[tuple(slice(None) if size == 1 else cut for size, cut in zip(x.shape, cuts, strict=False))]
+
+
+def blocks(
+    shape: LogitShape, group: int, is_causal: bool, window: tuple[int, int] | None = None, budget: int | None = None
+) -> Iterator[Block]:
     """Blocks of at most `BUDGET` logits (but never less than a row), as large as they can be."""
     batch, heads, rows, columns = shape
-    some_rows = min(rows, max(1, BUDGET // columns))
-    some_heads = min(heads, max(1, BUDGET // (rows * columns)))
+    budget = BUDGET if budget is None else budget
+    some_rows, logits = min(rows, max(1, budget // columns)), rows * columns
+    if window is not None:
+        # A block of n rows sees n keys more than a row. With many rows, most of its logits would be hidden ones.
+        width = min(columns, sum(window) + 1)
+        some_rows = min(rows, max(1, budget // (2 * width)), max(_FEWEST_ROWS, width))
+        logits = some_rows * min(columns, width + some_rows)
+    some_heads = min(heads, max(1, budget // logits))
     # Query heads that share keys stay together, or are taken one by one.
     some_heads = some_heads // group * group or 1
-    some_samples = min(batch, max(1, BUDGET // (heads * rows * columns)))
+    some_samples = min(batch, max(1, budget // (heads * logits)))
     for sample in range(0, batch, some_samples):
         for head in range(0, heads, some_heads):
             for row in range(0, rows, some_rows):
                 end = min(row + some_rows, rows)
+                first, last = 0, min(end, columns) if is_causal else columns
+                if window is not None:
+                    # At least one key, so that a block is never empty. The window hides it.
+                    first = max(0, min(row - window[0], columns - 1))
+                    last = max(first + 1, min(last, end + window[1]))
                 yield Block(
                     slice(sample, min(sample + some_samples, batch)),
                     slice(head, min(head + some_heads, heads)),
                     slice(row, end),
-                    min(end, columns) if is_causal else columns,
+                    slice(first, last),
                 )
 
 
@@ -96,7 +128,7 @@ class Perturbed(NamedTuple):
     def weights(self, space: Tensor) -> Tensor:
         """Softmax over what is visible. It is written to `space`, unless some row sees no key."""
         seeing = self.peak != -torch.inf  # a row with NaN counts as seeing, so that the NaN reaches the output
-        if bool(seeing.all()):
+        if _at_hand(seeing) and bool(seeing.all()):
             return torch.softmax(self.logits, dim=-1, out=space)
         return regularisers.masked_softmax(self.logits, seeing)
 
@@ -112,6 +144,8 @@ class Problem:
         self.visible, self.bias = _compact(decisions.visible), _compact(decisions.bias)
         self.drop, self.top = decisions.drop, decisions.top
         self.is_causal, self.scale = decisions.is_causal, decisions.scale
+        self.window, self.table = decisions.window, decisions.blocks
+        self.kernel, self.renormalize = decisions.kernel, decisions.renormalize
         gates, rates, streams = decisions.gates, decisions.rates, decisions.streams
         self.rates: dict[int, Rate] = {}
         self.words: dict[int, Words] = {}
@@ -124,7 +158,7 @@ class Problem:
 
         self.spaces: dict[str, Tensor] = {}
         #: Whether a logit may be NaN or infinite. Checked on the inputs, which are smaller than the logits.
-        self.doubtful = not all(
+        self.doubtful = not _at_hand(q) or not all(
             bool(x.sum(dtype=self.dtype).isfinite()) for x in (self.q, self.k, self.bias) if x is not None
         )
 
@@ -142,7 +176,8 @@ class Problem:
 
     def blocks(self) -> Iterator[Block]:
         """The blocks that make up the logits."""
-        return blocks(self.shape, self.group, self.is_causal)
+        budget = BUDGET if _at_hand(self.q) else DEVICE_BUDGET
+        return blocks(self.shape, self.group, self.is_causal, self.window, budget)
 
     def keys(self, block: Block) -> Tensor:
         """Keys of the heads of a block, [b, hk, m, D]."""
@@ -165,7 +200,7 @@ class Problem:
     def draws(self, slot: int, block: Block) -> Words:
         """The words of a block's draws."""
         words = self.words[slot]
-        return Words(block.queries(words.line), words.column[: block.keys])
+        return Words(block.queries(words.line), words.column[block.columns])
 
     def logits(self, q: Tensor, block: Block) -> Tensor:
         """Logits [b, h, n, m] of folded and scaled queries, -inf where a key is hidden."""
@@ -180,12 +215,35 @@ class Problem:
                 logits += torch.zeros_like(visible, dtype=self.dtype).masked_fill_(~visible, -torch.inf)
             else:
                 logits.masked_fill_(~visible, -torch.inf)
-        first = block.rows.start
+        first = block.rows.start - block.columns.start
         if self.is_causal and first + 1 < block.keys:
             rest = logits[..., first + 1 :]
             future = torch.ones(rest.shape[-2:], dtype=torch.bool, device=rest.device).triu()
             rest.masked_fill_(future, -torch.inf)
-        return logits
+        if self.window is not None or self.table is not None:
+            rows, columns = (
+                torch.arange(cut.start, cut.stop, device=logits.device) for cut in (block.rows, block.columns)
+            )
+            if self.window is not None:
+                logits.masked_fill_(~in_window(self.window, rows, columns), -torch.inf)
+            if self.table is not None:
+                seen = self.table._replace(states=block.of_heads(self.table.states)).visible(rows, columns)
+                logits.masked_fill_(~seen, -torch.inf)
+        return logits if self.kernel is None else self.blurred(logits, block.of_heads(self.kernel))
+
+    def blurred(self, logits: Tensor, kernel: Tensor) -> Tensor:
+        """The logits blurred along the keys, -inf where they are hidden."""
+        visible = logits != -torch.inf  # also where they are NaN, so that it reaches the output
+        edges = "renormalize" if self.renormalize else "zero"
+        blurred, _ = regularisers.blur_smoothing(logits, visible, kernel, "keys", edges)
+        return blurred.masked_fill_(~visible, -torch.inf)
+
+    def blurred_backward(self, gradient: Tensor, visible: Tensor, kernel: Tensor) -> Tensor:
+        """The gradient of the logits before the blur, from that after it."""
+        if self.renormalize:
+            gradient = gradient / regularisers.blurred_visibility(visible, gradient, kernel, -1)
+        # The weights of a blur are symmetric, so its transpose is the blur itself.
+        return regularisers.convolve(gradient, kernel, -1).masked_fill_(~visible, 0.0)
 
     def perturbed(self, logits: Tensor, block: Block) -> Perturbed:
         """Noise, then the drop."""
@@ -202,7 +260,10 @@ class Problem:
         dropped.fill_(logits, -torch.inf)
         peak = logits.amax(dim=-1, keepdim=True)
         lost = (peak == -torch.inf).squeeze(-1)
-        if bool(lost.any()):
+        if not _at_hand(lost):
+            logits = torch.where(lost.unsqueeze(-1), _last_ones(before), logits)
+            peak = logits.amax(dim=-1, keepdim=True)
+        elif bool(lost.any()):
             logits[lost] = _last_ones(before[lost])
             peak = logits.amax(dim=-1, keepdim=True)
         return Perturbed(logits, peak, None)
@@ -217,6 +278,9 @@ class Problem:
             if self.drop == "zero" or self.doubtful:
                 decided.logical_and_(logits > -torch.inf)
             return Dropped(decided, None)
+        if not _at_hand(logits):
+            chosen = regularisers.top_k(logits, None, self.top).logical_and_(logits > -torch.inf)
+            return Dropped(chosen.logical_and_(draws.below(rate)), None)
         values, indices = largest(logits, self.top)
         decided = Words(draws.line, draws.column[indices]).below(rate)
         return Dropped(decided.logical_and_(values > -torch.inf), indices)
@@ -276,6 +340,11 @@ def _last_ones(rows: Tensor) -> Tensor:
     return rows.masked_fill(regularisers.without_emptying(shown, rows, shown), -torch.inf)
 
 
+def _at_hand(x: Tensor) -> bool:
+    """Whether reading a value of `x` waits for no device."""
+    return x.device.type == "cpu"
+
+
 def _compact(x: Tensor | None) -> Tensor | None:
     """A mask whose repeated dimensions have length 1."""
     if x is None:
@@ -319,7 +388,9 @@ def blockwise_backward(
     dk, dv = torch.zeros_like(problem.k), torch.zeros_like(problem.v)
     for block in () if problem.empty else problem.blocks():
         scaled = problem.scaled_queries(block)
-        perturbed = problem.perturbed(problem.logits(scaled, block), block)
+        logits = problem.logits(scaled, block)
+        visible = None if problem.kernel is None else logits != -torch.inf  # before the drop hides any
+        perturbed = problem.perturbed(logits, block)
         weights = perturbed.weights(problem.space("weights", *perturbed.logits.shape))
         factors = problem.factors(block)
         keys, values = problem.keys(block), problem.values(block)
@@ -338,6 +409,8 @@ def blockwise_backward(
         d_logits = torch._softmax_backward_data(d_weights, weights, -1, problem.dtype, grad_input=perturbed.logits)
         if perturbed.dropped is not None:
             perturbed.dropped.fill_(d_logits, 0.0)
+        if visible is not None and problem.kernel is not None:
+            d_logits = problem.blurred_backward(d_logits, visible, block.of_heads(problem.kernel))
         d_logits = d_logits.view(folded)
         part = block.queries(dq)
         part.copy_((d_logits @ keys).mul_(decisions.scale).view(part.shape))

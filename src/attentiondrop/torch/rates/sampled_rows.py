@@ -13,7 +13,7 @@ from torch import Tensor
 from ..call.inputs import repeat_heads
 from ..call.leaves import Active, Excerpt
 from ..call.one_call import Call
-from ..call.visibility import split
+from ..call.visibility import in_window, split
 
 
 class SampledRows(NamedTuple):
@@ -50,6 +50,13 @@ def sample_rows(call: Call, samples: int, rows: int | None) -> SampledRows:
     if call.visibility.causal:
         past = torch.arange(shape.columns, device=device) <= places[:, None]
         visible = past.view(1, 1, count, -1) if visible is None else visible & past
+    keys = torch.arange(shape.columns, device=device)
+    if call.visibility.window is not None:
+        inside = in_window(call.visibility.window, places, keys)
+        visible = inside.view(1, 1, count, -1) if visible is None else visible & inside
+    if call.visibility.blocks is not None:
+        inside = call.visibility.blocks.visible(places, keys)[:batch]
+        visible = inside if visible is None else visible & inside
     return SampledRows(logits, visible, Excerpt(shape, places))
 
 

@@ -240,5 +240,7 @@ def test_operator_contract(drop: str, top: int, device: str) -> None:
     q, k, v = (torch.randn(1, 2, 5, 16, device=device, requires_grad=True) for _ in range(3))
     seed = torch.tensor(7, device=device)
     streams = [0 if drop == "" else -1, -1 if drop == "" else 1, 2, -1]
-    arguments = (q, k, v, None, None, seed, None, [0.1, 0.3, 0.2, 0.0], streams, drop, top, True, 0.25)
+    tensors = (None, None, seed, None, None, None, None)
+    rates = [0.1, 0.3, 0.2, 0.0]
+    arguments = (q, k, v, *tensors, rates, streams, drop, top, True, 0.25, [], 0, False)
     torch.library.opcheck(torch.ops.attentiondrop.fused_attention.default, arguments)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ..shared.local import first_of, near_of, places_of
 from ..shared.logits import (
     SIZES,
     accumulate,
@@ -75,6 +76,16 @@ def key_kernel(
     N,
     M,
     LINES,
+    STATES,
+    LISTS,
+    LENGTHS,
+    PATTERNS,
+    states_b,
+    states_h,
+    lengths_b,
+    lengths_h,
+    left,
+    right,
     D: tl.constexpr,
     E: tl.constexpr,
     BLOCK_D: tl.constexpr,
@@ -91,6 +102,8 @@ def key_kernel(
     DROPOUT_A: tl.constexpr,
     DROPOUT_B: tl.constexpr,
     LISTED: tl.constexpr,
+    WINDOW: tl.constexpr,
+    SIDE: tl.constexpr,
     STAGES: tl.constexpr,
 ):
     """Program: the gradients of one tile of keys and values of one key head, over the query heads that share it.
@@ -139,18 +152,27 @@ def key_kernel(
         end = N
         if LISTED:
             end = tl.load(COUNTS + head)
+        seen = edge
+        near = near_of(STATES, PATTERNS, b, h, states_b, states_h, left, right)
+        LIST = LISTS
+        if SIDE > 0:
+            LIST += b * states_b + h * states_h + (tile * BN // SIDE) * tl.cdiv(N, SIDE)
+        if WINDOW or SIDE > 0:
+            # A key is seen by the rows from `right` before to `left` behind it.
+            LENGTH = LENGTHS + b * lengths_b + h * lengths_h
+            seen, end = places_of(tile * BN, right, left, N, LENGTH, BN, BM, WINDOW, SIDE)
         if CAUSAL and not LISTED:
             dk, dv = _along_rows(
                 begin, edge, dk, dv, k, v, q_base, grad_base, q_n, grad_n, columns, head, d, e, LSE, DELTA, LOW, HIGH,
                 CUT, KEEP, ROWS, COUNTS, visible_base, visible_n, visible_m, bias_base, bias_n, bias_m, WORDS, rates,
                 scale, N, M, LINES, D, E, BLOCK_D, BLOCK_E, BM, True, HAS_VISIBLE, HAS_BIAS, NOISE, DROP, RANKED, TIES,
-                DROPOUT_A, DROPOUT_B, LISTED, 1,
+                DROPOUT_A, DROPOUT_B, LISTED, 1, near, tile * BN, LIST, False, 0,
             )  # fmt: skip
         dk, dv = _along_rows(
-            edge, end, dk, dv, k, v, q_base, grad_base, q_n, grad_n, columns, head, d, e, LSE, DELTA, LOW, HIGH, CUT,
+            seen, end, dk, dv, k, v, q_base, grad_base, q_n, grad_n, columns, head, d, e, LSE, DELTA, LOW, HIGH, CUT,
             KEEP, ROWS, COUNTS, visible_base, visible_n, visible_m, bias_base, bias_n, bias_m, WORDS, rates, scale, N,
             M, LINES, D, E, BLOCK_D, BLOCK_E, BM, CAUSAL and LISTED, HAS_VISIBLE, HAS_BIAS, NOISE, DROP, RANKED, TIES,
-            DROPOUT_A, DROPOUT_B, LISTED, STAGES,
+            DROPOUT_A, DROPOUT_B, LISTED, STAGES, near, tile * BN, LIST, WINDOW, SIDE,
         )  # fmt: skip
     dk_place = DK + b * dk_b + hk * dk_h + columns[:, None].to(tl.int64) * dk_m + d[None, :]
     dv_place = DV + b * dv_b + hk * dv_h + columns[:, None].to(tl.int64) * dv_m + e[None, :]
@@ -216,14 +238,20 @@ def _along_rows(
     DROPOUT_B: tl.constexpr,
     LISTED: tl.constexpr,
     STAGES: tl.constexpr,
+    near,
+    first_key,
+    LIST,
+    WINDOW: tl.constexpr,
+    SIDE: tl.constexpr,
 ):
-    """Add the contribution of the rows from `begin` to `end`.
+    """Add the contribution of the rows at the places from `begin` to `end`.
 
     Tiles are [rows, keys] here, too: values that belong to a row are then one value in a thread, not a vector.
     Rows past the end have gradient 0 and log-sum-exp 0, so they add nothing. Keys past the end are not stored.
     """
     key_words = load_all_words(WORDS + LINES, columns, columns < M, LINES + M, NOISE, DROP, DROPOUT_A, DROPOUT_B)
-    for start in tl.range(begin, end, BM, num_stages=STAGES):
+    for place in tl.range(begin, end, BM, num_stages=STAGES):
+        start = first_of(place, LIST, SIDE)
         rows = tile_rows(start, ROWS + head * N, COUNTS + head, N, BM, LISTED)
         known = rows < N
         lines = head * N + rows
@@ -242,7 +270,8 @@ def _along_rows(
             rows[:, None], columns[None, :], along_rows(row_words), along_columns(key_words), lse[:, None], share,
             delta[:, None], low[:, None], high[:, None], cut[:, None], keep[:, None], VISIBLE, visible_n, visible_m,
             BIAS, bias_n, bias_m, rates, scale, N, M, DIAGONAL, False, HAS_VISIBLE, HAS_BIAS, NOISE, DROP,
-            RANKED, TIES, DROPOUT_A, DROPOUT_B, Q.dtype.element_ty == tl.float32,
+            RANKED, TIES, DROPOUT_A, DROPOUT_B, Q.dtype.element_ty == tl.float32, near, (start, first_key), WINDOW,
+            SIDE,
         )  # fmt: skip
         dv = accumulate(tl.trans((p * factor).to(grad.dtype)), grad, dv)
         dk = accumulate(tl.trans(ds.to(q.dtype)), q, dk)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ..shared.local import first_of, near_of, places_of
 from ..shared.logits import (
     SIZES,
     accumulate,
@@ -77,6 +78,16 @@ def query_kernel(
     N,
     M,
     LINES,
+    STATES,
+    LISTS,
+    LENGTHS,
+    PATTERNS,
+    states_b,
+    states_h,
+    lengths_b,
+    lengths_h,
+    left,
+    right,
     D: tl.constexpr,
     E: tl.constexpr,
     BLOCK_D: tl.constexpr,
@@ -93,6 +104,8 @@ def query_kernel(
     DROPOUT_A: tl.constexpr,
     DROPOUT_B: tl.constexpr,
     LISTED: tl.constexpr,
+    WINDOW: tl.constexpr,
+    SIDE: tl.constexpr,
     STAGES: tl.constexpr,
 ):
     """Program: the gradient of one tile of queries of one head, and their delta. LISTED: see the forward."""
@@ -126,28 +139,41 @@ def query_kernel(
     keep = tl.load(KEEP + lines, mask=inside, other=-1) if DROP == "hide" else rows
     end = M
     full = M // BN * BN
+    begin = 0
+    LOCAL: tl.constexpr = WINDOW or SIDE > 0
+    near = near_of(STATES, PATTERNS, b, h, states_b, states_h, left, right)
+    LIST = LISTS
+    if SIDE > 0:
+        LIST += b * states_b + h * states_h + (tile * BM // SIDE) * tl.cdiv(M, SIDE)
+    if LOCAL:
+        LENGTH = LENGTHS + b * lengths_b + h * lengths_h
+        begin, end = places_of(tile * BM, left, right, M, LENGTH, BM, BN, WINDOW, SIDE)
+        full = begin
     if CAUSAL:
         end, full = causal_range(tile * BM, rows, N, M, BM, BN, LISTED)
     rates = load_rates(LIMITS, FACTORS)
-    if end <= BN:
+    if end - begin <= BN:
         # The output was rounded. If a row sees few keys, `dO.v - delta` may be as small as that rounding error. All its
         # keys are in one tile then, so delta is computed exactly from the weights of that tile.
         delta = _exact_delta(
             q, grad, K, V, k_m, v_m, rows, lines, d, e, lse, share, low, high, cut, keep, VISIBLE, visible_n,
             visible_m, BIAS, bias_n, bias_m, WORDS, rates, scale, N, M, LINES, D, E, BLOCK_D, BLOCK_E, BN, CAUSAL,
-            HAS_VISIBLE, HAS_BIAS, NOISE, DROP, RANKED, TIES, DROPOUT_A, DROPOUT_B,
+            HAS_VISIBLE, HAS_BIAS, NOISE, DROP, RANKED, TIES, DROPOUT_A, DROPOUT_B, near, tile * BM,
+            first_of(begin, LIST, SIDE), WINDOW, SIDE,
         )  # fmt: skip
     tl.store(DELTA + lines, delta, mask=inside)
     dq = tl.zeros([BM, BLOCK_D], tl.float32)
     dq = _along_keys(
-        0, full, dq, q, grad, K, V, k_m, v_m, rows, lines, d, e, lse, share, delta, low, high, cut, keep, VISIBLE,
+        begin, full, dq, q, grad, K, V, k_m, v_m, rows, lines, d, e, lse, share, delta, low, high, cut, keep, VISIBLE,
         visible_n, visible_m, BIAS, bias_n, bias_m, WORDS, rates, scale, N, M, LINES, D, E, BLOCK_D, BLOCK_E, BN,
         False, False, HAS_VISIBLE, HAS_BIAS, NOISE, DROP, RANKED, TIES, DROPOUT_A, DROPOUT_B, STAGES,
+        near, tile * BM, LIST, False, 0,
     )  # fmt: skip
     dq = _along_keys(
         full, end, dq, q, grad, K, V, k_m, v_m, rows, lines, d, e, lse, share, delta, low, high, cut, keep, VISIBLE,
         visible_n, visible_m, BIAS, bias_n, bias_m, WORDS, rates, scale, N, M, LINES, D, E, BLOCK_D, BLOCK_E,
-        BN, CAUSAL, True, HAS_VISIBLE, HAS_BIAS, NOISE, DROP, RANKED, TIES, DROPOUT_A, DROPOUT_B, 1,
+        BN, CAUSAL, True, HAS_VISIBLE, HAS_BIAS, NOISE, DROP, RANKED, TIES, DROPOUT_A, DROPOUT_B,
+        STAGES if LOCAL else 1, near, tile * BM, LIST, WINDOW, SIDE,
     )  # fmt: skip
     place = DQ + b * dq_b + h * dq_h + rows[:, None].to(tl.int64) * dq_n + d[None, :]
     tl.store(place, (dq * plain_scale).to(DQ.dtype.element_ty), mask=inside[:, None] & (d[None, :] < D))
@@ -159,15 +185,16 @@ def _exact_delta(
     BIAS, bias_n, bias_m, WORDS, rates, scale, N, M, LINES, D: tl.constexpr, E: tl.constexpr,
     BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr, BN: tl.constexpr, CAUSAL: tl.constexpr,
     HAS_VISIBLE: tl.constexpr, HAS_BIAS: tl.constexpr, NOISE: tl.constexpr, DROP: tl.constexpr, RANKED: tl.constexpr,
-    TIES: tl.constexpr, DROPOUT_A: tl.constexpr, DROPOUT_B: tl.constexpr,
+    TIES: tl.constexpr, DROPOUT_A: tl.constexpr, DROPOUT_B: tl.constexpr, near, first_row, first_key,
+    WINDOW: tl.constexpr, SIDE: tl.constexpr,
 ):  # fmt: skip
-    """delta = `dO.O` as the sum of `weight * dO.v` over the first BN keys, plus a correction.
+    """delta = `dO.O` as the sum of `weight * dO.v` over the BN keys from `first_key` on, plus a correction.
 
     The gradients of a row's logits must add up to 0. The correction is what they lack, which removes the rounding
     errors of the first sum and of the weights. It matters where one weight is nearly 1: there `dO.v - delta` is hardly
     larger than these errors.
     """
-    columns = tl.arange(0, BN)
+    columns = first_key + tl.arange(0, BN)
     row_words = load_all_words(WORDS, lines, rows < N, LINES + M, NOISE, DROP, DROPOUT_A, DROPOUT_B)
     key_words = load_all_words(WORDS + LINES, columns, columns < M, LINES + M, NOISE, DROP, DROPOUT_A, DROPOUT_B)
     k = load_tile(K, columns[None, :], k_m, d[:, None], M, D, BLOCK_D, True)
@@ -177,7 +204,8 @@ def _exact_delta(
         tl.dot(q, k, input_precision="ieee"), met, rows[:, None], columns[None, :], along_rows(row_words),
         along_columns(key_words), lse[:, None], share, 0.0, low[:, None], high[:, None], cut[:, None], keep[:, None],
         VISIBLE, visible_n, visible_m, BIAS, bias_n, bias_m, rates, scale, N, M, CAUSAL, True, HAS_VISIBLE, HAS_BIAS,
-        NOISE, DROP, RANKED, TIES, DROPOUT_A, DROPOUT_B, K.dtype.element_ty == tl.float32,
+        NOISE, DROP, RANKED, TIES, DROPOUT_A, DROPOUT_B, K.dtype.element_ty == tl.float32, near,
+        (first_row, first_key), WINDOW, SIDE,
     )  # fmt: skip
     met = met * factor
     delta = tl.sum(p * met, 1)
@@ -234,10 +262,16 @@ def _along_keys(
     DROPOUT_A: tl.constexpr,
     DROPOUT_B: tl.constexpr,
     STAGES: tl.constexpr,
+    near,
+    first_row,
+    LIST,
+    WINDOW: tl.constexpr,
+    SIDE: tl.constexpr,
 ):
-    """Add the contribution of the keys from `begin` to `end`."""
+    """Add the contribution of the keys at the places from `begin` to `end`."""
     row_words = load_all_words(WORDS, lines, rows < N, LINES + M, NOISE, DROP, DROPOUT_A, DROPOUT_B)
-    for start in tl.range(begin, end, BN, num_stages=STAGES):
+    for place in tl.range(begin, end, BN, num_stages=STAGES):
+        start = first_of(place, LIST, SIDE)
         columns = start + tl.arange(0, BN)
         key_words = load_all_words(WORDS + LINES, columns, columns < M, LINES + M, NOISE, DROP, DROPOUT_A, DROPOUT_B)
         k = load_tile(K, columns[None, :], k_m, d[:, None], M, D, BLOCK_D, EDGE)
@@ -247,7 +281,7 @@ def _along_keys(
             columns[None, :], along_rows(row_words), along_columns(key_words), lse[:, None], share, delta[:, None],
             low[:, None], high[:, None], cut[:, None], keep[:, None], VISIBLE, visible_n, visible_m, BIAS, bias_n,
             bias_m, rates, scale, N, M, DIAGONAL, EDGE, HAS_VISIBLE, HAS_BIAS, NOISE, DROP, RANKED, TIES, DROPOUT_A,
-            DROPOUT_B, K.dtype.element_ty == tl.float32,
+            DROPOUT_B, K.dtype.element_ty == tl.float32, near, (first_row, start), WINDOW, SIDE,
         )  # fmt: skip
         dq = accumulate(ds.to(k.dtype), tl.trans(k), dq)
     return dq

@@ -6,6 +6,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ..shared.local import first_of, near_of, places_of
 from ..shared.logits import (
     SIZES,
     accumulate,
@@ -70,6 +71,16 @@ def forward_kernel(
     N,
     M,
     LINES,
+    STATES,
+    LISTS,
+    LENGTHS,
+    PATTERNS,
+    states_b,
+    states_h,
+    lengths_b,
+    lengths_h,
+    left,
+    right,
     D: tl.constexpr,
     E: tl.constexpr,
     BLOCK_D: tl.constexpr,
@@ -86,6 +97,8 @@ def forward_kernel(
     DROPOUT_A: tl.constexpr,
     DROPOUT_B: tl.constexpr,
     LISTED: tl.constexpr,
+    WINDOW: tl.constexpr,
+    SIDE: tl.constexpr,
     STAGES: tl.constexpr,
 ):
     """Program: one tile of rows of one head. DROP is "", "zero" (a dropped logit becomes 0) or "hide" (-inf).
@@ -126,18 +139,30 @@ def forward_kernel(
     largest = tl.full([BM], float("-inf"), tl.float32)
     end = M
     full = M // BN * BN
+    begin = 0
+    LOCAL: tl.constexpr = WINDOW or SIDE > 0
+    near = near_of(STATES, PATTERNS, b, h, states_b, states_h, left, right)
+    LIST = LISTS
+    if SIDE > 0:
+        LIST += b * states_b + h * states_h + (tile * BM // SIDE) * tl.cdiv(M, SIDE)
+    if LOCAL:
+        LENGTH = LENGTHS + b * lengths_b + h * lengths_h
+        begin, end = places_of(tile * BM, left, right, M, LENGTH, BM, BN, WINDOW, SIDE)
+        full = begin
     if CAUSAL:
         end, full = causal_range(tile * BM, rows, N, M, BM, BN, LISTED)
     rates = load_rates(LIMITS, FACTORS)
     acc, total, largest = _sweep(
-        0, full, acc, total, largest, q, K, V, k_m, v_m, rows, lines, inside, d, e, VISIBLE, visible_n, visible_m,
+        begin, full, acc, total, largest, q, K, V, k_m, v_m, rows, lines, inside, d, e, VISIBLE, visible_n, visible_m,
         BIAS, bias_n, bias_m, WORDS, rates, low, high, cut, scale, N, M, LINES, D, E, BLOCK_D, BLOCK_E,
         BM, BN, False, False, HAS_VISIBLE, HAS_BIAS, NOISE, DROP, RANKED, TIES, DROPOUT_A, DROPOUT_B, STAGES,
+        near, tile * BM, LIST, False, 0,
     )  # fmt: skip
     acc, total, largest = _sweep(
         full, end, acc, total, largest, q, K, V, k_m, v_m, rows, lines, inside, d, e, VISIBLE, visible_n, visible_m,
         BIAS, bias_n, bias_m, WORDS, rates, low, high, cut, scale, N, M, LINES, D, E, BLOCK_D, BLOCK_E,
-        BM, BN, CAUSAL, True, HAS_VISIBLE, HAS_BIAS, NOISE, DROP, RANKED, TIES, DROPOUT_A, DROPOUT_B, 1,
+        BM, BN, CAUSAL, True, HAS_VISIBLE, HAS_BIAS, NOISE, DROP, RANKED, TIES, DROPOUT_A, DROPOUT_B,
+        STAGES if LOCAL else 1, near, tile * BM, LIST, WINDOW, SIDE,
     )  # fmt: skip
 
     if DROP == "hide":
@@ -148,7 +173,8 @@ def forward_kernel(
             best = tl.full([BM], float("-inf"), tl.float32)
             at = tl.zeros([BM], tl.int32)
             noise_lines = load_words(WORDS, lines, inside) if NOISE else tl.zeros([BM], tl.uint32)
-            for start in range(0, end, BN):
+            for place in range(begin, end, BN):
+                start = first_of(place, LIST, SIDE)
                 columns = start + tl.arange(0, BN)
                 known = columns < M
                 k = load_tile(K, columns[None, :], k_m, d[:, None], M, D, BLOCK_D, True)
@@ -156,7 +182,7 @@ def forward_kernel(
                 s = visible_logits(
                     tl.dot(q, k, input_precision="ieee"), rows[:, None], columns[None, :], noise_lines[:, None],
                     noise_columns[None, :], VISIBLE, visible_n, visible_m, BIAS, bias_n, bias_m, scale,
-                    rates[0], N, M, HAS_VISIBLE, HAS_BIAS, NOISE, CAUSAL, True,
+                    rates[0], N, M, HAS_VISIBLE, HAS_BIAS, NOISE, CAUSAL, True, near, (tile * BM, start), WINDOW, SIDE,
                 )  # fmt: skip
                 here = tl.max(s, 1)
                 first = tl.min(tl.where(s == here[:, None], columns[None, :], 2147483647), 1)
@@ -239,18 +265,24 @@ def _sweep(
     DROPOUT_A: tl.constexpr,
     DROPOUT_B: tl.constexpr,
     STAGES: tl.constexpr,
+    near,
+    first_row,
+    LIST,
+    WINDOW: tl.constexpr,
+    SIDE: tl.constexpr,
 ):
-    """Online softmax over the keys from `begin` to `end`."""
+    """Online softmax over the keys at the places from `begin` to `end`."""
     span = LINES + M
     row_words = load_all_words(WORDS, lines, inside, span, NOISE, DROP, DROPOUT_A, DROPOUT_B)
-    for start in tl.range(begin, end, BN, num_stages=STAGES):
+    for place in tl.range(begin, end, BN, num_stages=STAGES):
+        start = first_of(place, LIST, SIDE)
         columns = start + tl.arange(0, BN)
         k = load_tile(K, columns[None, :], k_m, d[:, None], M, D, BLOCK_D, EDGE)
         key_words = load_all_words(WORDS + LINES, columns, columns < M, span, NOISE, DROP, DROPOUT_A, DROPOUT_B)
         s = visible_logits(
             tl.dot(q, k, input_precision="ieee"), rows[:, None], columns[None, :], row_words[0][:, None],
             key_words[0][None, :], VISIBLE, visible_n, visible_m, BIAS, bias_n, bias_m, scale, rates[0], N, M,
-            HAS_VISIBLE, HAS_BIAS, NOISE, DIAGONAL, EDGE,
+            HAS_VISIBLE, HAS_BIAS, NOISE, DIAGONAL, EDGE, near, (first_row, start), WINDOW, SIDE,
         )  # fmt: skip
         if DROP != "":
             dropped = is_dropped(

@@ -46,11 +46,16 @@ def weights_and_gradient(
     DROPOUT_A: tl.constexpr,
     DROPOUT_B: tl.constexpr,
     WIDE: tl.constexpr,
+    near,
+    corner,
+    WINDOW: tl.constexpr,
+    SIDE: tl.constexpr,
 ):
     """For one tile: the softmax, the factor of dropout on it, and the gradient of the logits."""
     s = visible_logits(
         products, rows, columns, line_words[0], column_words[0], VISIBLE, visible_n, visible_m, BIAS, bias_n, bias_m,
-        scale, rates[0], N, M, HAS_VISIBLE, HAS_BIAS, NOISE, DIAGONAL, EDGE,
+        scale, rates[0], N, M, HAS_VISIBLE, HAS_BIAS, NOISE, DIAGONAL, EDGE, near,
+        corner, WINDOW, SIDE,
     )  # fmt: skip
     if DROP != "":
         dropped = is_dropped(s, columns, line_words[1], column_words[1], rates[1], low, high, cut, RANKED, TIES)

@@ -10,6 +10,7 @@ import torch
 import triton
 from torch import Tensor
 
+from ...call.blocks import Blocks
 from ...call.decisions import Decisions, empty_lse, empty_notes, is_ranked, output_like
 from ...call.inputs import unit_stride
 from ..amend.pick import pick_kernel
@@ -143,6 +144,7 @@ def run_select(q, k, call: Decisions, tables: Tables, notes: Notes, common: Comm
         *common.mask_strides,
         call.scale * LOG2E,
         *_sizes(q, k, q.shape[1]),
+        *common.local,
         call.top,
         D=q.shape[-1],
         BLOCK_D=block(q),
@@ -153,10 +155,12 @@ def run_select(q, k, call: Decisions, tables: Tables, notes: Notes, common: Comm
         TOP=call.top if call.top <= 8 else 0,
         RAW=call.bias is None and call.streams[0] < 0 and call.scale > 0,
         BISECT=call.top >= BISECT_FROM,
-        CAUSAL=call.is_causal,
+        CAUSAL=common.flags["CAUSAL"],
         HAS_VISIBLE=call.visible is not None,
         HAS_BIAS=call.bias is not None,
         NOISE=call.streams[0] >= 0,
+        WINDOW=common.flags["WINDOW"],
+        SIDE=common.flags["SIDE"],
         STAGES=tiles.stages,
         num_warps=tiles.warps,
         **OPTIONS,
@@ -224,6 +228,7 @@ def run_forward(
         *common.mask_strides,
         call.scale * LOG2E,
         *_sizes(q, k, q.shape[1]),
+        *common.local,
     )
     _run_variants(forward_kernel, _grid(q, tiles.rows), arguments, _constants(q, v, common, tiles, listed))
 
@@ -251,6 +256,7 @@ def run_query(
         call.scale * LOG2E,
         call.scale,
         *_sizes(q, k, q.shape[1]),
+        *common.local,
     )
     _run_variants(query_kernel, _grid(q, tiles.rows), arguments, _constants(q, v, common, tiles, listed))
 
@@ -278,6 +284,7 @@ def run_key(
         call.scale * LOG2E,
         call.scale,
         *_sizes(q, k, k.shape[1]),
+        *common.local_of_keys,
     )
     _run_variants(key_kernel, _grid(k, tiles.columns), arguments, _constants(q, v, common, tiles, listed))
 
@@ -330,7 +337,10 @@ class Common(NamedTuple):
 
     masks: tuple[Tensor, Tensor]
     mask_strides: tuple[int, ...]
-    flags: dict[str, bool | str]
+    flags: dict[str, bool | str | int]
+    #: Windows and blocks, for kernels that go through the keys of some rows, and through the rows of some keys.
+    local: tuple[Tensor | int, ...]
+    local_of_keys: tuple[Tensor | int, ...]
 
 
 def common_arguments(q: Tensor, k: Tensor, call: Decisions) -> Common:
@@ -345,8 +355,13 @@ def common_arguments(q: Tensor, k: Tensor, call: Decisions) -> Common:
             mask = mask.expand(*q.shape[:3], k.shape[2])
             masks.append(mask.view(torch.uint8) if mask.dtype == torch.bool else mask)
             strides += mask.stride()
+    is_local = call.window is not None or call.blocks is not None
+    # Among windows and blocks, causality is a window without a right side.
+    left, right = call.window or (q.shape[2] + k.shape[2], k.shape[2])
     flags = {
-        "CAUSAL": call.is_causal,
+        "CAUSAL": call.is_causal and not is_local,
+        "WINDOW": call.window is not None or (call.is_causal and is_local),
+        "SIDE": 0 if call.blocks is None else call.blocks.size,
         "HAS_VISIBLE": call.visible is not None,
         "HAS_BIAS": call.bias is not None,
         "NOISE": call.streams[0] >= 0,
@@ -355,7 +370,23 @@ def common_arguments(q: Tensor, k: Tensor, call: Decisions) -> Common:
         "DROPOUT_A": call.streams[2] >= 0,
         "DROPOUT_B": call.streams[3] >= 0,
     }
-    return Common(tuple(masks), tuple(strides), flags)
+    window = left, min(right, 0) if call.is_causal else right
+    local = [_local(q, call.blocks, of_keys) + window for of_keys in (False, True)]
+    return Common(tuple(masks), tuple(strides), flags, *local)
+
+
+def _local(q: Tensor, blocks: Blocks | None, of_keys: bool) -> tuple[Tensor | int, ...]:
+    """The states of all pairs of blocks, the lists of blocks to visit with their lengths, the patterns, and strides."""
+    if blocks is None:
+        return q, q, q, q, 0, 0, 0, 0
+    states = blocks.states.contiguous()
+    hidden = (states.transpose(-1, -2) if of_keys else states) == 0
+    lists = hidden.to(torch.uint8).argsort(dim=-1, stable=True).to(torch.int32).contiguous()
+    lengths = (~hidden).sum(dim=-1, dtype=torch.int32)
+    patterns = states if blocks.patterns is None else blocks.patterns.contiguous().view(torch.uint8)
+    # One table may serve all samples, or all heads.
+    shared = [0 if x.shape[dim] == 1 else x.stride(dim) for x in (lists, lengths) for dim in (0, 1)]
+    return states, lists, lengths, patterns, *shared
 
 
 def block(x: Tensor) -> int:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ..shared.local import first_of, near_of, places_of
 from ..shared.logits import SIZES, bounds, load_tile, load_words, visible_logits
 from .candidates import insert, pop
 
@@ -64,6 +65,16 @@ def select_kernel(
     N,
     M,
     LINES,
+    STATES,
+    LISTS,
+    LENGTHS,
+    PATTERNS,
+    states_b,
+    states_h,
+    lengths_b,
+    lengths_h,
+    left,
+    right,
     top,
     D: tl.constexpr,
     BLOCK_D: tl.constexpr,
@@ -77,6 +88,8 @@ def select_kernel(
     HAS_VISIBLE: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     NOISE: tl.constexpr,
+    WINDOW: tl.constexpr,
+    SIDE: tl.constexpr,
     STAGES: tl.constexpr,
 ):
     """Program: one tile of rows of one head. Writes `LOW`, `HIGH`, `CUT` (see `is_dropped`), `TIED`."""
@@ -96,9 +109,19 @@ def select_kernel(
     sigma = tl.load(FACTORS)
     # RAW: logits are products times the scale, so products are ranked, and only the results are scaled.
     factor = 1.0 if RAW else scale
+    first_row = (tl.program_id(0) % tiles) * BM
+    begin = 0
     end = M
+    LOCAL: tl.constexpr = WINDOW or SIDE > 0
+    near = near_of(STATES, PATTERNS, b, h, states_b, states_h, left, right)
+    LIST = LISTS
+    if SIDE > 0:
+        LIST += b * states_b + h * states_h + (first_row // SIDE) * tl.cdiv(M, SIDE)
+    if LOCAL:
+        LENGTH = LENGTHS + b * lengths_b + h * lengths_h
+        begin, end = places_of(first_row, left, right, M, LENGTH, BM, BN, WINDOW, SIDE)
     if CAUSAL:
-        end = tl.minimum(M, (tl.program_id(0) % tiles) * BM + BM)
+        end = tl.minimum(M, first_row + BM)
 
     if BISECT:
         # Many candidates: find the k-th largest bit by bit, with one sweep for each bit.
@@ -108,10 +131,11 @@ def select_kernel(
             trial = answer | bit
             bit = bit >> 1
             reached = tl.zeros([BM], tl.int32)
-            for start in tl.range(0, end, BN, num_stages=1):
+            for start in tl.range(begin, end, BN, num_stages=1):
                 s = _tile(
                     q, K, k_m, start, rows, d, line_words, COLUMN_WORDS, VISIBLE, visible_n, visible_m, BIAS, bias_n,
-                    bias_m, factor, sigma, N, M, D, BLOCK_D, BN, HAS_VISIBLE, HAS_BIAS, NOISE, CAUSAL, True,
+                    bias_m, factor, sigma, N, M, D, BLOCK_D, BN, HAS_VISIBLE, HAS_BIAS, NOISE, CAUSAL, True, near,
+                    first_row, LIST, WINDOW, SIDE,
                 )  # fmt: skip
                 reached += tl.sum((_order(s) >= trial[:, None]).to(tl.int32), 1)
             answer = tl.where(reached >= top, trial, answer)
@@ -124,18 +148,22 @@ def select_kernel(
         t2 = t0
         t3 = t0
         full = M // BN * BN
+        if LOCAL:
+            full = begin
         if CAUSAL:
-            full = tl.minimum(full, ((tl.program_id(0) % tiles) * BM + 1) // BN * BN)
-        for start in tl.range(0, full, BN, num_stages=STAGES):
+            full = tl.minimum(full, (first_row + 1) // BN * BN)
+        for start in tl.range(begin, full, BN, num_stages=STAGES):
             s = _tile(
                 q, K, k_m, start, rows, d, line_words, COLUMN_WORDS, VISIBLE, visible_n, visible_m, BIAS, bias_n,
-                bias_m, factor, sigma, N, M, D, BLOCK_D, BN, HAS_VISIBLE, HAS_BIAS, NOISE, False, False,
+                bias_m, factor, sigma, N, M, D, BLOCK_D, BN, HAS_VISIBLE, HAS_BIAS, NOISE, False, False, near,
+                first_row, LIST, False, 0,
             )  # fmt: skip
             t0, t1, t2, t3 = insert(s, t0, t1, t2, t3, DEPTH)
-        for start in tl.range(full, end, BN, num_stages=1):
+        for start in tl.range(full, end, BN, num_stages=STAGES if LOCAL else 1):
             s = _tile(
                 q, K, k_m, start, rows, d, line_words, COLUMN_WORDS, VISIBLE, visible_n, visible_m, BIAS, bias_n,
-                bias_m, factor, sigma, N, M, D, BLOCK_D, BN, HAS_VISIBLE, HAS_BIAS, NOISE, CAUSAL, True,
+                bias_m, factor, sigma, N, M, D, BLOCK_D, BN, HAS_VISIBLE, HAS_BIAS, NOISE, CAUSAL, True, near,
+                first_row, LIST, WINDOW, SIDE,
             )  # fmt: skip
             t0, t1, t2, t3 = insert(s, t0, t1, t2, t3, DEPTH)
         a0 = t0
@@ -163,7 +191,7 @@ def select_kernel(
             tally += (t3 >= floor).to(tl.int32)
         tally = tl.sum(tally, 1)
         doubtful = tally % 65536 > top
-        if tl.cdiv(end, BN) > DEPTH:
+        if tl.cdiv(end - begin, BN) > DEPTH:
             # If the deepest logit of a slot is among the k largest, a logit that the slot lost may be, too.
             doubtful = doubtful | (tally >= 65536)
         # Rows past the end have only ties, and are not read.
@@ -183,10 +211,11 @@ def select_kernel(
             count = tl.zeros([BM], tl.int32)
             lower = tl.full([BM], float("-inf"), tl.float32)
             upper = tl.full([BM], float("inf"), tl.float32)
-            for start in tl.range(0, end, BN, num_stages=1):
+            for start in tl.range(begin, end, BN, num_stages=1):
                 s = _tile(
                     q, K, k_m, start, rows, d, line_words, COLUMN_WORDS, VISIBLE, visible_n, visible_m, BIAS, bias_n,
-                    bias_m, factor, sigma, N, M, D, BLOCK_D, BN, HAS_VISIBLE, HAS_BIAS, NOISE, CAUSAL, True,
+                    bias_m, factor, sigma, N, M, D, BLOCK_D, BN, HAS_VISIBLE, HAS_BIAS, NOISE, CAUSAL, True, near,
+                    first_row, LIST, WINDOW, SIDE,
                 )  # fmt: skip
                 greater = s > place[:, None]
                 count += tl.sum(greater.to(tl.int32), 1)
@@ -201,14 +230,15 @@ def select_kernel(
         room = top - above
         equal = tl.zeros([BM], tl.int32)
         last = tl.full([BM], -1, tl.int32)
-        for start in tl.range(0, end, BN, num_stages=1):
+        for start in tl.range(begin, end, BN, num_stages=1):
             s = _tile(
                 q, K, k_m, start, rows, d, line_words, COLUMN_WORDS, VISIBLE, visible_n, visible_m, BIAS, bias_n,
-                bias_m, factor, sigma, N, M, D, BLOCK_D, BN, HAS_VISIBLE, HAS_BIAS, NOISE, CAUSAL, True,
+                bias_m, factor, sigma, N, M, D, BLOCK_D, BN, HAS_VISIBLE, HAS_BIAS, NOISE, CAUSAL, True, near,
+                first_row, LIST, WINDOW, SIDE,
             )  # fmt: skip
             level = (s == place[:, None]) & (s > float("-inf"))
             order = equal[:, None] + tl.cumsum(level.to(tl.int32), 1)
-            columns = start + tl.arange(0, BN)
+            columns = first_of(start, LIST, SIDE) + tl.arange(0, BN)
             last = tl.maximum(last, tl.max(tl.where(level & (order <= room[:, None]), columns[None, :], -1), 1))
             equal += tl.sum(level.to(tl.int32), 1)
         tied = doubtful & (equal > room) & inside
@@ -256,8 +286,14 @@ def _tile(
     NOISE: tl.constexpr,
     DIAGONAL: tl.constexpr,
     EDGE: tl.constexpr,
+    near,
+    first_row,
+    LIST,
+    WINDOW: tl.constexpr,
+    SIDE: tl.constexpr,
 ):
-    """The logits of `rows` against the keys from `start` on."""
+    """The logits of `rows` against the keys from place `start` on."""
+    start = first_of(start, LIST, SIDE)
     columns = start + tl.arange(0, BN)
     known = columns < M
     k = load_tile(K, columns[None, :], k_m, d[:, None], M, D, BLOCK_D, EDGE)
@@ -265,5 +301,5 @@ def _tile(
     return visible_logits(
         tl.dot(q, k, input_precision="ieee"), rows[:, None], columns[None, :], line_words[:, None],
         column_words[None, :], VISIBLE, visible_n, visible_m, BIAS, bias_n, bias_m, scale, sigma, N, M,
-        HAS_VISIBLE, HAS_BIAS, NOISE, DIAGONAL, EDGE,
+        HAS_VISIBLE, HAS_BIAS, NOISE, DIAGONAL, EDGE, near, (first_row, start), WINDOW, SIDE,
     )  # fmt: skip

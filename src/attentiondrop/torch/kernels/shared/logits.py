@@ -11,9 +11,10 @@ import triton
 import triton.language as tl
 
 from .hashing import joined, to_normal
+from .local import in_block
 
 #: Arguments that are not specialised: one compiled kernel serves sequences of every length.
-SIZES = ("H", "HK", "GROUP", "N", "M", "LINES")
+SIZES = ("H", "HK", "GROUP", "N", "M", "LINES", "left", "right")
 
 
 @triton.jit
@@ -119,10 +120,15 @@ def visible_logits(
     NOISE: tl.constexpr,
     DIAGONAL: tl.constexpr,
     EDGE: tl.constexpr,
+    near,
+    corner,
+    WINDOW: tl.constexpr,
+    SIDE: tl.constexpr,
 ):
     """Logits with bias and noise, -inf where the row does not see the key.
 
-    DIAGONAL and EDGE say whether this tile can touch the future or the end of the keys; most tiles cannot.
+    DIAGONAL and EDGE say whether this tile can touch the future or the end of the keys; most tiles cannot. `near` is
+    what `local.near_of` returned, `corner` the first row and the first key of the tile.
     """
     s = products * scale
     inside = (rows < N) & (columns < M)
@@ -138,6 +144,10 @@ def visible_logits(
         s = tl.where(columns < M, s, float("-inf"))
     if DIAGONAL:
         s = tl.where(columns <= rows, s, float("-inf"))
+    if WINDOW:
+        s = tl.where((columns >= rows - near[0]) & (columns <= rows + near[1]), s, float("-inf"))
+    if SIDE > 0:
+        s = tl.where(in_block(near, corner, rows, columns, inside, M, SIDE), s, float("-inf"))
     return s
 
 

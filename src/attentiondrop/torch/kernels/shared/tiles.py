@@ -54,6 +54,12 @@ def backward_tiles(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tiles, Tiles]:
     return Tiles(64, 32, 4, 1), Tiles(32, 32, 4, 1)
 
 
+def largest_tile(q: Tensor, k: Tensor, v: Tensor) -> int:
+    """The most rows or keys that a tile of forward, selection or backward has; all sizes divide it."""
+    tiles = forward_tiles(q, k, v), select_tiles(q, k, 1), *backward_tiles(q, k, v)
+    return max(max(tile.rows, tile.columns) for tile in tiles)
+
+
 def pick_tiles(q: Tensor, k: Tensor) -> tuple[Tiles, Tiles]:
     """Tiles of `pick`, and of `recount`."""
     if q.element_size() == 4:
