@@ -74,6 +74,8 @@ def training(summary: Summary, looks: dict[str, Look]) -> Section | None:
     target = next((row.reach.target for row in summary.rows if row.reach is not None), None)
     metric = summary.metrics.each_epoch
     panels = [_validation(metric), *PANELS, *([_convergence(metric, target)] if target else []), *ENTROPY]
+    if _validates_seldom(summary):
+        panels = [replace(panel, sparse=panel.sparse or panel not in PANELS) for panel in panels]
     drawn = {panel.title: _panel(panel, summary.rows, looks) for panel in panels}
     if not any(drawn.values()):
         return None
@@ -84,6 +86,12 @@ def training(summary: Summary, looks: dict[str, Look]) -> Section | None:
     if missing:
         blocks.append(Text(f"Not measured in these runs: {', '.join(missing)}."))
     return Section("training", "Training", blocks)
+
+
+def _validates_seldom(summary: Summary) -> bool:
+    """Whether only some epochs have validation scores."""
+    settings = summary.plan.recipe.get("training")
+    return isinstance(settings, dict) and settings.get("validate_every", 1) != 1
 
 
 def _value(metric: Metric) -> Value:

@@ -37,7 +37,7 @@ def check_jobs(jobs: Iterable[Job]) -> None:
         if kind not in _passed:
             recipe = job.settings()
             with torch.random.fork_rng(devices=()):  # the trial runs on the CPU only
-                _try(recipe, job.method, data_for(recipe))
+                _try(recipe, job.method, data_for(recipe, job.seed))
             _passed.add(kind)
 
 

@@ -40,9 +40,12 @@ class BusyError(AttentionDropError):
     """Another process works on the run."""
 
 
-def data_for(recipe: Recipe) -> Data:
-    """The data of a recipe. The data of the last call is cached, since all runs of a study share it."""
-    return _data(recipe.task, recipe.data)
+def data_for(recipe: Recipe, seed: int = 0) -> Data:
+    """The data of a recipe for runs with a seed. The data of the last call is cached: runs of a study share it.
+
+    Its checksums are the same for all seeds.
+    """
+    return _data(recipe.task, recipe.data.for_seed(seed))
 
 
 @lru_cache(maxsize=1)
@@ -79,7 +82,7 @@ def execute(job: Job, on_epoch: OnEpoch = lambda done: None, say: Say = lambda l
 
 def _execute(job: Job, on_epoch: OnEpoch, say: Say) -> Result:
     recipe = job.settings()
-    data = data_for(recipe)
+    data = data_for(recipe, job.seed)
     found = standing(job, data.checksums)
     if found.result is not None:
         return found.result

@@ -31,6 +31,10 @@ class DataSettings:
     root: str | None = None
     download: bool = False
 
+    def for_seed(self, seed: int) -> DataSettings:
+        """The settings of the data that a run with this seed uses. What differs must not change `Data.checksums`."""
+        return self
+
 
 @dataclass(frozen=True)
 class ModelSettings:
