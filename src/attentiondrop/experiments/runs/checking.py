@@ -53,7 +53,7 @@ def _try(recipe: Recipe, text: str, data: Data) -> None:
     task, method = find_task(recipe.task), read_method(text)
     model = initial_model(recipe, method, 0, data).train()
     batch = task.examples(data, _EXAMPLES)
-    mode: Any = recipe.training.consistency_mode
+    mode: Any = method.training(recipe.training).consistency_mode
     try:
         applied = Applied(method, model, kinds=recipe.training.kinds)
         applied.objective(task, recipe.training.label_smoothing, mode)(model, applied.batch(batch)).backward()
