@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 SETUP := $(VENV)/.installed
 WORKERS ?= 2
 
-.PHONY: demo test coverage test-all test-interpreter test-tensorflow test-jax test-keras test-gpu test-gpu-all gpu-tests lint typecheck bench build clean
+.PHONY: demo test coverage test-all test-interpreter test-tensorflow test-jax test-keras test-gpu test-gpu-all gpu-tests lint typecheck evidence bench build clean
 
 demo: $(SETUP)  ## train a small ViT on digits with seven methods and three seeds, and compare
 	$(BIN)/attentiondrop compare digits --size demo --workers $(WORKERS) --out runs/digits
@@ -81,6 +81,9 @@ lint: $(SETUP)
 
 typecheck: $(SETUP)
 	$(BIN)/mypy
+
+evidence: $(SETUP)  ## every table and figure of docs/evidence, from the committed result files
+	$(BIN)/python docs/evidence/write.py
 
 bench: $(SETUP)  ## ratios of step times on this machine
 	$(BIN)/attentiondrop bench attention

@@ -52,7 +52,7 @@ class ImageSettings(DataSettings):
         workers: processes that read images of `imagenet`; with 0 the training process reads them.
         seed: for all draws listed here. All seeds of a comparison share it, so they use the same images.
         resplit: each seed of a comparison splits anew: training and validation part, fraction, label noise. All methods
-            with one seed still use the same images. Without `limit`, the test part stays the same. For images in memory.
+            with one seed still share their images. Without `limit`, the test part stays the same. For images in memory.
 
     Example:
         >>> ImageSettings("cifar10", root="datasets", train_fraction=0.1, label_noise=0.2).validation
