@@ -32,7 +32,7 @@ class Planned:
     points: tuple[int, float] | None = None
 
 
-#: 87,000 images/s were measured for 6 layers of 192 at batch 256, 3 heads. Others are scaled by multiplications and, for
+#: 87,000 images/s were measured for 6 layers of 192 at batch 256, 3 heads. Others are scaled by multiplications or, for
 #: text, assumed: they are replaced by measured ones before a study begins.
 STUDIES = (
     Planned("1a check", "evidence/cifar10-20pct", "check", 9_000, 80_000),

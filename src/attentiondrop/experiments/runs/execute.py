@@ -173,6 +173,9 @@ def _train_and_test(job: Job, data: Data, on_epoch: OnEpoch, say: Say) -> Result
             peak_memory_mib=torch.cuda.max_memory_allocated() / 2**20 if cuda else None,
             peak_reserved_mib=torch.cuda.max_memory_reserved() / 2**20 if cuda else None,
             capture=training.captured if cuda else None,
+            steps=training.steps * len(epochs),
+            parameters=sum(parameter.numel() for parameter in training.plain.parameters()),
+            counts=dict(data.counts),
         )
         if epochs[-1].train_loss is None:
             return so_far

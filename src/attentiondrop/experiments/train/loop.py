@@ -202,6 +202,18 @@ class Training:
             self._capturing.release()  # the memory is needed for the evaluation
         return epochs
 
+    def step_times(self, epochs: int) -> list[float]:
+        """The seconds of a step in each of some epochs, after one that compiles and captures."""
+        found = []
+        for index in range(epochs + 1):
+            torch.manual_seed(derived_seed(self.seed, "epoch", index, self.accelerator.process_index))
+            start = time.perf_counter()
+            self._train(index)  # waits for the device at its end
+            found.append((time.perf_counter() - start) / self.steps)
+        if self._capturing is not None:
+            self._capturing.release()
+        return found[1:]
+
     @property
     def captured(self) -> str:
         """ "captured", or why the steps are not."""
