@@ -19,7 +19,9 @@ def interval_scale(differences: Sequence[Difference]) -> Scale | None:
     """
     if not differences:
         return None
-    return fit([0.0, *without_far_off([[0.0, *_ends(each)] for each in differences])])
+    intervals = without_far_off([[0.0, *_ends(each)] for each in differences])
+    # A wide interval, of few seeds, is cut off sooner than a mean.
+    return fit([0.0, *intervals, *without_far_off([[0.0, each.mean] for each in differences])])
 
 
 def _ends(each: Difference) -> list[float]:

@@ -33,7 +33,7 @@ def check_jobs(jobs: Iterable[Job]) -> None:
     Jobs whose methods differ only in their fields are one kind, so only the first of them is tried.
     """
     for job in jobs:
-        kind = _kind(job)
+        kind = kind_of(job)
         if kind not in _passed:
             recipe = job.settings()
             with torch.random.fork_rng(devices=()):  # the trial runs on the CPU only
@@ -41,7 +41,8 @@ def check_jobs(jobs: Iterable[Job]) -> None:
             _passed.add(kind)
 
 
-def _kind(job: Job) -> tuple[str, ...]:
+def kind_of(job: Job) -> tuple[str, ...]:
+    """What jobs that differ only in seeds and in the fields of their methods have in common."""
     shared = json.dumps(
         [job.recipe.get(key) for key in ("task", "data", "model")]
         + [job.recipe["training"].get(key) for key in ("consistency_mode", "kinds")]
