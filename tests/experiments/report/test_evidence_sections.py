@@ -79,15 +79,18 @@ def test_the_first_step_of_the_correction_is_bonferronis() -> None:
 
 
 def test_probability_of_improvement_by_hand() -> None:
+    from scipy.stats import binomtest
+
     found = improvement({0: 3.0, 1: 1.0, 2: 9.0}, {0: 2.0, 1: 2.0, 2: 3.0})
-    assert found is not None and found.interval is not None
+    assert found is not None and found.seeds == 3
     # 3 beats 2, 2 and ties with 3; 1 beats none; 9 beats all.
     assert found.probability == pytest.approx((2.5 + 0 + 3) / 9)
-    assert (found.wins, found.seeds) == (2, 3)
-    assert found.interval.low <= found.probability <= found.interval.high
+    assert found.interval.low < found.probability < found.interval.high
     assert improvement({0: 1.0}, {1: 1.0}) is None
-    single = improvement({0: 1.0}, {0: 0.5})
-    assert single is not None and single.interval is None and single.text() == "1.00"
+    all_won = improvement({0: 1.0, 1: 2.0, 2: 3.0, 3: 4.0}, dict.fromkeys(range(4), 0.0))
+    expected = binomtest(4, 4).proportion_ci(method="wilson")
+    assert all_won is not None
+    assert (all_won.interval.low, all_won.interval.high) == pytest.approx((expected.low, expected.high))
 
 
 def test_differences_are_sorted_with_verdicts(comparison: Maker, tmp_path: Path) -> None:
@@ -96,7 +99,7 @@ def test_differences_are_sorted_with_verdicts(comparison: Maker, tmp_path: Path)
     assert list(verdicts) == ["hard(p=0.1,k=5)", "dropout(p=0.1)", "blur(sigma_max=0.5)"]
     assert verdicts["hard(p=0.1,k=5)"] == "better" and verdicts["blur(sigma_max=0.5)"] == "worse"
     chances = column(page, "Paired differences to none", "Better run [95\u00a0%]")
-    assert chances["hard(p=0.1,k=5)"] == "1.00 [1.00, 1.00]" and chances["dropout(p=0.1)"].startswith("0.78 [")
+    assert chances["hard(p=0.1,k=5)"] == "1.00 [0.51, 1.00]" and chances["dropout(p=0.1)"].startswith("0.78 [")
 
 
 def test_no_difference_needs_an_interval_within_the_margin(comparison: Maker, tmp_path: Path) -> None:

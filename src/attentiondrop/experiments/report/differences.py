@@ -57,7 +57,7 @@ def _notes(summary: Summary, metric: Metric) -> list[str]:
         "Thick: the 95 % interval of one difference. Thin: the interval after Holm's correction for all "
         f"{summary.comparisons}; it excludes zero exactly if p (Holm) is below 0.05.",
         "Better run: the probability that a run of the method is better than a run of the baseline, over all pairs, "
-        "with its bootstrap interval over seeds.",
+        "with Wilson's interval for so many seeds.",
     ]
     if metric.margin is not None:
         lines.append(

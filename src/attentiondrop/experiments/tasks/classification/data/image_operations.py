@@ -79,7 +79,8 @@ def _grey(images: Tensor) -> Tensor:
     if images.shape[1] == 1:
         return images
     red, green, blue = images.split(1, dim=1)
-    return (_GREY[0] * red + _GREY[1] * green + _GREY[2] * blue).to(torch.uint8)
+    grey: Tensor = _GREY[0] * red + _GREY[1] * green + _GREY[2] * blue
+    return grey.to(torch.uint8)
 
 
 def _brightness(images: Tensor, m: Tensor) -> Tensor:
