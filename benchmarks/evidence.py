@@ -24,6 +24,7 @@ from pathlib import Path
 
 import yaml
 
+from attentiondrop.errors import AttentionDropError
 from attentiondrop.experiments.analysis.collect import summarise
 from attentiondrop.experiments.analysis.summary import Summary
 from attentiondrop.experiments.config.recipe_files import read_recipe
@@ -107,6 +108,7 @@ def run(options: argparse.Namespace) -> int:
             methods = options.methods or recipe.methods
             compare(recipe, methods, recipe.seeds, folder, lines, command=command, where=where)
             lines.say("all runs have ended")
+            show_validation(summarise(read_study(folder)))
             costs(recipe, folder, lines, until)
     except OutOfTimeError as error:
         lines.say(str(error))
@@ -134,7 +136,12 @@ def opened(file: Path) -> Summary:
 
 def rank(options: argparse.Namespace) -> int:
     """Methods by their mean score on the validation part over the final seeds: no test score is shown."""
-    summary = opened(options.records)
+    show_validation(opened(options.records))
+    return 0
+
+
+def show_validation(summary: Summary) -> None:
+    """Print the methods, the best first."""
     metric = summary.metrics.primary
     rows = []
     for row in summary.rows:
@@ -142,8 +149,7 @@ def rank(options: argparse.Namespace) -> int:
         if found:
             rows.append((metric.better(sum(found) / len(found)), len(found), row.entry.name, row.label))
     for score, seeds, name, label in sorted(rows, reverse=True):
-        print(f"{abs(score) * metric.factor:8.{metric.digits}f}  {seeds} seeds  {name}  ->  {label}")
-    return 0
+        print(f"{abs(score) * metric.factor:8.{metric.digits}f}  validation, seeds: {seeds}  {name}  ->  {label}")
 
 
 def publish(options: argparse.Namespace) -> int:
@@ -192,7 +198,11 @@ def arguments() -> argparse.ArgumentParser:
 def main(given: Sequence[str] | None = None) -> int:
     """Do what the command line says."""
     options = arguments().parse_args(given)
-    act: int = options.act(options)
+    try:
+        act: int = options.act(options)
+    except AttentionDropError as error:
+        print(error, file=sys.stderr)
+        return 2
     return act
 
 

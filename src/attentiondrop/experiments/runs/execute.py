@@ -41,14 +41,14 @@ class BusyError(AttentionDropError):
 
 
 def data_for(recipe: Recipe, seed: int = 0) -> Data:
-    """The data of a recipe for runs with a seed. The data of the last call is cached: runs of a study share it.
+    """The data of a recipe for runs with a seed. The data of the last calls is cached: runs of a study share it.
 
     Its checksums are the same for all seeds.
     """
     return _data(recipe.task, recipe.data.for_seed(seed))
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=12)  # one for each seed, where each seed has its own split
 def _data(task: str, settings: DataSettings) -> Data:
     found: Data = find_task(task).load_data(settings)
     return found
