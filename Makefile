@@ -7,7 +7,7 @@ SETUP := $(VENV)/.installed
 DOCS_SETUP := $(VENV)/.installed-docs
 WORKERS ?= 2
 
-.PHONY: demo test coverage test-all test-interpreter test-tensorflow test-jax test-keras test-gpu test-gpu-all gpu-tests lint typecheck docs docs-links docs-links-online bench build clean
+.PHONY: demo test coverage test-all test-interpreter test-tensorflow test-jax test-keras test-gpu test-gpu-all gpu-tests lint typecheck docs docs-links docs-links-online evidence bench build clean
 
 demo: $(SETUP)  ## train a small ViT on digits with seven methods and three seeds, and compare
 	$(BIN)/attentiondrop compare digits --size demo --workers $(WORKERS) --out runs/digits
@@ -92,6 +92,9 @@ docs-links: docs  ## and check that every link within the site leads somewhere
 
 docs-links-online: $(DOCS_SETUP)  ## links to other sites: needs the internet
 	$(BIN)/sphinx-build -b linkcheck docs docs/_build/linkcheck
+
+evidence: $(SETUP)  ## every table and figure of docs/evidence, from the committed result files
+	$(BIN)/python docs/evidence/write.py
 
 bench: $(SETUP)  ## ratios of step times on this machine
 	$(BIN)/attentiondrop bench attention

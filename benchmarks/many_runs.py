@@ -22,10 +22,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from small_model import BOTH, HARD, PLAIN, Steps, bare, engine
+from small_model import BOTH, HARD, PLAIN, bare, engine
 
 from attentiondrop.bench.environment import environment
 from attentiondrop.bench.quantiles import Quantiles
+from attentiondrop.bench.step_rows import Steps
 from attentiondrop.experiments.failures import in_words
 
 MPS = "nvidia-cuda-mps-control"

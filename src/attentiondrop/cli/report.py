@@ -27,6 +27,9 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         default="t",
         help="of the paired differences; the bootstrap is too narrow with few seeds (default: %(default)s)",
     )
+    parser.add_argument(
+        "--baseline", metavar="METHOD", help="the method that differences are to (default: the first of the comparison)"
+    )
     return parser
 
 
@@ -38,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     from ..experiments.report import write_summary
     from ..experiments.studies.plan import read_study
 
-    summary = summarise(read_study(args.folder), args.interval)
+    summary = summarise(read_study(args.folder), args.interval, args.baseline)
     paths = write_summary(summary)
     for line in origin_remarks(summary):
         print(line)

@@ -108,7 +108,7 @@ def test_it_fits_every_screen_and_asks_for_nothing(chromium: Any, report: Path, 
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.evaluate("document.body.scrollWidth") <= width
     plots = page.evaluate(_VISIBLE)
-    assert len(plots) == 6 + 7 + 1 + 1
+    assert len(plots) == 1 + 6 + 7 + 1 + 1
     for plot in plots:
         assert plot["width"] > 120 and plot["height"] > 80 and plot["drawn"] > 0 and plot["inside"]
     assert page.evaluate(_TEXT_OUTSIDE) == []
@@ -129,8 +129,9 @@ def test_tables_read_as_they_should(chromium: Any, report: Path) -> None:
     failed = opened.rows("runs without scores")
     assert failed["noise(sigma=0.2)"][2:] == ["missing", "no such run in the folder yet"]
     assert opened.page.locator("h1").inner_text() == "digits demo: comparison and ablation"
-    # Every bar of the column of intervals has its dot.
-    assert opened.page.locator(".interval.dot").count() == 6
+    # Every bar of the columns of intervals, in both tables, has its dot.
+    assert opened.page.locator("circle.interval.dot").count() == 2 * 6
+    assert opened.page.locator("path.interval.bar").count() == 2 * 6
     opened.page.close()
 
 

@@ -154,12 +154,15 @@ def test_every_section_of_a_full_study(full_study: Path) -> None:
     headings = re.findall(r"<h2[^>]*>([^<]*)</h2>", text)
     assert headings == [
         "Results",
+        "Differences",
+        "Score against GPU time",
         "Training",
         "Calibration",
         "Robustness",
         "Ablation",
         "Cost",
         "Tuning",
+        "Sizes and methods",
         "What failed",
         "Environment",
         "Run it again",

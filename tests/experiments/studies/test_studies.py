@@ -11,6 +11,7 @@ from attentiondrop import AttentionDropError
 from attentiondrop.experiments.config.recipe_files import read_recipe
 from attentiondrop.experiments.files.whole_files import DamagedRecordError
 from attentiondrop.experiments.runs import execute as execution
+from attentiondrop.experiments.runs.finished_run import load_run
 from attentiondrop.experiments.runs.folders import run_folder
 from attentiondrop.experiments.runs.kinds import FINAL, TUNING, VARIED
 from attentiondrop.experiments.runs.store import RESULT, Result
@@ -149,3 +150,33 @@ def test_folders_that_hold_no_study(tmp_path: Path, tiny, listener, trained) -> 
         read_study(tmp_path)
     assert run_folder(tmp_path, "hard", 3) == tmp_path / "runs" / "hard_p=0.1_k=5" / "seed3"
     assert (run_folder(tmp_path, "none", 0) / RESULT).exists()
+
+
+def test_fresh_seeds_are_other_runs_of_the_same_recipe(tiny, listener, tmp_path, trained) -> None:
+    compare(tiny, METHODS, 2, tmp_path, listener)
+    fresh = read_recipe("digits", "demo", [*TINY, "first_seed=100"])
+    found = compare(fresh, METHODS, 2, tmp_path, listener)
+    assert found.seeds == [100, 101]
+    assert trained[4:] == [(method, seed + 100) for method, seed in ALL]
+    assert ablate(fresh, {"hard": {"p": [0.1]}}, 2, tmp_path, listener).seeds == [100, 101]
+
+
+def test_the_seed_of_tuning_is_no_seed_of_a_final_run() -> None:
+    with pytest.raises(AttentionDropError, match=r"tuning.seed: expected a seed that no final run uses, received 1000"):
+        read_recipe("digits", "demo", [*TINY, "first_seed=999", "tuning.trials=1"])
+
+
+def test_seeds_with_splits_of_their_own_share_a_folder(listener, tmp_path) -> None:
+    recipe = read_recipe("digits", "demo", [*TINY, "data.resplit=true", "training.epochs=1"])
+    compare(recipe, ["none"], 2, tmp_path, listener)
+    runs = [read_study(tmp_path).run("none", seed) for seed in (0, 1)]
+    assert runs[0].request.checksums == runs[1].request.checksums
+    assert runs[0].result.validation != runs[1].result.validation
+    compare(recipe, ["none"], 2, tmp_path, listener)
+    assert listener.planned[-1] == 0
+    # A finished run is loaded with the images of its own seed.
+    loaded = load_run(run_folder(tmp_path, "none", 1))
+    assert Classification().scores(loaded.model, loaded.data, "validation", 64, None) == runs[1].result.validation
+    other = read_recipe("digits", "demo", [*TINY, "training.epochs=1"])
+    with pytest.raises(AttentionDropError, match=r"data\.resplit"):
+        compare(other, ["none"], 2, tmp_path, listener)

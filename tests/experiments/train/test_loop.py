@@ -10,6 +10,7 @@ import torch
 
 from attentiondrop import AttentionDropError
 from attentiondrop.experiments.config.recipe_files import read_recipe
+from attentiondrop.experiments.files.whole_files import read_lines
 from attentiondrop.experiments.methods.apply import Applied
 from attentiondrop.experiments.methods.parse import read_method
 from attentiondrop.experiments.tasks.classification.data import load_data
@@ -228,3 +229,27 @@ class TestCheckpoint:
             checkpoint.load_state(path)
         with pytest.raises(AttentionDropError, match="state cannot be read"):
             checkpoint.load_weights(path)
+
+
+def test_seldom_validated_and_saved_runs_train_the_same_weights_and_resume(tmp_path) -> None:
+    often = train(tmp_path / "often", "hard", 0, "training.epochs=5")
+    changes = ("training.epochs=5", "training.validate_every=2", "training.save_every=3")
+    seldom = train(tmp_path / "seldom", "hard", 0, *changes)
+    assert equal(weights(often), weights(seldom))
+    lines = read_lines(tmp_path / "seldom" / EPOCHS)
+    assert [line["validation"] is not None for line in lines] == [False, True, False, True, True]
+    assert seldom.best.epoch in (2, 4, 5)
+    (tmp_path / "killed").mkdir()
+
+    def stop(epoch) -> None:
+        if epoch.epoch == 4:
+            raise KeyboardInterrupt
+
+    again = training(tmp_path / "killed", "hard", 0, *changes)
+    assert again.resume() == 0
+    with pytest.raises(KeyboardInterrupt):
+        again.run(stop)
+    last = training(tmp_path / "killed", "hard", 0, *changes)
+    assert last.resume() == 3 and len(read_lines(tmp_path / "killed" / EPOCHS)) == 3
+    last.run(lambda epoch: None)
+    assert equal(weights(last), weights(often)) and last.best.epoch == seldom.best.epoch

@@ -7,13 +7,17 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ...errors import bad_argument
 from ...validation import one_of
 from ..files.whole_files import DamagedRecordError
 from ..runs.kinds import TUNING
 from ..runs.store import Result
 from ..studies.plan import Ablation, Comparison, Entry, Grid, Study
+from ..studies.step_costs import StepCost, read_costs
 from ..tasks.metrics import Metric, Metrics
 from ..tasks.registry import task_of
+from .gpu_time import gpu_seconds
+from .improvement import Improvement, improvement
 from .intervals import KINDS, Difference, Spread, corrected, paired_difference
 from .left_out import left_out
 from .outcomes import Outcome, by_seed, outcome
@@ -27,24 +31,40 @@ Value = Callable[[Result], float | None]
 REACH = 0.95
 
 
-def summarise(study: Study, interval: str = "t") -> Summary:
-    """Read every run of a study and summarise them. `interval` is "t" or "bootstrap", see `intervals`."""
+def summarise(study: Study, interval: str = "t", baseline: str | None = None) -> Summary:
+    """Read every run of a study and summarise them. `interval` is "t" or "bootstrap", see `intervals`.
+
+    Differences are to the first method of the comparison, or to `baseline`, which then comes first.
+    """
     one_of("interval", interval, KINDS)
+    if baseline is not None:
+        study = with_baseline(study, baseline)
     metrics = task_of(study.plan.recipe).metrics
     rows: tuple[Row, ...] = ()
     tuning: tuple[Tuned, ...] = ()
     grids: tuple[GridSummary, ...] = ()
-    baseline: Cell | None = None
+    point: Cell | None = None
     if study.comparison is not None:
         rows = _rows(study, study.comparison, metrics, interval)
         tuning = tuple(_tuned(study, study.comparison, entry) for entry in study.comparison.methods if entry.trials)
     if study.ablation is not None:
-        baseline = _cell(study, study.ablation, metrics.primary, study.ablation.baseline, (), None, interval)
+        point = _cell(study, study.ablation, metrics.primary, study.ablation.baseline, (), None, interval)
         grids = _corrected(
-            [_grid(study, study.ablation, metrics.primary, grid, baseline, interval) for grid in study.ablation.grids]
+            [_grid(study, study.ablation, metrics.primary, grid, point, interval) for grid in study.ablation.grids]
         )
-    found = Summary(study, interval, metrics, rows, tuning, grids, baseline)
+    found = Summary(study, interval, metrics, rows, tuning, grids, point)
     return dataclasses.replace(found, left_out=left_out(found))
+
+
+def with_baseline(study: Study, name: str) -> Study:
+    """The study with another method first: one of its methods, as the user asked for it or as it is written in full."""
+    methods = [] if study.comparison is None else study.comparison.methods
+    wanted = [each for each in methods if name in (each.name, each.method)]
+    if study.comparison is None or not wanted:
+        known = ", ".join(each.name for each in methods) or "no comparison"
+        raise bad_argument("baseline", f"a method of the comparison ({known})", name)
+    others = [each for each in methods if each is not wanted[0]]
+    return dataclasses.replace(study, comparison=dataclasses.replace(study.comparison, methods=[wanted[0], *others]))
 
 
 def _rows(study: Study, comparison: Comparison, metrics: Metrics, interval: str) -> tuple[Row, ...]:
@@ -55,6 +75,7 @@ def _rows(study: Study, comparison: Comparison, metrics: Metrics, interval: str)
     if not runs:
         return ()
     primary = metrics.primary
+    costs = read_costs(study.folder)
     target = _target(metrics.each_epoch, runs[0])
     compared = [metric for metric in metrics.all if metric.compared]
     differences = [
@@ -75,6 +96,9 @@ def _rows(study: Study, comparison: Comparison, metrics: Metrics, interval: str)
             memory_ratio=_ratio(outcomes, runs[0], _COSTS["peak_memory_mib"]),
             differences=apart,
             reach=None if target is None else _reach(metrics.each_epoch, outcomes, target),
+            improvement=None if outcomes is runs[0] else _improvement(primary, outcomes, runs[0]),
+            gpu_seconds=_gpu_seconds(outcomes, costs),
+            cost=costs.get(entry.method or ""),
         )
         for entry, outcomes, apart in zip(comparison.methods, runs, differences, strict=True)
     )
@@ -116,6 +140,19 @@ def _correct(rows: Sequence[dict[str, Difference]], family: Sequence[str]) -> No
     for (row, name), found in zip(places, corrected([row[name] for row, name in places]), strict=True):
         if found is not None:
             row[name] = found
+
+
+def _improvement(metric: Metric, outcomes: Sequence[Outcome], baseline: Sequence[Outcome]) -> Improvement | None:
+    ours, theirs = (
+        {seed: metric.better(value) for seed, value in by_seed(each, _test(metric.name)).items()}
+        for each in (outcomes, baseline)
+    )
+    return improvement(ours, theirs)
+
+
+def _gpu_seconds(outcomes: Sequence[Outcome], costs: dict[str, StepCost]) -> Spread | None:
+    found = [seconds for each in outcomes if (seconds := gpu_seconds(each, costs)) is not None]
+    return Spread.of(found) if found else None
 
 
 def _ratio(outcomes: Sequence[Outcome], baseline: Sequence[Outcome], value: Value) -> Spread | None:

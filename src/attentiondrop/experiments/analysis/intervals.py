@@ -64,6 +64,14 @@ class Interval:
         """Whether the whole interval is on one side of zero."""
         return self.low > 0 or self.high < 0
 
+    def within(self, margin: float) -> bool:
+        """Whether the whole interval is closer to zero than `margin`."""
+        return -margin < self.low and self.high < margin
+
+    def text(self, digits: int) -> str:
+        """For a person: `[-0.1, +1.7]`."""
+        return f"[{signed(self.low, digits)}, {signed(self.high, digits)}]"
+
 
 @dataclass(frozen=True)
 class Difference:
@@ -82,6 +90,8 @@ class Difference:
     left_out: tuple[int, ...]
     #: The p value after Holm's correction for all comparisons of its family, see `corrected`.
     holm_p: float | None = None
+    #: The t interval after that correction. It excludes zero exactly if `holm_p` is below 5 %.
+    holm_interval: Interval | None = None
 
     @property
     def marked(self) -> bool:
@@ -91,18 +101,14 @@ class Difference:
 
     def times(self, factor: float) -> Difference:
         """In another unit, such as percentage points."""
-        interval = None
-        if self.interval is not None:
-            interval = Interval(*sorted((self.interval.low * factor, self.interval.high * factor)))
+        interval, after = (_scaled(each, factor) for each in (self.interval, self.holm_interval))
         std = None if self.std is None else self.std * abs(factor)
-        return dataclasses.replace(self, mean=self.mean * factor, std=std, interval=interval)
+        return dataclasses.replace(self, mean=self.mean * factor, std=std, interval=interval, holm_interval=after)
 
     def text(self, digits: int) -> str:
         """For a person: `+0.8 [-0.1, +1.7]`."""
         mean = signed(self.mean, digits)
-        if self.interval is None:
-            return mean
-        return f"{mean} [{signed(self.interval.low, digits)}, {signed(self.interval.high, digits)}]"
+        return mean if self.interval is None else f"{mean} {self.interval.text(digits)}"
 
 
 def paired_difference(
@@ -138,21 +144,40 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     >>> holm([0.01, None, 0.04, 0.03])
     [0.03, None, 0.06, 0.06]
     """
+    return [None if p is None else min(1.0, p) for p in _uncapped(p_values)]
+
+
+def _uncapped(p_values: Sequence[float | None]) -> list[float | None]:
+    """As `holm`, but values above 1 stay."""
     order = sorted((p, index) for index, p in enumerate(p_values) if p is not None)
     adjusted: list[float | None] = [None] * len(p_values)
     largest = 0.0
     for rank, (p, index) in enumerate(order):
-        largest = max(largest, min(1.0, number("p_values", p, 0.0, 1.0) * (len(order) - rank)))
+        largest = max(largest, number("p_values", p, 0.0, 1.0) * (len(order) - rank))
         adjusted[index] = largest
     return adjusted
 
 
 def corrected(family: Sequence[Difference | None]) -> list[Difference | None]:
-    """The differences of one family, which readers look at together, each with its `holm_p`. Marks need it."""
-    adjusted = holm([None if each is None else each.p_value for each in family])
+    """The differences of one family, which readers look at together, each with what Holm's correction makes of it."""
+    adjusted = _uncapped([None if each is None else each.p_value for each in family])
     return [
-        None if each is None else dataclasses.replace(each, holm_p=p) for each, p in zip(family, adjusted, strict=True)
+        None if each is None else each if p is None else _after(each, p, len(family))
+        for each, p in zip(family, adjusted, strict=True)
     ]
+
+
+def _after(each: Difference, adjusted: float, family: int) -> Difference:
+    """A difference with its adjusted p value. Its interval is as much wider as the p value is larger: both agree."""
+    p, interval = each.p_value, None
+    if p is not None and each.std is not None and each.interval is not None:
+        share = (1 - CONFIDENCE) * (p / adjusted if adjusted > 0 else 1 / family)
+        interval = _student(each.mean, each.std / math.sqrt(len(each.seeds)), len(each.seeds), 1 - share)
+    return dataclasses.replace(each, holm_p=min(1.0, adjusted), holm_interval=interval)
+
+
+def _scaled(interval: Interval | None, factor: float) -> Interval | None:
+    return None if interval is None else Interval(*sorted((interval.low * factor, interval.high * factor)))
 
 
 def few_seeds_note(seeds: int) -> str | None:
@@ -201,10 +226,10 @@ def _p_value(t: float, freedom: int) -> float:
     return float(2 * stats.t.sf(abs(t), freedom))
 
 
-def _student(mean: float, error: float, count: int) -> Interval:
+def _student(mean: float, error: float, count: int, confidence: float = CONFIDENCE) -> Interval:
     from scipy import stats
 
-    low, high = stats.t.interval(CONFIDENCE, count - 1, loc=mean, scale=error)
+    low, high = stats.t.interval(confidence, count - 1, loc=mean, scale=error)
     return Interval(float(low), float(high))
 
 

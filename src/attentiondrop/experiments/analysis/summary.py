@@ -6,8 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..studies.plan import Ablation, Comparison, Entry, Grid, Study
+from ..studies.step_costs import StepCost
 from ..tasks.metrics import Metric, Metrics
 from ..tasks.registry import task_of
+from .improvement import Improvement
 from .intervals import Difference, Spread
 from .outcomes import Outcome
 
@@ -49,6 +51,12 @@ class Row:
     #: Name of the metric -> difference to the baseline; empty in the row of the baseline.
     differences: dict[str, Difference] = field(default_factory=dict)
     reach: Reach | None = None
+    #: How often it is better than the baseline; None in the row of the baseline.
+    improvement: Improvement | None = None
+    #: Steps times the time of a step that was measured alone.
+    gpu_seconds: Spread | None = None
+    #: Of a step, measured alone.
+    cost: StepCost | None = None
 
     @property
     def label(self) -> str:

@@ -17,6 +17,7 @@ from .schema import Recipe, build_recipe
 
 #: The folder of the shipped recipes.
 SHIPPED = files("attentiondrop") / "recipes"
+EVIDENCE = "evidence"
 SIZES = "sizes"
 DEFAULT_SIZE = "default_size"
 EXTENDS = "extends"
@@ -24,12 +25,14 @@ _SUFFIXES = (".yaml", ".yml")
 
 
 def shipped() -> list[str]:
-    """The names of the recipes that come with the library.
+    """The names of the recipes that come with the library. Those of docs/evidence begin with `evidence/`.
 
-    >>> [name for name in shipped() if name.startswith("cifar")]
-    ['cifar10', 'cifar100']
+    >>> [name for name in shipped() if "cifar100" in name]
+    ['cifar100', 'evidence/cifar100']
     """
-    return sorted(Path(entry.name).stem for entry in SHIPPED.iterdir() if entry.name.endswith(".yaml"))
+    folders = {"": SHIPPED, f"{EVIDENCE}/": SHIPPED / EVIDENCE}
+    found = ((prefix, entry.name) for prefix, folder in folders.items() for entry in folder.iterdir())
+    return sorted(prefix + Path(name).stem for prefix, name in found if name.endswith(".yaml"))
 
 
 def read_recipe(name: str, size: str | None = None, changes: Iterable[str] = ()) -> Recipe:

@@ -65,6 +65,10 @@ class TrainingSettings:
     parallel: str = "ddp"
     #: Which weights are tested: those of the best epoch on the validation part, or of the last epoch.
     select: str = "best"
+    #: Score the validation part after every `validate_every`-th epoch, and after the last: only these can be the best.
+    validate_every: int = 1
+    #: Write the state to resume from after every `save_every`-th epoch.
+    save_every: int = 1
     #: Also keep the weights of every `keep_every`-th epoch. `attentiondrop variance` uses them for its curve.
     keep_every: int | None = None
     #: How the views of a consistency loss are computed, as in `attentiondrop.torch.consistency_loss`.
@@ -73,7 +77,7 @@ class TrainingSettings:
     kinds: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "accumulate"):
+        for name in ("epochs", "batch_size", "accumulate", "validate_every", "save_every"):
             integer(name, getattr(self, name), minimum=1)
         number("weight_decay", self.weight_decay, minimum=0.0)
         number("warmup", self.warmup, minimum=0.0, maximum=1.0)
@@ -166,8 +170,10 @@ class Recipe:
     methods: tuple[str, ...] = ("none", "dropout", "hard", "blur")
     #: What `ablate` varies by default: method -> field -> values.
     ablations: dict[str, Any] = field(default_factory=dict)
-    #: How many seeds each method gets. They are 0, 1, 2 and so on.
+    #: How many seeds each method gets.
     seeds: int = 3
+    #: The first of them. Another first seed confirms a choice on runs that had no part in it.
+    first_seed: int = 0
 
     def __post_init__(self) -> None:
         for section, cls in sections_of(find_task(self.task)).items():
@@ -175,6 +181,9 @@ class Recipe:
                 raise bad_argument(section, f"the {cls.__name__} of the task {self.task}", getattr(self, section))
         if integer("seeds", self.seeds, minimum=1) > _MOST_SEEDS:
             raise bad_argument("seeds", f"an integer of at most {_MOST_SEEDS}", self.seeds)
+        integer("first_seed", self.first_seed, minimum=0)
+        if self.first_seed <= self.tuning.seed < self.first_seed + self.seeds and self.tuning.trials:
+            raise bad_argument("tuning.seed", "a seed that no final run uses", self.tuning.seed)
         # Both are part of the name of the results folder, so they must not contain a path.
         for name, text in (("name", self.name), ("size", self.size)):
             if not _FOLDER.fullmatch(text) and (text or name == "name"):

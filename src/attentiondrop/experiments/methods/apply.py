@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import glob
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -38,8 +39,8 @@ class Applied:
         spec = method.attached
         self.attachment: Attachment | None = None
         if spec is not None:
-            chosen: Any = kinds
-            self.attachment = attach(model, _rates_in_tensors(spec) if compiled else spec, kinds=chosen)
+            share = min((part.attached_share for part in method.comparators), default=1.0)
+            self.attachment = _attach_last(model, _rates_in_tensors(spec) if compiled else spec, kinds, share)
         self.acting = {part.name: acting for part in method.comparators if (acting := part.act(model)) is not None}
         #: Whether rates change during training.
         self.scheduled = spec is not None and any(leaf.scheduled() for leaf in spec.leaves())
@@ -150,6 +151,17 @@ class Applied:
     def parameters(self) -> list[nn.Parameter]:
         """The learned rates."""
         return [] if self.attachment is None else list(self.attachment.parameters())
+
+
+def _attach_last(model: nn.Module, spec: Spec, kinds: Any, share: float) -> Attachment:
+    """Attach to the last `share` of the attention, in the order of the model; at least to one of it."""
+    attachment = attach(model, spec, kinds=kinds)
+    names = [site.name for site, _ in attachment.rows()]
+    last = names[len(names) - max(1, round(share * len(names))) :]
+    if last == names:
+        return attachment
+    attachment.remove()
+    return attach(model, {glob.escape(name): spec for name in last}, kinds=kinds)
 
 
 def _rates_in_tensors(spec: Spec) -> Spec:

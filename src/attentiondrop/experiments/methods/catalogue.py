@@ -52,7 +52,7 @@ def catalogue(names: Iterable[str] = ()) -> list[Listed]:
 
 def _listed(text: str) -> Listed:
     names = [term.name for term in terms(text)]
-    parts = [_described(name) for name in names]
+    parts = [described(name) for name in names]
     comparators = [COMPARATORS[name] for name in names if name in COMPARATORS]
     return Listed(
         name=text,
@@ -68,7 +68,19 @@ def _listed(text: str) -> Listed:
     )
 
 
-def _described(name: str) -> tuple[str, str, str]:
+def parts_of(text: str) -> list[str]:
+    """The names of the comparators and specs of a method, of what a choice or a chain holds too.
+
+    >>> parts_of("dropout+hard+consistency"), parts_of("none")
+    (['dropout', 'hard', 'consistency'], ['none'])
+    """
+    method, names = read_method(text), {spec: name for name, spec in REGISTRY.items()}
+    leaves = () if method.spec is None else method.spec.leaves()
+    return [part.name for part in method.comparators] + [names[type(leaf)] for leaf in leaves] or ["none"]
+
+
+def described(name: str) -> tuple[str, str, str]:
+    """What the part of a method with this name perturbs, what it computes in one line, and who published it."""
     if name in COMPARATORS:
         one = COMPARATORS[name]
         return one.perturbs, one.formula, one.reference

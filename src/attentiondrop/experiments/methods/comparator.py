@@ -149,6 +149,11 @@ class Comparator:
         return None
 
     @property
+    def attached_share(self) -> float:
+        """The share of the model's attention, counted from its end, that specs are attached to."""
+        return 1.0
+
+    @property
     def consistency(self) -> Consistency | None:
         """The consistency loss to train with, if any."""
         return None

@@ -76,6 +76,14 @@ class Chart:
                 path = f"M{x:.2f} {low:.2f}V{high:.2f}M{x - 4:.2f} {low:.2f}h8M{x - 4:.2f} {high:.2f}h8"
                 self._add(look, tag("path", d=path, class_="whisker"))
 
+    def far_off(self, point: Point, look: Look, text: str) -> None:
+        """Point to a value beyond the vertical axis, at its end, and write the value."""
+        x, y = self.left(point.x), self.top(point.y)
+        down = 1 if self.y.place(point.y) < 0 else -1
+        arrow = tag("path", d=f"M{x:.2f} {y + 8 * down:.2f}l-4.5 {-7 * down}h9z", class_="marker")
+        self._add(look, arrow)
+        self._drawn.append(tag("text", text, x=x + 8, y=y + 4, class_="note"))
+
     def rule(self, y: float, label: str = "") -> None:
         """Draw a horizontal reference line."""
         place = self.top(y)

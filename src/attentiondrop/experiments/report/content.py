@@ -6,11 +6,14 @@ from ..analysis.summary import Summary
 from .ablations import ablations
 from .blocks import Section
 from .calibration import calibration
+from .differences import differences
 from .exhibited import exhibited
+from .gpu_seconds import gpu_seconds
 from .palette import looks
 from .provenance import again, cost, environment, problems, tuning
 from .results import results
 from .robustness import robustness
+from .sizes import sizes
 from .training import training
 
 
@@ -19,6 +22,8 @@ def sections(summary: Summary) -> list[Section]:
     looked = looks(row.label for row in summary.rows)
     found = [
         results(summary),
+        differences(summary),
+        gpu_seconds(summary, looked),
         training(summary, looked),
         calibration(summary, looked),
         robustness(summary, looked),
@@ -26,6 +31,7 @@ def sections(summary: Summary) -> list[Section]:
         ablations(summary),
         cost(summary),
         tuning(summary),
+        sizes(summary),
         problems(summary),
         environment(summary),
         again(summary),

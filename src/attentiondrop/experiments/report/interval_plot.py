@@ -6,18 +6,27 @@ from collections.abc import Sequence
 
 from ..analysis.intervals import Difference
 from .markup import Markup, tag
-from .scales import Scale, fit
+from .scales import Scale, fit, without_far_off
 
 WIDTH, HEIGHT = 200, 22
 _EDGE = 12
 
 
 def interval_scale(differences: Sequence[Difference]) -> Scale | None:
-    """One scale for all rows, which includes zero; None if there is nothing to draw."""
+    """One scale for all rows, which includes zero; None if there is nothing to draw.
+
+    A method that is far off does not widen it: its plot ends at the edge, with an arrow.
+    """
     if not differences:
         return None
-    ends = [end for each in differences if each.interval for end in (each.interval.low, each.interval.high)]
-    return fit([0.0, *(each.mean for each in differences), *ends])
+    intervals = without_far_off([[0.0, *_ends(each)] for each in differences])
+    # A wide interval, of few seeds, is cut off sooner than a mean.
+    return fit([0.0, *intervals, *without_far_off([[0.0, each.mean] for each in differences])])
+
+
+def _ends(each: Difference) -> list[float]:
+    known = [interval for interval in (each.interval, each.holm_interval) if interval is not None]
+    return [each.mean, *(end for interval in known for end in (interval.low, interval.high))]
 
 
 def interval_axis(scale: Scale, label: str) -> Markup:
@@ -29,19 +38,36 @@ def interval_axis(scale: Scale, label: str) -> Markup:
     return _svg(*labels, label=label)
 
 
-def interval_plot(difference: Difference | None, scale: Scale) -> Markup:
-    """One row: the zero line, the interval as a bar, the mean as a dot."""
+def interval_plot(difference: Difference | None, scale: Scale, margin: float | None = None) -> Markup:
+    """One row: the zero line, the interval as a bar, the interval after correction as a thin line, the mean as a dot.
+
+    What lies beyond the scale ends in an arrow. Differences within `margin`, the grey area, do not matter in practice.
+    """
     zero = _left(0.0, scale)
-    drawn = [tag("path", d=f"M{zero:.2f} 0V{HEIGHT}", class_="zero")]
+    drawn = []
+    if margin is not None:
+        low, high = _left(-margin, scale), _left(margin, scale)
+        drawn.append(tag("rect", x=low, y=0, width=high - low, height=HEIGHT, class_="margin"))
+    drawn.append(tag("path", d=f"M{zero:.2f} 0V{HEIGHT}", class_="zero"))
     middle = HEIGHT / 2
     if difference is not None:
         group = "interval marked" if difference.marked else "interval"
-        if difference.interval is not None:
-            low, high = _left(difference.interval.low, scale), _left(difference.interval.high, scale)
-            drawn.append(tag("path", d=f"M{low:.2f} {middle}H{high:.2f}", class_=f"{group} bar"))
-        mean = _left(difference.mean, scale)
-        drawn.append(tag("circle", cx=mean, cy=middle, r=3.6, class_=f"{group} dot"))
+        for interval, kind in ((difference.holm_interval, "thin"), (difference.interval, "bar")):
+            if interval is not None and interval.low <= scale.high and interval.high >= scale.low:
+                low, high = _left(interval.low, scale), _left(interval.high, scale)
+                drawn.append(tag("path", d=f"M{low:.2f} {middle}H{high:.2f}", class_=f"{group} {kind}"))
+        if scale.low <= difference.mean <= scale.high:
+            drawn.append(tag("circle", cx=_left(difference.mean, scale), cy=middle, r=3.6, class_=f"{group} dot"))
+        ends = _ends(difference)
+        drawn += [_arrow(-1, middle, group)] * (min(ends) < scale.low)
+        drawn += [_arrow(1, middle, group)] * (max(ends) > scale.high)
     return _svg(*drawn, label=None)
+
+
+def _arrow(direction: int, middle: float, group: str) -> Markup:
+    """At the edge: it goes on there."""
+    tip = WIDTH - 1 if direction > 0 else 1
+    return tag("path", d=f"M{tip} {middle}l{-7 * direction} -4.5v9z", class_=f"{group} dot")
 
 
 def _svg(*drawn: Markup, label: str | None) -> Markup:
@@ -61,4 +87,5 @@ def _svg(*drawn: Markup, label: str | None) -> Markup:
 
 
 def _left(value: float, scale: Scale) -> float:
-    return _EDGE + scale.place(value) * (WIDTH - 2 * _EDGE)
+    """The place of a value; the edge for values beyond it."""
+    return _EDGE + min(1.0, max(0.0, scale.place(value))) * (WIDTH - 2 * _EDGE)

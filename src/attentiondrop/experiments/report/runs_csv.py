@@ -6,6 +6,7 @@ import csv
 import io
 from typing import Any
 
+from ..analysis.gpu_time import gpu_seconds
 from ..analysis.outcomes import Outcome, by_seed
 from ..analysis.summary import Row, Summary
 from .figures import epsilon
@@ -34,8 +35,9 @@ def _row(summary: Summary, each: Outcome) -> dict[str, Any]:
         scores = (None if result is None else getattr(result, part)) or {}
         found |= {f"{part}_{metric.name}": scores.get(metric.name) for metric in summary.metrics.all}
     found |= _compared(summary, each)
-    for name in ("best_epoch", "epochs", "throughput", "peak_memory_mib", "seconds"):
+    for name in ("best_epoch", "epochs", "steps", "parameters", "throughput", "peak_memory_mib", "seconds", "capture"):
         found[name] = None if result is None else getattr(result, name)
+    found |= _gpu_time(summary, each)
     if result is not None and result.robustness is not None:
         attack = result.robustness
         for value, accuracy in zip(attack.epsilons, attack.accuracy, strict=True):
@@ -46,6 +48,12 @@ def _row(summary: Summary, each: Outcome) -> dict[str, Any]:
         found |= {f"environment_{key}": value for key, value in each.run.environment.items()}
         found |= {f"checksum_{key}": value for key, value in each.run.request.checksums.items()}
     return found
+
+
+def _gpu_time(summary: Summary, each: Outcome) -> dict[str, float | None]:
+    cost = next((row.cost for row in summary.rows if row.entry.method == each.method), None)
+    seconds = gpu_seconds(each, {} if cost is None else {each.method: cost})
+    return {"step_seconds": None if cost is None else cost.seconds, "gpu_seconds": seconds}
 
 
 def _compared(summary: Summary, each: Outcome) -> dict[str, float | None]:

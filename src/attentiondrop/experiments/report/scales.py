@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from .markup import MINUS
@@ -54,6 +54,31 @@ def fit(values: Iterable[float], *, room: float = 0.06, ceiling: float | None = 
     top = high + margin
     bottom = low - margin if low < 0 or low - margin > 0 else 0.0
     return Scale(bottom, top if ceiling is None else max(high, min(top, ceiling)))
+
+
+def without_far_off(groups: Sequence[Sequence[float]]) -> list[float]:
+    """The numbers of all groups, such as methods, but of those few that are so far off that the rest would be a speck.
+
+    A group is left out if the others then need less than a third of the axis. At most a fifth of the groups is, but one
+    may be in any case if there are three or more.
+
+    >>> without_far_off([[1.0], [1.5], [2.0], [90.0]])
+    [1.0, 1.5, 2.0]
+    """
+    kept = [list(each) for each in groups if each]
+    for _ in range(max(1, len(kept) // 5) if len(kept) > 2 else 0):
+        every = [number for each in kept for number in each]
+        spans = [_span(kept[:index] + kept[index + 1 :]) for index in range(len(kept))]
+        best = min(range(len(kept)), key=spans.__getitem__)
+        if not spans[best] < (max(every) - min(every)) / 3 or spans[best] == 0:
+            break
+        del kept[best]
+    return [number for each in kept for number in each]
+
+
+def _span(groups: Sequence[Sequence[float]]) -> float:
+    every = [number for each in groups for number in each]
+    return max(every) - min(every)
 
 
 def _step(span: float, most: int) -> float:

@@ -12,7 +12,7 @@ from .blocks import Block, Picture, Section, Text
 from .chart import Chart, Point
 from .markup import Markup, join, tag
 from .palette import Look, legend
-from .scales import Scale, fit
+from .scales import Scale, fit, without_far_off
 from .series import Best, Value, by_epoch, stretches
 
 
@@ -74,6 +74,8 @@ def training(summary: Summary, looks: dict[str, Look]) -> Section | None:
     target = next((row.reach.target for row in summary.rows if row.reach is not None), None)
     metric = summary.metrics.each_epoch
     panels = [_validation(metric), *PANELS, *([_convergence(metric, target)] if target else []), *ENTROPY]
+    if _validates_seldom(summary):
+        panels = [replace(panel, sparse=panel.sparse or panel not in PANELS) for panel in panels]
     drawn = {panel.title: _panel(panel, summary.rows, looks) for panel in panels}
     if not any(drawn.values()):
         return None
@@ -84,6 +86,12 @@ def training(summary: Summary, looks: dict[str, Look]) -> Section | None:
     if missing:
         blocks.append(Text(f"Not measured in these runs: {', '.join(missing)}."))
     return Section("training", "Training", blocks)
+
+
+def _validates_seldom(summary: Summary) -> bool:
+    """Whether only some epochs have validation scores."""
+    settings = summary.plan.recipe.get("training")
+    return isinstance(settings, dict) and settings.get("validate_every", 1) != 1
 
 
 def _value(metric: Metric) -> Value:
@@ -129,10 +137,7 @@ def _panel(panel: Panel, rows: Sequence[Row], looks: dict[str, Look]) -> Markup 
     if not curves:
         return None
     every = [point for points in curves.values() for point in points]
-    heights = [point.y for point in every]
-    heights += [point.high for point in every if point.high is not None]
-    if not panel.log:  # on a logarithmic axis, a band may reach below zero
-        heights += [max(0.0, point.low) for point in every if point.low is not None]
+    heights = without_far_off([_heights(points, panel.log) for points in curves.values()])
     if panel.target is not None:
         heights.append(panel.target[0])
     epochs = [point.x for point in every]
@@ -149,8 +154,17 @@ def _panel(panel: Panel, rows: Sequence[Row], looks: dict[str, Look]) -> Markup 
     for label, points in curves.items():
         for part in [points] if panel.sparse else stretches(points):
             chart.line(part, looks[label], every=1 if panel.sparse else max(1, int(last) // 6))
+        if not scale.low <= points[-1].y <= scale.high:
+            chart.far_off(points[-1], looks[label], f"{points[-1].y:.3g}")
     caption = tag("figcaption", panel.title, *([tag("span", panel.note)] if panel.note else []))
     return tag("figure", caption, chart.svg(_words(panel, curves)), class_="panel")
+
+
+def _heights(points: Sequence[Point], log: bool) -> list[float]:
+    """What the axis must hold of one curve: its values, and its band."""
+    found = [point.y for point in points] + [point.high for point in points if point.high is not None]
+    # On a logarithmic axis, a band may reach below zero.
+    return found if log else found + [max(0.0, point.low) for point in points if point.low is not None]
 
 
 def _epoch_ticks(last: int) -> list[tuple[float, str]]:

@@ -33,15 +33,16 @@ def check_jobs(jobs: Iterable[Job]) -> None:
     Jobs whose methods differ only in their fields are one kind, so only the first of them is tried.
     """
     for job in jobs:
-        kind = _kind(job)
+        kind = kind_of(job)
         if kind not in _passed:
             recipe = job.settings()
             with torch.random.fork_rng(devices=()):  # the trial runs on the CPU only
-                _try(recipe, job.method, data_for(recipe))
+                _try(recipe, job.method, data_for(recipe, job.seed))
             _passed.add(kind)
 
 
-def _kind(job: Job) -> tuple[str, ...]:
+def kind_of(job: Job) -> tuple[str, ...]:
+    """What jobs that differ only in seeds and in the fields of their methods have in common."""
     shared = json.dumps(
         [job.recipe.get(key) for key in ("task", "data", "model")]
         + [job.recipe["training"].get(key) for key in ("consistency_mode", "kinds")]
@@ -53,7 +54,7 @@ def _try(recipe: Recipe, text: str, data: Data) -> None:
     task, method = find_task(recipe.task), read_method(text)
     model = initial_model(recipe, method, 0, data).train()
     batch = task.examples(data, _EXAMPLES)
-    mode: Any = recipe.training.consistency_mode
+    mode: Any = method.training(recipe.training).consistency_mode
     try:
         applied = Applied(method, model, kinds=recipe.training.kinds)
         applied.objective(task, recipe.training.label_smoothing, mode)(model, applied.batch(batch)).backward()

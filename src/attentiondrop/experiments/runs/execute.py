@@ -40,12 +40,15 @@ class BusyError(AttentionDropError):
     """Another process works on the run."""
 
 
-def data_for(recipe: Recipe) -> Data:
-    """The data of a recipe. The data of the last call is cached, since all runs of a study share it."""
-    return _data(recipe.task, recipe.data)
+def data_for(recipe: Recipe, seed: int = 0) -> Data:
+    """The data of a recipe for runs with a seed. The data of the last calls is cached: runs of a study share it.
+
+    Its checksums are the same for all seeds.
+    """
+    return _data(recipe.task, recipe.data.for_seed(seed))
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=12)  # one for each seed, where each seed has its own split
 def _data(task: str, settings: DataSettings) -> Data:
     found: Data = find_task(task).load_data(settings)
     return found
@@ -79,7 +82,7 @@ def execute(job: Job, on_epoch: OnEpoch = lambda done: None, say: Say = lambda l
 
 def _execute(job: Job, on_epoch: OnEpoch, say: Say) -> Result:
     recipe = job.settings()
-    data = data_for(recipe)
+    data = data_for(recipe, job.seed)
     found = standing(job, data.checksums)
     if found.result is not None:
         return found.result
@@ -170,6 +173,9 @@ def _train_and_test(job: Job, data: Data, on_epoch: OnEpoch, say: Say) -> Result
             peak_memory_mib=torch.cuda.max_memory_allocated() / 2**20 if cuda else None,
             peak_reserved_mib=torch.cuda.max_memory_reserved() / 2**20 if cuda else None,
             capture=training.captured if cuda else None,
+            steps=training.steps * len(epochs),
+            parameters=sum(parameter.numel() for parameter in training.plain.parameters()),
+            counts=dict(data.counts),
         )
         if epochs[-1].train_loss is None:
             return so_far

@@ -60,7 +60,7 @@ def load_run(
         raise damaged(folder / REQUEST, error) from error
     recipe = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, root=root))
     task = find_task(recipe.task)
-    data = task.load_data(recipe.data)
+    data = task.load_data(recipe.data.for_seed(run.request.seed))
     changed = [part for part, checksum in run.request.checksums.items() if data.checksums.get(part) != checksum]
     if changed:
         raise ArgumentError(f"data: expected what {folder} was made with, found other {' and '.join(changed)} data")

@@ -21,6 +21,7 @@ _WITHOUT_EFFECT = (
     ("data", "workers"),
     ("model", "checkpoint_activations"),
     ("training", "capture"),
+    ("training", "save_every"),
 )
 #: Settings that older versions did not have, with the value that does what they did. With it, they are not recorded:
 #: a run of an older version is the same run.
@@ -29,8 +30,12 @@ _ADDED = (
     ("training", "betas", [0.9, 0.999]),
     ("training", "average_last", 1),
     ("training", "kinds", None),
+    ("training", "validate_every", 1),
     ("model", "checkpoint", None),
     ("model", "checkpoint_sha256", None),
+    ("data", "erase", 0.0),
+    ("data", "mix", 0.0),
+    ("data", "resplit", False),
 )
 _TRAINED = ("task", "data", "model", "training", "measure")
 _EVALUATION = "evaluation"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import math
 import multiprocessing
 import os
 import signal
 import socket
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -17,7 +19,7 @@ from typing import Any, Protocol
 
 from ...errors import ArgumentError, AttentionDropError
 from ..tasks.registry import task_of
-from .checking import check_jobs
+from .checking import check_jobs, kind_of
 from .environment import versions
 from .execute import BusyError, execute
 from .job import Job, Standing, check_erasing, standing
@@ -42,12 +44,21 @@ class Listener(Protocol):
         """`done` of these epochs are done; `label` names the current run."""
 
 
+class OutOfTimeError(AttentionDropError):
+    """Jobs are left that were not started, because the time was over."""
+
+
 @dataclass(frozen=True)
 class Where:
-    """Where jobs run: in this process, in `workers` processes of this machine, or on the Ray cluster at `ray`."""
+    """Where jobs run: in this process, in `workers` processes of this machine, or on the Ray cluster at `ray`.
+
+    No job is started after `until`, in seconds as `time.time()` counts them; then `OutOfTimeError` is raised once the
+    started ones have ended. A Ray cluster takes all jobs at once, and is not limited.
+    """
 
     workers: int = 1
     ray: str | None = None
+    until: float = math.inf
 
 
 def run_jobs(
@@ -71,12 +82,14 @@ def run_jobs(
     if where.ray is not None:
         run = _on_ray(missing, where.ray, bar)
     elif where.workers > 1:
-        run = _in_processes(missing, where.workers, bar)
+        run = _in_processes(missing, where, bar)
     else:
-        run = _in_sequence(missing, bar)
+        run = _in_sequence(missing, bar, where.until)
     for job, result in run:
         results[job] = result
         bar.finished(job, result)
+    if left := len([job for job in each if job not in results]):
+        raise OutOfTimeError(f"the time is over, {left} of {len(each)} runs are left: run the same command to go on")
     return results
 
 
@@ -131,10 +144,12 @@ def describe(job: Job, result: Result) -> str:
     return f"{part} {metric.label} {metric.text(scores[metric.name])}, {result.seconds:.1f} s"
 
 
-def _in_sequence(jobs: Sequence[Job], bar: _Bar) -> Iterator[tuple[Job, Result]]:
+def _in_sequence(jobs: Sequence[Job], bar: _Bar, until: float) -> Iterator[tuple[Job, Result]]:
     """Run one job after the other. Jobs that another process works on come last."""
     busy = []
     for job in jobs:
+        if time.time() > until:
+            return
         try:
             yield job, _one(job, bar, wait=False)
         except BusyError:
@@ -154,23 +169,53 @@ def _elsewhere(job: Job) -> tuple[Result, list[str]]:
     return execute(job, say=lines.append), lines
 
 
-def _in_processes(jobs: Sequence[Job], workers: int, bar: _Bar) -> Iterator[tuple[Job, Result]]:
+def _several(jobs: Sequence[Job], until: float) -> list[tuple[Result, list[str]]]:
+    """In another process: one job after the other, as long as there is time."""
+    found = []
+    for job in jobs:
+        if time.time() > until:
+            break
+        found.append(_elsewhere(job))
+    return found
+
+
+def _bundles(jobs: Sequence[Job], workers: int) -> list[list[Job]]:
+    """Jobs that one worker does one after the other: of one kind, so that it compiles their model once.
+
+    Without a compiler every job is alone, in the order of the jobs. There are about three bundles for each worker, so
+    that none waits long for the last one.
+    """
+    most = math.ceil(len(jobs) / (3 * workers))
+    bundles: list[list[Job]] = []
+    open_ones: dict[Any, list[Job]] = {}
+    for job in jobs:
+        kind = kind_of(job)
+        if not job.recipe["training"].get("compile") or len(open_ones.get(kind, [None] * most)) >= most:
+            open_ones[kind] = []
+            bundles.append(open_ones[kind])
+        open_ones[kind].append(job)
+    return bundles
+
+
+def _in_processes(jobs: Sequence[Job], where: Where, bar: _Bar) -> Iterator[tuple[Job, Result]]:
+    workers = where.workers
     context = multiprocessing.get_context("spawn")
     numbers: Any = context.Queue()
     for number in range(workers):
         numbers.put(number)
     others = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(workers, context, _prepare_worker, (numbers, workers))
-    waiting: dict[Future[tuple[Result, list[str]]], Job] = {}
+    waiting: dict[Future[list[tuple[Result, list[str]]]], list[Job]] = {}
     try:
-        waiting |= {pool.submit(_elsewhere, job): job for job in jobs}
+        waiting |= {pool.submit(_several, bundle, where.until): bundle for bundle in _bundles(jobs, workers)}
         while waiting:
             done, _ = wait(waiting, timeout=_POLL, return_when=FIRST_COMPLETED)
             for future in done:
-                job, (result, lines) = waiting.pop(future), future.result()
-                for line in lines:
-                    bar.listener.say(line)
-                yield job, result
+                # The last ones of a bundle are missing if the time was over.
+                for job, (result, lines) in zip(waiting.pop(future), future.result(), strict=False):
+                    for line in lines:
+                        bar.listener.say(line)
+                    yield job, result
             bar.look(min(workers, len(waiting)))
     except BrokenProcessPool:
         raise AttentionDropError(

@@ -63,6 +63,10 @@ class Result:
     signatures: dict[str, str] | None = None
     #: Texts and pictures for a report. None unless the task makes some.
     exhibits: Exhibits | None = None
+    #: Steps of the optimiser in training, parameters of the model, examples in each part. None in older records.
+    steps: int | None = None
+    parameters: int | None = None
+    counts: dict[str, int] | None = None
     #: Training samples per second: the median over epochs, without the first.
     throughput: float | None = None
     #: Of the accelerator: tensors, and all that torch held for them, memory of CUDA graphs included. None on a CPU.

@@ -44,7 +44,7 @@ class Trackers:
     def epoch(self, epoch: Epoch) -> None:
         """Log one epoch."""
         values = {key: value for key, value in dataclasses.asdict(epoch).items() if value is not None}
-        scores = {f"validation_{name}": value for name, value in values.pop("validation", {}).items()}
+        scores = {f"validation_{name}": value for name, value in (values.pop("validation", None) or {}).items()}
         step = values.pop("epoch")
         self._log(values | scores, step)
 

@@ -35,7 +35,8 @@ def ablate(
     where: Where | None = None,
     overwrite: bool = False,
 ) -> Ablation:
-    """Train every point of every grid, and the baseline without any method, with the seeds 0 to `seeds - 1`.
+    """Train every point of every grid, and the baseline without any method, with `seeds` seeds from
+    `recipe.first_seed` on.
 
     `overwrite` is as in `compare`.
     """
@@ -45,13 +46,14 @@ def ablate(
     recipe = on_this_machine(recipe)
     found = [_grid(name, axes) for name, axes in chosen.items()]
     checksums = data_for(recipe).checksums
-    study = Ablation(command, recipe.to_dict(), list(range(seeds)), found, NONE, checksums, VARIED)
+    chosen_seeds = list(range(recipe.first_seed, recipe.first_seed + seeds))
+    study = Ablation(command, recipe.to_dict(), chosen_seeds, found, NONE, checksums, VARIED)
     methods = [NONE, *(method for grid in found for method in grid.methods)]
     where = where or Where()
     content = recipe_of(VARIED, recipe.to_dict())
     jobs = [
         Job(content, method, seed, str(out), VARIED, keep_weights=False, at_once=where.workers, overwrite=overwrite)
-        for seed in range(seeds)
+        for seed in chosen_seeds
         for method in methods
     ]
     claim(out, study, jobs, overwrite)

@@ -35,7 +35,7 @@ def compare(
     trackers: tuple[str, ...] = (),
     overwrite: bool = False,
 ) -> Comparison:
-    """Tune and train every method with the seeds 0 to `seeds - 1`. Runs of this recipe in `out` are kept.
+    """Tune and train every method with `seeds` seeds from `recipe.first_seed` on. Keeps runs of this recipe in `out`.
 
     If `out` holds finished runs of another recipe, the call is refused, unless `overwrite` allows to erase them.
     `methods` are texts of methods, or names of groups. The seeds are the outer loop: after an interruption, the
@@ -51,11 +51,12 @@ def compare(
     trials = {text: candidates(text, tuning.trials, tuning.seed, tuning.grids, tuning.points) for text in methods}
     tuned = [text for text in methods if len(trials[text]) > 1]
     entries = {text: Entry(text, None if text in tuned else trials[text][0], trials[text][:0]) for text in methods}
+    chosen_seeds = list(range(recipe.first_seed, recipe.first_seed + seeds))
     final_epochs = seeds * sum(method.training(recipe.training).epochs for method in each)
 
     def study() -> Comparison:
         methods = list(entries.values())
-        return Comparison(command, recipe.to_dict(), list(range(seeds)), tuning.seed, methods, checksums)
+        return Comparison(command, recipe.to_dict(), chosen_seeds, tuning.seed, methods, checksums)
 
     def job(kind: str, method: str, seed: int) -> Job:
         content, final = recipe_of(kind, recipe.to_dict()), kind == FINAL
@@ -64,7 +65,7 @@ def compare(
 
     def finals() -> list[Job]:
         chosen = [entry.method for entry in entries.values() if entry.method is not None]
-        return [job(FINAL, method, seed) for seed in range(seeds) for method in chosen]
+        return [job(FINAL, method, seed) for seed in chosen_seeds for method in chosen]
 
     jobs = {(text, trial): job(TUNING, trial, tuning.seed) for text in tuned for trial in trials[text]}
     claim(out, study(), [*jobs.values(), *finals()], overwrite)

@@ -33,6 +33,8 @@ class Metric:
     compared: bool = True
     #: Whether the table on the terminal, which has little room, shows it.
     brief: bool = True
+    #: Differences below this, as they are shown, do not matter in practice; None if nobody has said.
+    margin: float | None = None
 
     @property
     def column(self) -> str:
@@ -121,7 +123,7 @@ class Metrics:
 #: The metrics of tasks whose examples each have one class.
 CLASS_METRICS = Metrics(
     (
-        Metric("accuracy", "accuracy", PERCENT, higher_is_better=True, factor=100),
+        Metric("accuracy", "accuracy", PERCENT, higher_is_better=True, factor=100, margin=0.3),
         Metric("nll", "NLL", "nats", higher_is_better=False, digits=3, brief_digits=3),
         Metric("ece", "ECE", PERCENT, higher_is_better=False, factor=100),
         Metric("brier", "Brier", "", higher_is_better=False, digits=3, brief_digits=3, brief=False),

@@ -202,6 +202,18 @@ class Training:
             self._capturing.release()  # the memory is needed for the evaluation
         return epochs
 
+    def step_times(self, epochs: int) -> list[float]:
+        """The seconds of a step in each of some epochs, after one that compiles and captures."""
+        found = []
+        for index in range(epochs + 1):
+            torch.manual_seed(derived_seed(self.seed, "epoch", index, self.accelerator.process_index))
+            start = time.perf_counter()
+            self._train(index)  # waits for the device at its end
+            found.append((time.perf_counter() - start) / self.steps)
+        if self._capturing is not None:
+            self._capturing.release()
+        return found[1:]
+
     @property
     def captured(self) -> str:
         """ "captured", or why the steps are not."""
@@ -245,7 +257,7 @@ class Training:
         loss = self._train(index)
         seconds = time.perf_counter() - start
         finite = math.isfinite(loss)
-        judged = self._validate(index + 1) if finite else None
+        judged = self._validate(index + 1) if finite and self._is_due(index + 1, self.settings.validate_every) else None
         probed = self._probe(index + 1) if finite and index + 1 in self.probes else {}
         return Epoch(
             epoch=index + 1,
@@ -334,11 +346,23 @@ class Training:
             "perturbed_entropy": after,
         }
 
+    def _is_due(self, epoch: int, every: int) -> bool:
+        """Whether what happens every so many epochs happens after this one. After the last one it always does."""
+        return epoch % every == 0 or epoch == self.settings.epochs
+
     def _save(self) -> None:
-        """Write the state to resume from and, after the last epoch, the last weights."""
-        state = full_state(self.accelerator, self.model, self.optimizer)
+        """Write the weights to keep and, every `save_every` epochs, the state to resume from."""
         if self.mean.wants(self.done):
             self.mean.add(model_weights(self.accelerator, self.model))
+        if self.done == self.settings.epochs:
+            self._keep(LAST)
+        if self.settings.keep_every is not None and self.done % self.settings.keep_every == 0:
+            self._keep(f"epoch{self.done}.safetensors")
+        if self._is_due(self.done, self.settings.save_every):
+            self._write_state()
+
+    def _write_state(self) -> None:
+        state = full_state(self.accelerator, self.model, self.optimizer)
         state |= {
             "epoch": self.done,
             "best": self.best.state_dict(),
@@ -346,10 +370,6 @@ class Training:
             "applied": self.applied.state_dict(),
             "ema": None if self.ema is None else self.ema.state_dict(),
         }
-        if self.done == self.settings.epochs:
-            self._keep(LAST)
-        if self.settings.keep_every is not None and self.done % self.settings.keep_every == 0:
-            self._keep(f"epoch{self.done}.safetensors")
         if self.accelerator.is_main_process:
             checkpoint.save_state(self.folder / STATE, state)
 

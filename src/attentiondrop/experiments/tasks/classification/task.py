@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..interface import Batch, DataSettings, EvaluationSettings, Judgement, ModelSettings, OnBatch, Task
 from ..metrics import CLASS_METRICS
-from .data.image_settings import ImageSettings
+from .data.image_settings import POLICIES, ImageSettings
 from .settings import AttackSettings, TimmSettings
 
 if TYPE_CHECKING:
@@ -30,8 +30,9 @@ class Classification(Task):
     metrics = CLASS_METRICS
 
     def packages(self, data: DataSettings) -> Sequence[str]:
-        """torchvision for its data sets and for ImageNet, scikit-learn for the digits."""
-        return [_PACKAGES[data.name]] if data.name in _PACKAGES else []
+        """torchvision for its data sets, ImageNet and policies of augmentation, scikit-learn for the digits."""
+        needed = [_PACKAGES[data.name]] if data.name in _PACKAGES else []
+        return [*needed, "torchvision"] if getattr(data, "augment", None) in POLICIES else needed
 
     def special(self, data: Mapping[str, Any]) -> list[str]:
         """Label noise, and a reduced number of images."""

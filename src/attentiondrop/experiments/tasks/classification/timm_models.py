@@ -35,12 +35,13 @@ def build_model(
     """
     if settings.name != DIGITS and not timm.is_model(settings.name):
         raise unlisted(f"model.name {settings.name!r}", settings.name, [DIGITS, *timm.list_models()], "model of timm")
-    arguments: dict[str, Any] = {"num_classes": classes, "in_chans": channels, **_rates(settings.name, rates)}
+    arguments: dict[str, Any] = {"num_classes": classes, "in_chans": channels}
     if _is_transformer(settings.name):
         arguments["img_size"] = size
     if settings.patch_size is not None:
         arguments["patch_size"] = settings.patch_size
-    arguments |= settings.arguments
+    # A method with a rate of its own replaces that of the recipe.
+    arguments |= settings.arguments | _rates(settings.name, rates)
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(seed)
         try:

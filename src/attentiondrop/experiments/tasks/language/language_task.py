@@ -30,7 +30,7 @@ class LanguageModelling(Task):
     extra = EXTRA
     metrics = Metrics(
         (
-            Metric("loss", "loss", "nats", higher_is_better=False, digits=4, brief_digits=3),
+            Metric("loss", "loss", "nats", higher_is_better=False, digits=4, brief_digits=3, margin=0.005),
             Metric("perplexity", "perplexity", "", higher_is_better=False),
             Metric("bits_per_byte", "bits per byte", "bits", higher_is_better=False, digits=4, brief_digits=3),
         )

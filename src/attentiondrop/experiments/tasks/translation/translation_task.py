@@ -33,7 +33,7 @@ class TranslationTask(Task):
     extra = EXTRA
     metrics = Metrics(
         (
-            Metric("bleu", "BLEU", "", higher_is_better=True),
+            Metric("bleu", "BLEU", "", higher_is_better=True, margin=0.3),
             Metric("tokenised_bleu", "tokenised BLEU", "", higher_is_better=True),
             Metric("chrf", "chrF", "", higher_is_better=True, brief=False),
             Metric("nll", "NLL", "nats", higher_is_better=False, digits=3, brief_digits=3),

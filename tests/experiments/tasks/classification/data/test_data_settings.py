@@ -30,7 +30,10 @@ from attentiondrop.experiments.tasks.classification.data import ImageSettings
         ({"limit": 0}, "data.limit: expected a number >= 1, received 0"),
         ({"limit": 2.5}, "data.limit: expected an integer >= 1, received 2.5"),
         ({"augment": "mixup"}, "data.augment: expected one of 'none', 'flip-crop', 'crop', 'randaugment'"),
-        ({"augment": "randaugment"}, "data.augment: expected none, crop or flip-crop for digits"),
+        (
+            {"augment": "randaugment"},
+            "data.augment: expected none, crop, flip-crop, autoaugment or trivialaugment for digits",
+        ),
         ({"image_size": 32}, "data.image_size: expected none, digits keeps its own size, received 32"),
         ({"name": "fake", "image_size": 0}, "data.image_size: expected a number >= 1, received 0"),
         ({"workers": -1}, "data.workers: expected a number >= 0, received -1"),

@@ -25,7 +25,7 @@ class Moves(NamedTuple):
         """The same moves on `device`."""
         return Moves(*(x.to(device) for x in self))
 
-    def part(self, where: slice) -> Moves:
+    def part(self, where: Tensor) -> Moves:
         """The moves of some of the images."""
         return Moves(*(x[where] for x in self))
 

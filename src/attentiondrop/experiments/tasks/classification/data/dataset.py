@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -18,13 +19,18 @@ from .....validation import integer, one_of
 from ...draw_keys import key
 from ...interface import Batch
 from .augment import draw_moves, move
-from .image_settings import ImageSettings
+from .augment_policies import draw_operations
+from .erase_boxes import draw_boxes, erase
+from .image_settings import POLICIES, ImageSettings
+from .mix_images import mixed
 from .source import Images, Source
 from .splitting import checksum, split
 
 PARTS = ("train", "validation", "test")
 #: Batch size for reading a whole part.
 _AT_ONCE = 1024
+#: Training images are augmented in groups of batches of about this many bytes as float32: fewer and larger operations.
+_GROUP_BYTES = 2**26
 
 Some = TypeVar("Some", bound="ImageData")
 
@@ -48,11 +54,13 @@ class ImageData(ABC):
     #: Mean and standard deviation of each channel over the training part, for images in [0, 1].
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    #: Part -> SHA-256, after limiting and label noise.
+    #: Part -> SHA-256, after limiting and label noise. With `resplit`, of the published sets, which all seeds share.
     checksums: dict[str, str]
     #: Part -> number of images.
     counts: dict[str, int]
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    #: The share of training batches that are mixed, with probabilities as targets in all batches.
+    mix: float = 0.0
 
     #: The fields that are dicts with a key for each part.
     BY_PART: ClassVar[tuple[str, ...]] = ("checksums", "counts")
@@ -98,7 +106,12 @@ class ImageData(ABC):
             raise bad_argument("batch_size", f"batches that {world} processes share equally", min(batch_size, count))
         order = torch.randperm(count, generator=torch.Generator().manual_seed(key("order", seed, epoch)))
         shares = [_share(step * batch_size, min(count, (step + 1) * batch_size), rank, world) for step in range(steps)]
-        return self._normalised(self._train(order, shares, seed, epoch))
+        found = self._normalised(self._train(order, shares, seed, epoch))
+        if self.mix == 0.0:
+            return found
+        if world > 1:
+            raise ArgumentError(f"data.mix: expected 0 with {world} processes, received {self.mix:g}")
+        return mixed(found, self.mix, self.classes, seed, epoch)
 
     def batches(self, part: str, batch_size: int, *, normalise: bool = True, rank: int = 0, world: int = 1) -> Batches:
         """All batches of a part, in order, without augmentation. A part that the data does not hold is an error.
@@ -154,12 +167,17 @@ class ArrayData(ImageData):
     images: dict[str, Tensor]
     labels: dict[str, Tensor]
     augment: str
+    erase: float = 0.0
 
     BY_PART: ClassVar[tuple[str, ...]] = (*ImageData.BY_PART, "images", "labels")
 
     @classmethod
     def build(cls, source: Source, settings: ImageSettings) -> ArrayData:
         """Split the images of a source into parts."""
+        kind = source.train_images
+        if settings.augment in POLICIES and (kind.dtype != np.uint8 or kind.shape[1] not in (1, 3)):
+            received = f"{kind.shape[1]} channels of {kind.dtype}"
+            raise bad_argument("data.augment", f"images of 1 or 3 channels of uint8 for {settings.augment}", received)
         found = split(source.train_labels, source.test_labels, source.classes, settings)
         parts = {
             "train": (source.train_images[found.train], found.train_labels),
@@ -174,11 +192,13 @@ class ArrayData(ImageData):
             size=source.train_images.shape[2],
             mean=mean,
             std=std,
-            checksums={part: checksum(*arrays) for part, arrays in parts.items()},
+            checksums=_published(source) if settings.resplit else {part: checksum(*parts[part]) for part in parts},
             counts={part: len(labels) for part, (_, labels) in parts.items()},
             images={part: torch.from_numpy(images) for part, (images, _) in parts.items()},
             labels={part: torch.from_numpy(labels) for part, (_, labels) in parts.items()},
             augment=settings.augment,
+            erase=settings.erase,
+            mix=settings.mix,
         )
 
     def to(self, device: str | torch.device) -> ArrayData:
@@ -189,19 +209,49 @@ class ArrayData(ImageData):
         return dataclasses.replace(self, device=device, images=images, labels=labels)
 
     def _train(self, order: Tensor, shares: Sequence[slice], seed: int, epoch: int) -> Batches:
-        images, labels = self.images["train"], self.labels["train"]
-        moves = draw_moves(self.augment, len(order), seed, epoch)
-        # Copied once per epoch: with a copy in every step, the host would wait for the device each time.
-        order, moves = order.to(self.device), None if moves is None else moves.to(self.device)
-        for share in shares:
-            chosen = images[order[share]]
+        images, labels, count = self.images["train"], self.labels["train"], len(order)
+        moves = draw_moves(self.augment, count, seed, epoch)
+        operations = draw_operations(self.augment, count, self.size, seed, epoch)
+        boxes = draw_boxes(self.erase, count, self.size, seed, epoch)
+        colour = _per_channel(self.mean, self.device)
+        for group in _grouped(shares, _GROUP_BYTES // (4 * self.channels * self.size**2)):
+            # Copied once for a group: with a copy in every step, the host would wait for the device each time.
+            places = torch.cat([torch.arange(share.start, share.stop) for share in group])
+            which = order[places].to(self.device)
+            chosen = images[which]
             if moves is not None:
-                chosen = move(chosen, moves.part(share))
-            yield Batch(unit_range(chosen), labels[order[share]])
+                chosen = move(chosen, moves.part(places).to(self.device))
+            if operations is not None:
+                chosen = operations.apply(chosen, places)
+            chosen = unit_range(chosen)
+            if boxes is not None:
+                chosen = erase(chosen, boxes.part(places).to(self.device), colour)
+            lengths = [share.stop - share.start for share in group]
+            yield from map(Batch, chosen.split(lengths), labels[which].split(lengths))
 
     def _plain(self, part: str, shares: Sequence[slice]) -> Batches:
         for share in shares:
             yield Batch(unit_range(self.images[part][share]), self.labels[part][share])
+
+
+def _published(source: Source) -> dict[str, str]:
+    """Checksums that do not depend on how the published training set is split."""
+    train = checksum(source.train_images, source.train_labels)
+    # Both parts come from the same images, but they are not the same part.
+    validation = hashlib.sha256(f"{train} validation".encode()).hexdigest()
+    return {"train": train, "validation": validation, "test": checksum(source.test_images, source.test_labels)}
+
+
+def _grouped(shares: Sequence[slice], most: int) -> Iterator[list[slice]]:
+    """The shares in groups of at most `most` examples, but at least one share."""
+    group: list[slice] = []
+    for share in shares:
+        if group and sum(one.stop - one.start for one in (*group, share)) > most:
+            yield group
+            group = []
+        group.append(share)
+    if group:
+        yield group
 
 
 def unit_range(images: Tensor) -> Tensor:

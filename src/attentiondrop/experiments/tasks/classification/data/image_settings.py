@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
 from .....errors import bad_argument
 from .....validation import integer, number, one_of
+from ...draw_keys import key
 from ...interface import DataSettings
 
 #: All data sets. `fake` is generated, `npz` is a file of the user.
 NAMES = ("digits", "fashion-mnist", "cifar10", "cifar100", "imagenet", "fake", "npz")
+#: Augmentations that mirror, crop, and then do operations that they draw for each image: for images in memory.
+POLICIES = ("autoaugment", "trivialaugment")
 #: How training images are augmented. `randaugment` works on image files, so only for `imagenet`.
-AUGMENTATIONS = ("none", "flip-crop", "crop", "randaugment")
+AUGMENTATIONS = ("none", "flip-crop", "crop", "randaugment", *POLICIES)
+#: Data that stays in files.
+_FILES = "imagenet"
 #: Data sets whose image size can be chosen.
 RESIZED = ("imagenet", "fake")
 
@@ -36,10 +42,17 @@ class ImageSettings(DataSettings):
         limit: at most this many images in each part, stratified, for tests and quick trials.
         augment: one of `AUGMENTATIONS`. For data in memory, "crop" pads by 4 black pixels and crops at random;
             "flip-crop" also mirrors half of the images. For `imagenet`, "crop" is a random resized crop, "flip-crop"
-            also mirrors, and "randaugment" adds RandAugment to both.
+            also mirrors, and "randaugment" adds RandAugment to both. For images in memory of 8-bit pixels,
+            "autoaugment" is "flip-crop" and then AutoAugment's policy for CIFAR-10, and "trivialaugment" the same with
+            TrivialAugment.
+        erase: share of the training images of which a random box gets the mean colour; for images in memory.
+        mix: share of the training batches that are mixed, half of them by Mixup and half by CutMix, both with alpha 1;
+            for images in memory and a single process.
         image_size: height and width in pixels, for `imagenet` (224 if None) and `fake` (32 if None).
         workers: processes that read images of `imagenet`; with 0 the training process reads them.
         seed: for all draws listed here. All seeds of a comparison share it, so they use the same images.
+        resplit: each seed of a comparison splits anew: training and validation part, fraction, label noise. All methods
+            with one seed still share their images. Without `limit`, the test part stays the same. For images in memory.
 
     Example:
         >>> ImageSettings("cifar10", root="datasets", train_fraction=0.1, label_noise=0.2).validation
@@ -60,6 +73,9 @@ class ImageSettings(DataSettings):
     image_size: int | None = None
     workers: int = 4
     seed: int = 0
+    erase: float = 0.0
+    mix: float = 0.0
+    resplit: bool = False
 
     def __post_init__(self) -> None:
         one_of("data.name", self.name, NAMES)
@@ -71,13 +87,35 @@ class ImageSettings(DataSettings):
         self._set("train_fraction", _share("data.train_fraction", self.train_fraction, below_one=False))
         self._set("label_noise", number("data.label_noise", self.label_noise, 0.0, 1.0))
         one_of("data.augment", self.augment, AUGMENTATIONS)
-        if self.augment == "randaugment" and self.name != "imagenet":
-            raise bad_argument("data.augment", f"none, crop or flip-crop for {self.name}", self.augment)
+        if self.augment == "randaugment" and self.name != _FILES:
+            known = "none, crop, flip-crop, autoaugment or trivialaugment"
+            raise bad_argument("data.augment", f"{known} for {self.name}", self.augment)
+        for name in ("erase", "mix"):
+            self._set(name, number(f"data.{name}", getattr(self, name), 0.0, 1.0))
+        if not isinstance(self.resplit, bool):
+            raise bad_argument("data.resplit", "true or false", self.resplit)
+        if self.name == _FILES:
+            self._refuse_for_files()
         if self.image_size is not None and self.name not in RESIZED:
             raise bad_argument("data.image_size", f"none, {self.name} keeps its own size", self.image_size)
         for name, minimum in (("limit", 1), ("image_size", 1), ("workers", 0), ("seed", 0)):
             if getattr(self, name) is not None or name in ("workers", "seed"):
                 self._set(name, integer(f"data.{name}", getattr(self, name), minimum))
+
+    def for_seed(self, seed: int) -> ImageSettings:
+        """The settings of the data that a run with this seed uses."""
+        if not self.resplit:
+            return self
+        return dataclasses.replace(self, seed=key("split", self.seed, seed))
+
+    def _refuse_for_files(self) -> None:
+        if self.augment in POLICIES:
+            raise bad_argument("data.augment", f"none, crop, flip-crop or randaugment for {self.name}", self.augment)
+        for name, usual in (("erase", 0.0), ("mix", 0.0), ("resplit", False)):
+            if getattr(self, name) != usual:
+                raise bad_argument(
+                    f"data.{name}", f"{usual} for {self.name}, which stays in files", getattr(self, name)
+                )
 
     def _set(self, name: str, value: float) -> None:
         """Store the validated number, so that 1e3 in a recipe is the same setting as 1000."""

@@ -1,0 +1,210 @@
+"""Do the studies of docs/evidence in slices, on a machine that keeps nothing between them.
+
+    evidence.py run RECIPE [--size S] [--set ...] [--methods ...] --records FILE.tar.gz --minutes 9 --workers 8
+    evidence.py rank FILE.tar.gz                 what the screen chose: methods by their validation scores
+    evidence.py publish FILE.tar.gz FOLDER       results.csv, costs.json and recipe.yaml for docs/evidence/results
+
+`run` unpacks the records of earlier slices, if the file exists, runs what is missing, and packs the records again. It
+starts no run after its minutes; those that have started end. Records are the plan, the request, the epochs and the
+result of each run that has ended, and the measured costs: no weights, no states. With them, `attentiondrop compare
+--out` knows which runs are done.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import yaml
+
+from attentiondrop.errors import AttentionDropError
+from attentiondrop.experiments.analysis.collect import summarise
+from attentiondrop.experiments.analysis.summary import Summary
+from attentiondrop.experiments.config.recipe_files import read_recipe
+from attentiondrop.experiments.config.schema import Recipe
+from attentiondrop.experiments.report.runs_csv import runs_csv
+from attentiondrop.experiments.runs.folders import run_folders
+from attentiondrop.experiments.runs.pool import OutOfTimeError, Where
+from attentiondrop.experiments.runs.store import REQUEST, RESULT, TRACEBACK
+from attentiondrop.experiments.studies.ablate import ablate
+from attentiondrop.experiments.studies.compare import compare
+from attentiondrop.experiments.studies.plan import ABLATION, COMPARISON, read_study
+from attentiondrop.experiments.studies.step_costs import COSTS, measure_costs
+from attentiondrop.experiments.train.epoch_log import EPOCHS
+
+PLANS = (COMPARISON, ABLATION, COSTS)
+#: Of each run that has ended.
+OF_A_RUN = (REQUEST, EPOCHS, RESULT, TRACEBACK)
+
+
+class Lines:
+    """Prints what a study says, with the seconds since the beginning."""
+
+    def __init__(self) -> None:
+        self.start = time.monotonic()
+
+    def say(self, line: str) -> None:
+        """One line."""
+        print(f"{time.monotonic() - self.start:7.1f} s  {line}", flush=True)
+
+    def plan(self, total: int) -> None:
+        """So many epochs are to be trained."""
+        self.say(f"{total} epochs to train")
+
+    def progress(self, label: str, done: float) -> None:
+        """Nothing: lines of finished runs say enough."""
+
+
+def records(folder: Path) -> Iterator[Path]:
+    """The small files with which a study can be continued."""
+    yield from (folder / name for name in PLANS if (folder / name).exists())
+    for _, run in run_folders(folder):
+        if (run / RESULT).exists():
+            yield from (run / name for name in OF_A_RUN if (run / name).exists())
+
+
+def pack(folder: Path, file: Path) -> int:
+    """Write the records of a folder into one file, whole or not at all. Returns how many runs it holds."""
+    content = io.BytesIO()
+    found = list(records(folder))
+    with tarfile.open(fileobj=content, mode="w:gz") as archive:
+        for path in found:
+            archive.add(path, path.relative_to(folder).as_posix())
+    file.parent.mkdir(parents=True, exist_ok=True)
+    temporary = file.with_name(f".{file.name}.tmp")
+    temporary.write_bytes(content.getvalue())
+    temporary.replace(file)
+    return sum(path.name == RESULT for path in found)
+
+
+def unpack(file: Path, folder: Path) -> None:
+    """Read the records of a file into a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(file) as archive:
+        archive.extractall(folder, filter="data")
+
+
+def run(options: argparse.Namespace) -> int:
+    """One slice of a study."""
+    lines = Lines()
+    until = time.time() + 60 * options.minutes
+    folder = Path(options.out or tempfile.mkdtemp(prefix="evidence-"))
+    if options.records.exists():
+        unpack(options.records, folder)
+    recipe = read_recipe(options.recipe, options.size, options.set)
+    where, command = Where(options.workers, until=until), " ".join(["benchmarks/evidence.py", *sys.argv[1:]])
+    status = 0
+    try:
+        if options.ablate:
+            ablate(recipe, {}, recipe.seeds, folder, lines, command=command, where=where)
+        else:
+            methods = options.methods or recipe.methods
+            compare(recipe, methods, recipe.seeds, folder, lines, command=command, where=where)
+            lines.say("all runs have ended")
+            show_validation(summarise(read_study(folder)))
+            costs(recipe, folder, lines, until)
+    except OutOfTimeError as error:
+        lines.say(str(error))
+        status = 3
+    finally:
+        lines.say(f"{options.records}: {pack(folder, options.records)} runs")
+    return status
+
+
+def costs(recipe: Recipe, folder: Path, lines: Lines, until: float) -> None:
+    """Measure the step of every method that was chosen, alone."""
+    comparison = read_study(folder).comparison
+    methods = [] if comparison is None else [entry.method for entry in comparison.methods if entry.method is not None]
+    found = measure_costs(recipe, methods, folder, lines.say, lambda: time.time() > until)
+    if left := len(methods) - sum(method in found for method in methods):
+        lines.say(f"the time is over, {left} costs are left: run the same command to go on")
+
+
+def opened(file: Path) -> Summary:
+    """The study in a file of records."""
+    folder = Path(tempfile.mkdtemp(prefix="evidence-"))
+    unpack(file, folder)
+    return summarise(read_study(folder))
+
+
+def rank(options: argparse.Namespace) -> int:
+    """Methods by their mean score on the validation part over the final seeds: no test score is shown."""
+    show_validation(opened(options.records))
+    return 0
+
+
+def show_validation(summary: Summary) -> None:
+    """Print the methods, the best first."""
+    metric = summary.metrics.primary
+    rows = []
+    for row in summary.rows:
+        found = [each.result.validation[metric.name] for each in row.outcomes if each.result and each.result.validation]
+        if found:
+            rows.append((metric.better(sum(found) / len(found)), len(found), row.entry.name, row.label))
+    for score, seeds, name, label in sorted(rows, reverse=True):
+        print(f"{abs(score) * metric.factor:8.{metric.digits}f}  validation, seeds: {seeds}  {name}  ->  {label}")
+
+
+def publish(options: argparse.Namespace) -> int:
+    """Small files to commit: every run in a table, the costs, the recipe."""
+    summary = opened(options.records)
+    target: Path = options.folder
+    target.mkdir(parents=True, exist_ok=True)
+    text = runs_csv(summary)
+    (target / "results.csv").write_text(text, encoding="utf-8")
+    plan = summary.study.plan
+    origin = {"command": plan.command, "commit": options.commit, "recipe": plan.recipe}
+    (target / "recipe.yaml").write_text(yaml.safe_dump(origin, sort_keys=False, allow_unicode=True), encoding="utf-8")
+    if (measured := summary.study.folder / COSTS).exists():
+        content = json.loads(measured.read_text(encoding="utf-8"))
+        (target / COSTS).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    print(f"{target}: {len(text.splitlines()) - 1} runs")
+    return 0
+
+
+def arguments() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True)
+    one = commands.add_parser("run", help="one slice")
+    one.add_argument("recipe")
+    one.add_argument("--size")
+    one.add_argument("--set", nargs="+", action="extend", default=[], metavar="SETTING=VALUE")
+    one.add_argument("--methods", nargs="+", action="extend", metavar="METHOD")
+    one.add_argument("--ablate", action="store_true", help="the ablations of the recipe instead of a comparison")
+    one.add_argument("--records", type=Path, required=True, metavar="FILE.tar.gz")
+    one.add_argument("--minutes", type=float, default=9.0, help="no run starts after these (default: %(default)s)")
+    one.add_argument("--workers", type=int, default=8, help="runs at once (default: %(default)s)")
+    one.add_argument("--out", help="a folder to work in (default: a temporary one)")
+    one.set_defaults(act=run)
+    two = commands.add_parser("rank", help="methods by their validation scores")
+    two.add_argument("records", type=Path, metavar="FILE.tar.gz")
+    two.set_defaults(act=rank)
+    three = commands.add_parser("publish", help="small files to commit")
+    three.add_argument("records", type=Path, metavar="FILE.tar.gz")
+    three.add_argument("folder", type=Path)
+    three.add_argument("--commit", help="of the code that ran, where the machine had no git")
+    three.set_defaults(act=publish)
+    return parser
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Do what the command line says."""
+    options = arguments().parse_args(given)
+    try:
+        act: int = options.act(options)
+    except AttentionDropError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return act
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,104 @@
+"""Writes every table and figure of docs/evidence from committed result files, and fails if they differ with --check.
+
+python docs/evidence/write.py [--check]
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import warnings
+from dataclasses import dataclass, field
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+HERE = Path(__file__).parent
+DOCS = HERE.parent
+
+
+def filled(page: str, name: str, content: str) -> str:
+    """The page with `content` between the marks of that name."""
+    begin, end = f"<!-- begin: {name} -->", f"<!-- end: {name} -->"
+    if page.count(begin) != 1 or page.count(end) != 1:
+        raise SystemExit(f"expected the marks {begin} and {end} once")
+    pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
+    return pattern.sub(lambda _: f"{begin}\n\n{content}\n\n{end}", page)
+
+
+def protocol() -> dict[Path, str]:
+    """The page of the protocol."""
+    import plan
+
+    path = HERE / "protocol.md"
+    page = filled(path.read_text(encoding="utf-8"), "budget", plan.budget_table())
+    return {path: filled(page, "power", plan.power_table())}
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page with the table and the figures of a study. Its marks have the name `key`."""
+
+    key: str
+    path: Path
+    #: results.csv, recipe.yaml and, if measured, costs.json.
+    results: Path
+    figures: Path
+    baseline: str | None = None
+    #: Heading -> column of results.csv, factor, digits.
+    extra: dict[str, tuple[str, float, int]] = field(default_factory=dict)
+
+
+ECE = {"ECE, %": ("test_ece", 100.0, 1)}
+FIRST = DOCS / "results" / "cifar10-20pct"
+ATTACKS = {f"PGD {size}, %": (f"accuracy_linf_{size}", 100.0, 1) for size in ("0.5/255", "2/255", "8/255")}
+#: What was published. A study of the protocol gets a line here, and marks in the page that tells of it.
+PAGES = (Page("cifar10-20pct", FIRST / "README.md", FIRST, FIRST, extra=ECE | ATTACKS),)
+
+
+def pages() -> dict[Path, str]:
+    """The tables and figures of all studies. Without steps that were measured alone, there is no figure of GPU time."""
+    import tables
+
+    found: dict[Path, str] = {}
+    for page in PAGES:
+        study = tables.read(page.results, page.baseline)
+        text = found.get(page.path) or page.path.read_text(encoding="utf-8")
+        found[page.path] = filled(text, page.key, tables.table(study, page.extra))
+        figures = {"forest": tables.forest(study), "gpu-seconds": tables.against_time(study)}
+        found |= {page.figures / f"{page.key}-{name}.svg": drawn for name, drawn in figures.items() if drawn}
+    return found
+
+
+def unlisted() -> list[Path]:
+    """Folders of results that no page shows."""
+    shown = {page.results for page in PAGES}
+    return [path.parent for path in sorted((HERE / "results").glob("*/results.csv")) if path.parent not in shown]
+
+
+def written() -> dict[Path, str]:
+    """Every file that is written, with its content."""
+    if missing := unlisted():
+        raise SystemExit(f"{missing[0]}: expected an entry in PAGES of docs/evidence/write.py")
+    return protocol() | pages()
+
+
+def main(arguments: list[str]) -> int:
+    """Write what differs, or list it with --check."""
+    warnings.simplefilter("ignore")  # rates above 0.5 are warned of
+    every = written()
+    stale = [path for path, text in every.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
+    if arguments == ["--check"]:
+        for path in stale:
+            sys.stdout.write(f"{path}: differs from its result files; run make evidence\n")
+        return 1 if stale else 0
+    for path, text in every.items():
+        if path in stale:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            sys.stdout.write(f"wrote {path}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

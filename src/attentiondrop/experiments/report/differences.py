@@ -1,0 +1,67 @@
+"""Every difference to the baseline, the largest first: a forest plot with intervals before and after correction."""
+
+from __future__ import annotations
+
+from ..analysis.intervals import Difference
+from ..analysis.summary import Row, Summary
+from ..tasks.metrics import Metric
+from .blocks import Cell, Notes, Section, Table, name
+from .figures import NOTHING, difference, difference_heading
+from .interval_plot import interval_axis, interval_plot, interval_scale
+from .markup import Markup
+
+
+def differences(summary: Summary) -> Section | None:
+    """The section; None if nothing was compared."""
+    metric = summary.metrics.primary
+    found = [(row, row.difference.times(metric.factor)) for row in summary.rows if row.difference is not None]
+    scale = interval_scale([each for _, each in found])
+    if scale is None or summary.baseline is None:
+        return None
+    found.sort(key=lambda pair: metric.better(pair[1].mean), reverse=True)
+    counted = f"{metric.difference_unit} of {metric.label}" if metric.difference_unit else metric.label
+    headings: list[str | Cell] = ["Method", Cell("", plot=interval_axis(scale, counted)), difference_heading(metric)]
+    headings += ["after Holm [95 %]", "Better run [95 %]", Cell("Verdict", words=True)]
+    body = [_row(row, each, metric, interval_plot(each, scale, metric.margin)) for row, each in found]
+    caption = (
+        f"Paired differences to `{summary.baseline.label}`, the best first; arrows point to what lies beyond the axis"
+    )
+    return Section("differences", "Differences", [Table(caption, headings, body), Notes(_notes(summary, metric))])
+
+
+def _row(row: Row, each: Difference, metric: Metric, plot: Markup) -> list[str | Cell]:
+    after, chance = each.holm_interval, row.improvement
+    return [
+        name(row.label),
+        Cell("", plot=plot),
+        difference(row.difference, metric.digits, metric.factor),
+        NOTHING if after is None else after.text(metric.digits),
+        NOTHING if chance is None else chance.text(),
+        Cell(verdict(each, metric), words=True),
+    ]
+
+
+def verdict(each: Difference, metric: Metric) -> str:
+    """What may be said of a difference, as it is shown, after correction."""
+    if each.marked:
+        return "better" if metric.better(each.mean) > 0 else "worse"
+    after = each.holm_interval
+    if after is not None and metric.margin is not None and after.within(metric.margin):
+        return "no difference"
+    return "not resolved"
+
+
+def _notes(summary: Summary, metric: Metric) -> list[str]:
+    unit = f" {metric.difference_unit}" if metric.difference_unit else ""
+    lines = [
+        "Thick: the 95 % interval of one difference. Thin: the interval after Holm's correction for all "
+        f"{summary.comparisons}; it excludes zero exactly if p (Holm) is below 0.05.",
+        "Better run: the probability that a run of the method is better than a run of the baseline, over all pairs, "
+        "with Wilson's interval for so many seeds.",
+    ]
+    if metric.margin is not None:
+        lines.append(
+            f"Verdict: better or worse if the corrected interval excludes zero; no difference if it lies within "
+            f"±{metric.margin:g}{unit} (grey); otherwise not resolved."
+        )
+    return lines

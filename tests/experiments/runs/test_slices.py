@@ -1,0 +1,106 @@
+"""A study in slices: no run starts after the time, small records are enough to go on, bundles compile once."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import math
+import sys
+import tarfile
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from attentiondrop.experiments.config.recipe_files import read_recipe
+from attentiondrop.experiments.runs import pool
+from attentiondrop.experiments.runs.job import Job
+from attentiondrop.experiments.runs.pool import OutOfTimeError, Where
+from attentiondrop.experiments.studies.compare import compare
+from attentiondrop.experiments.studies.step_costs import measure_costs, read_costs
+
+from ..conftest import TINY
+
+METHODS = ["none", "dropout"]
+
+
+@pytest.fixture
+def program(monkeypatch: pytest.MonkeyPatch):
+    spec = importlib.util.spec_from_file_location("evidence", Path(__file__).parents[3] / "benchmarks" / "evidence.py")
+    assert spec is not None and spec.loader is not None
+    found = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
+
+
+def test_no_run_starts_after_the_time_and_finished_ones_stay(tiny, listener, tmp_path, trained, monkeypatch) -> None:
+    clock = iter([0.0, 1.0, 2.0, 3.0, 4.0])
+    monkeypatch.setattr(pool, "time", SimpleNamespace(time=lambda: next(clock)))
+    with pytest.raises(OutOfTimeError, match="the time is over, 2 of 4 runs are left: run the same command to go on"):
+        compare(tiny, METHODS, 2, tmp_path, listener, where=Where(until=1.5))
+    assert len(trained) == 2
+    monkeypatch.undo()
+
+
+def test_a_bundle_ends_with_the_time(job, monkeypatch) -> None:
+    monkeypatch.setattr(pool, "execute", lambda one, say: one.label)
+    clock = iter([0.0, 1.0, 2.0])
+    monkeypatch.setattr(pool, "time", SimpleNamespace(time=lambda: next(clock)))
+    assert pool._several([job("none", seed) for seed in range(5)], 1.5) == [("none, seed 0", []), ("none, seed 1", [])]
+
+
+def test_bundles_hold_runs_that_share_compiled_code(tiny, tmp_path) -> None:
+    compiled = dataclasses.replace(tiny, training=dataclasses.replace(tiny.training, compile=True)).to_dict()
+    order = [(method, seed) for seed in range(6) for method in ("none", "hard(p=0.1,k=5)", "hard(p=0.2,k=5)+dropout")]
+    jobs = [Job(compiled, method, seed, str(tmp_path)) for method, seed in order]
+    bundles = pool._bundles(jobs, 2)
+    assert all(len({job.method for job in bundle}) == 1 for bundle in bundles)
+    assert [len(bundle) for bundle in bundles] == [3] * 6 and math.ceil(18 / 6) == 3
+    assert sorted(map(repr, jobs)) == sorted(repr(job) for bundle in bundles for job in bundle)
+    plain = [Job(tiny.to_dict(), method, seed, str(tmp_path)) for method, seed in order]
+    assert pool._bundles(plain, 2) == [[job] for job in plain]
+
+
+def test_a_study_goes_on_from_its_records_alone(program, tmp_path, capsys, monkeypatch) -> None:
+    changes = [*TINY, "training.epochs=1", "seeds=2", "tuning.trials=2"]
+    first = tmp_path / "records.tar.gz"
+    command = ["run", "digits", "--size", "demo", "--set", *changes, "--methods", *METHODS, "--workers", "1"]
+    real = program.compare
+
+    def stopped(*args, **options):
+        ended: list[str] = []
+        monkeypatch.setattr(pool, "time", SimpleNamespace(time=lambda: float(len(ended) >= 5)))
+        listen = args[4]
+        say = listen.say
+        listen.say = lambda line: (ended.append(line) if ", seed" in line else None, say(line))
+        return real(*args, **{**options, "where": Where(1, until=0.5)})
+
+    monkeypatch.setattr(program, "compare", stopped)
+    assert program.main([*command, "--records", str(first)]) == 3
+    monkeypatch.undo()
+    assert "the time is over" in capsys.readouterr().out
+    with tarfile.open(first) as archive:
+        names = archive.getnames()
+    assert {Path(name).name for name in names} == {"comparison.json", "run.json", "metrics.jsonl", "result.json"}
+    assert sum(name.endswith("result.json") for name in names) == 5
+    assert program.main([*command, "--records", str(first), "--out", str(tmp_path / "out")]) == 0
+    said = capsys.readouterr().out
+    # Four trials and one of four final runs were done.
+    assert "4 of 4 runs are finished already" in said and "1 of 4 runs are finished already" in said
+    assert set(read_costs(tmp_path / "out")) and f"{first}: 8 runs" in said
+    assert program.main(["rank", str(first)]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 2
+    assert program.main(["publish", str(first), str(tmp_path / "published"), "--commit", "abc"]) == 0
+    assert {path.name for path in (tmp_path / "published").iterdir()} == {"results.csv", "costs.json", "recipe.yaml"}
+    assert sys.modules.get("evidence") is None
+
+
+def test_costs_are_measured_once_and_kept(tiny, tmp_path) -> None:
+    recipe = read_recipe("digits", "demo", [*TINY, "training.epochs=1"])
+    said: list[str] = []
+    found = measure_costs(recipe, ["none", "hard"], tmp_path, said.append)
+    assert set(found) == {"none", "hard(p=0.1,k=5)"} and all(cost.seconds > 0 for cost in found.values())
+    assert len(said) == 2 and found["none"].capture == "it needs CUDA, and the device is cpu"
+    assert measure_costs(recipe, ["none", "hard"], tmp_path, said.append) == found == read_costs(tmp_path)
+    assert len(said) == 2
+    assert measure_costs(recipe, ["blur"], tmp_path, said.append, lambda: True) == found
