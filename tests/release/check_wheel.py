@@ -24,7 +24,7 @@ def main() -> None:
     parser.add_argument("--extras", nargs="*", default=["torch"], help="The extras to install after the wheel alone.")
     args = parser.parse_args()
     wheel = newest(args.dist)
-    print(f"wheel: {wheel.name}")
+    print(f"wheel: {wheel.name}", flush=True)
     for python in args.pythons:
         with tempfile.TemporaryDirectory() as folder:
             check(python, wheel, args.extras, Path(folder))
@@ -42,7 +42,7 @@ def check(python: str, wheel: Path, extras: list[str], folder: Path) -> None:
     """Make an environment, install, try."""
     subprocess.run([python, "-m", "venv", folder / "venv"], check=True)
     own = folder / "venv" / "bin" / "python"
-    print(subprocess.run([own, "--version"], check=True, capture_output=True, text=True).stdout.strip())
+    subprocess.run([own, "--version"], check=True)
     for extra in ("", *extras):
         what = f"{wheel}[{extra}]" if extra else str(wheel)
         install = [own, "-m", "pip", "install", "--quiet", "--no-compile", "-c", ROOT / "constraints.txt", what]

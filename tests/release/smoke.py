@@ -44,7 +44,7 @@ def torch() -> None:
     model = torch.nn.Sequential(torch.nn.TransformerEncoder(layer, 2), torch.nn.Flatten(), torch.nn.Linear(6 * 16, 3))
     inputs, labels = torch.randn(4, 6, 16), torch.tensor([0, 1, 2, 0])
     before = model.eval()(inputs)
-    attachment = attach(model, ad.HardMasking(p=0.5, k=3))
+    attachment = attach(model, "hard(p=0.5,k=3)+consistency(weight=0.5)")
     assert torch.equal(model.eval()(inputs), before)
     model.train()
     assert not torch.equal(model(inputs), before)

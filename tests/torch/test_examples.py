@@ -82,7 +82,7 @@ def test_the_vision_transformer_of_torchvision(run) -> None:
 
 
 def test_an_attention_layer_of_ones_own(run) -> None:
-    assert accuracy(run("own_attention_layer.py", "--steps", "60", "--spec", "blur(sigma_max=0.3)")) > 0.35
+    assert accuracy(run("own_attention_layer.py", "--steps", "100")) > 0.4
 
 
 def test_a_language_model(run) -> None:
@@ -90,7 +90,7 @@ def test_a_language_model(run) -> None:
     output = run("language_model.py", "--steps", "30")
     perplexity = float(re.findall(r"perplexity ([\d.]+) of 29 letters", output)[0])
     assert 1 < perplexity < 15
-    assert output.splitlines()[-1].startswith("clara ")
+    assert "\nclara " in output
 
 
 def test_a_translation(run) -> None:
