@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..errors import bad_argument
 from . import dry_run, recipes
 
 if TYPE_CHECKING:
@@ -71,8 +72,10 @@ def _dry_run(recipe: Recipe, method: str, seed: int, out: Path, overwrite: bool)
 
     def groups() -> dict[str, list[Job]]:
         from ..experiments.runs.job import Job
-        from ..experiments.train.accelerator import on_this_machine
+        from ..experiments.train.accelerator import on_this_machine, processes
 
+        if processes() > 1:
+            raise bad_argument("dry-run", "a single process, without torchrun or accelerate launch", processes())
         job = Job(on_this_machine(recipe).to_dict(), method, seed, str(out), overwrite=overwrite)
         return {job.label: [job]}
 
