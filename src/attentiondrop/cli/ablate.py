@@ -73,7 +73,7 @@ def _dry_run(args: argparse.Namespace, recipe: Recipe, grids: dict[str, Any], ou
         check_alone("ablate")
         return jobs_of_ablation(recipe, grids, args.seeds or recipe.seeds, out, where, args.overwrite)
 
-    return dry_run.show(groups, where)
+    return dry_run.show(groups, where.ray is not None)
 
 
 def _grids(args: argparse.Namespace) -> dict[str, Any]:

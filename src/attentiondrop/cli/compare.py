@@ -89,7 +89,7 @@ def _dry_run(args: argparse.Namespace, recipe: Recipe, out: Path) -> int:
         check_alone("compare")
         return jobs_of_comparison(recipe, methods, seeds, out, where, args.overwrite)
 
-    return dry_run.show(groups, where)
+    return dry_run.show(groups, where.ray is not None)
 
 
 def show(out: Path) -> int:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ..experiments.runs.job import Job
-    from ..experiments.runs.pool import Where
     from ..experiments.studies.dry_run import Forecast, Line
 
 
@@ -22,7 +21,7 @@ def add_argument(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def show(groups: Callable[[], Mapping[str, Sequence[Job]]], where: Where) -> int:
+def show(groups: Callable[[], Mapping[str, Sequence[Job]]], on_cluster: bool = False) -> int:
     """Print the plan for the jobs that `groups` returns, by label."""
     from .progress import show_progress
 
@@ -31,12 +30,14 @@ def show(groups: Callable[[], Mapping[str, Sequence[Job]]], where: Where) -> int
 
         planned = groups()
         bar.plan(len(planned))
-        found = forecast(planned, where, lambda label, done: bar.progress(f"timing {label}" if label else "done", done))
-    _print(found, where)
+        found = forecast(
+            planned, on_cluster, lambda label, done: bar.progress(f"timing {label}" if label else "done", done)
+        )
+    _print(found)
     return 0
 
 
-def _print(found: Forecast, where: Where) -> None:
+def _print(found: Forecast) -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -51,11 +52,11 @@ def _print(found: Forecast, where: Where) -> None:
         table.add_row(line.label, str(line.runs), str(line.finished), str(line.epochs), time)
     console = Console(highlight=False)
     console.print(table)
-    for text in _sentences(found, where, f"up to {STEPS} steps or {SECONDS:g} second"):
+    for text in _sentences(found, f"up to {STEPS} steps or {SECONDS:g} second"):
         console.print(text, markup=False, soft_wrap=True)
 
 
-def _sentences(found: Forecast, where: Where, timed: str) -> list[str]:
+def _sentences(found: Forecast, timed: str) -> list[str]:
     total, left = sum(line.runs for line in found.lines), found.runs_left
     sentences = [f"{total} runs, {left} of them to train."]
     if again := sum(line.scored_again for line in found.lines):
@@ -65,7 +66,7 @@ def _sentences(found: Forecast, where: Where, timed: str) -> list[str]:
     if found.seconds is None:
         sentences.append("The time depends on the cluster; the times above are those of this machine.")
     else:
-        at_once = f", {where.workers} runs at once" if where.workers > 1 else ""
+        at_once = f", {found.workers} runs at once" if found.workers > 1 else ""
         sentences.append(f"Estimated time: about {duration(found.seconds)}{at_once}.")
     sentences.append(_basis(found.lines, timed))
     return sentences

@@ -68,8 +68,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _dry_run(recipe: Recipe, method: str, seed: int, out: Path, overwrite: bool) -> int:
-    from ..experiments.runs.pool import Where
-
     def groups() -> dict[str, list[Job]]:
         from ..experiments.runs.job import Job
         from ..experiments.train.accelerator import on_this_machine, processes
@@ -79,4 +77,4 @@ def _dry_run(recipe: Recipe, method: str, seed: int, out: Path, overwrite: bool)
         job = Job(on_this_machine(recipe).to_dict(), method, seed, str(out), overwrite=overwrite)
         return {job.label: [job]}
 
-    return dry_run.show(groups, Where())
+    return dry_run.show(groups)

@@ -13,7 +13,6 @@ from ..runs.checking import check_jobs
 from ..runs.environment import environment
 from ..runs.execute import data_for
 from ..runs.job import Job, Standing, check_erasing, standing
-from ..runs.pool import Where
 from ..runs.store import AT_ONCE
 from ..runs.timed_steps import Pace, pace_of
 
@@ -45,6 +44,8 @@ class Forecast:
 
     lines: list[Line]
     seconds: float | None
+    #: How many runs are done at once on this machine.
+    workers: int = 1
 
     @property
     def runs_left(self) -> int:
@@ -53,7 +54,9 @@ class Forecast:
 
 
 def forecast(
-    groups: Mapping[str, Sequence[Job]], where: Where, on_method: Callable[[str, int], None] = lambda label, done: None
+    groups: Mapping[str, Sequence[Job]],
+    on_cluster: bool = False,
+    on_method: Callable[[str, int], None] = lambda label, done: None,
 ) -> Forecast:
     """The plan for jobs, by label, in the order in which they would run.
 
@@ -64,7 +67,7 @@ def forecast(
 
     Args:
         groups: label -> jobs.
-        where: where the jobs would run.
+        on_cluster: whether the jobs would run on a cluster instead of this machine.
         on_method: hears the label that is looked at, and how many labels are done.
     """
     jobs = list(dict.fromkeys(job for group in groups.values() for job in group))
@@ -73,7 +76,8 @@ def forecast(
     found = {job: standing(job, checksums) for job in jobs}
     check_erasing(jobs, found)
     check_jobs([job for job in jobs if found[job].todo == "train"])
-    clock = _Clock(where, recipe.training.device)
+    workers = jobs[0].at_once
+    clock = _Clock(workers, recipe.training.device)
     lines, left, known = [], [], set[Job]()
     for done, (label, group) in enumerate(groups.items()):
         on_method(label, done)
@@ -83,7 +87,7 @@ def forecast(
         lines.append(line)
         left += seconds
     on_method("", len(groups))
-    return Forecast(lines, None if where.ray is not None else _shared(left, where.workers))
+    return Forecast(lines, None if on_cluster else _shared(left, workers), workers)
 
 
 def _line(label: str, jobs: Sequence[Job], found: Mapping[Job, Standing], clock: _Clock) -> tuple[Line, list[float]]:
@@ -100,9 +104,9 @@ def _line(label: str, jobs: Sequence[Job], found: Mapping[Job, Standing], clock:
 class _Clock:
     """Says how long a run takes: from finished runs, or from a few steps."""
 
-    def __init__(self, where: Where, device: str) -> None:
-        self._threads = max(1, (os.cpu_count() or 1) // where.workers) if where.workers > 1 else None
-        self._here = environment(device, where.workers)
+    def __init__(self, workers: int, device: str) -> None:
+        self._threads = max(1, (os.cpu_count() or 1) // workers) if workers > 1 else None
+        self._here = environment(device, workers)
         self._paces: dict[tuple[str, ...], Pace] = {}
 
     def recorded(self, jobs: Sequence[Job], found: Mapping[Job, Standing]) -> float | None:
