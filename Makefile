@@ -4,14 +4,26 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SETUP := $(VENV)/.installed
-# `make demo` installs only what it needs, unless everything is there already. `make test` adds the rest later.
-DEMO_SETUP := $(if $(wildcard $(SETUP)),$(SETUP),$(VENV)/.installed-demo)
 WORKERS ?= 2
 
 .PHONY: demo test coverage test-all test-interpreter test-tensorflow test-jax test-keras test-gpu test-gpu-all gpu-tests lint typecheck bench build clean
 
+# `make demo` installs only what it needs, unless everything is there already. `make test` adds the rest later.
+DEMO_SETUP := $(if $(wildcard $(SETUP)),$(SETUP),$(VENV)/.installed-demo)
 demo: $(DEMO_SETUP)  ## train a small ViT on digits with seven methods and three seeds, and compare
 	PYTHONDONTWRITEBYTECODE= $(BIN)/attentiondrop compare digits --size demo --workers $(WORKERS) --out runs/digits
+
+# Without byte code: Python writes it when it first imports a module (`demo` allows that), and compiling all of torch takes
+# longer.
+$(VENV)/.installed-demo: pyproject.toml constraints.txt
+	$(MAKE_VENV)
+	$(BIN)/python -m pip install --progress-bar on --no-compile -c constraints.txt -e ".[experiments]"
+	touch $@
+
+define MAKE_VENV
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed, this is " + sys.version.split()[0] + ". Use make PYTHON=...")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+endef
 
 test: lint  ## everything that CI runs
 	$(QUICK_COMPILER) $(PYTEST) -m "not gpu and not slow" -n $(WORKERS) --dist worksteal --durations=15
@@ -104,15 +116,3 @@ $(SETUP): pyproject.toml constraints.txt
 	$(MAKE_VENV)
 	$(BIN)/python -m pip install --progress-bar on -c constraints.txt -e ".[dev]"
 	touch $@
-
-# Without byte code: Python writes it when it first imports a module (`demo` allows that), and compiling all of torch takes
-# longer.
-$(VENV)/.installed-demo: pyproject.toml constraints.txt
-	$(MAKE_VENV)
-	$(BIN)/python -m pip install --progress-bar on --no-compile -c constraints.txt -e ".[experiments]"
-	touch $@
-
-define MAKE_VENV
-	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed, this is " + sys.version.split()[0] + ". Use make PYTHON=...")'
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-endef
