@@ -9,8 +9,22 @@ WORKERS ?= 2
 
 .PHONY: demo test coverage test-all test-interpreter test-tensorflow test-jax test-keras test-gpu test-gpu-all gpu-tests lint typecheck docs docs-links docs-links-online evidence bench build clean
 
-demo: $(SETUP)  ## train a small ViT on digits with seven methods and three seeds, and compare
-	$(BIN)/attentiondrop compare digits --size demo --workers $(WORKERS) --out runs/digits
+# `make demo` installs only what it needs, unless everything is there already. `make test` adds the rest later.
+DEMO_SETUP := $(if $(wildcard $(SETUP)),$(SETUP),$(VENV)/.installed-demo)
+demo: $(DEMO_SETUP)  ## train a small ViT on digits with seven methods and three seeds, and compare
+	PYTHONDONTWRITEBYTECODE= $(BIN)/attentiondrop compare digits --size demo --workers $(WORKERS) --out runs/digits
+
+# Without byte code: Python writes it when it first imports a module (`demo` allows that), and compiling all of torch takes
+# longer.
+$(VENV)/.installed-demo: pyproject.toml constraints.txt
+	$(MAKE_VENV)
+	$(BIN)/python -m pip install --progress-bar on --no-compile -c constraints.txt -e ".[experiments]"
+	touch $@
+
+define MAKE_VENV
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed, this is " + sys.version.split()[0] + ". Use make PYTHON=...")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+endef
 
 test: lint  ## everything that CI runs
 	$(QUICK_COMPILER) $(PYTEST) -m "not gpu and not slow" -n $(WORKERS) --dist worksteal --durations=15
@@ -102,13 +116,18 @@ bench: $(SETUP)  ## ratios of step times on this machine
 build: $(SETUP)  ## wheel and source distribution
 	$(BIN)/python -m build
 
+# Which Pythons: make release-check PYTHONS="python3.11 python3.12 python3.13"
+PYTHONS ?= $(PYTHON)
+.PHONY: release-check
+release-check: build  ## install the wheel in empty environments, and try it there
+	$(BIN)/python tests/release/check_wheel.py --pythons $(PYTHONS)
+
 clean:
 	rm -rf $(VENV) dist build runs docs/_build docs/benchmarks docs/examples
 
 # pip leaves the environment half-built if it is interrupted: the stamp is written last, so the next make goes on.
 $(SETUP): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed, this is " + sys.version.split()[0] + ". Use make PYTHON=...")'
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(MAKE_VENV)
 	$(BIN)/python -m pip install --progress-bar on -c constraints.txt -e ".[dev]"
 	touch $@
 

@@ -6,10 +6,9 @@ The example makes its own checkpoint, a run of `attentiondrop`, so that it needs
 folder that it prints; any local checkpoint of timm takes the same place. Some minutes on two cores.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 from sklearn.datasets import load_digits
@@ -18,6 +17,9 @@ from attentiondrop.experiments.config.recipe_files import read_recipe
 from attentiondrop.experiments.report.write import write_report
 from attentiondrop.experiments.runs.folders import run_folder
 from attentiondrop.experiments.studies.compare import compare
+
+#: Hears what a study says; the number of epochs and of those done are not shown.
+PRINTING = SimpleNamespace(say=print, plan=lambda total: None, progress=lambda label, done: None)
 
 
 def write_set(path: Path, *, faint: bool) -> None:
@@ -31,44 +33,24 @@ def write_set(path: Path, *, faint: bool) -> None:
     np.savez(path, x_train=images[~test], y_train=labels[~test], x_test=images[test], y_test=labels[test])
 
 
-class Printing:
-    """Says what a study has to say."""
+parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+parser.add_argument("--out", type=Path, default=Path("runs/fine-tuning"))
+parser.add_argument("--methods", nargs="+", default=["none", "dropout", "hard", "blur"])
+parser.add_argument("--seeds", type=int, default=3)
+parser.add_argument("--epochs", type=int, default=20)
+options = parser.parse_args()
+options.out.mkdir(parents=True, exist_ok=True)
+clear, faint = options.out / "clear.npz", options.out / "faint.npz"
+write_set(clear, faint=False)
+write_set(faint, faint=True)
+shared = ["data.name=npz", f"training.epochs={options.epochs}", "measure.probes=0"]
 
-    def say(self, line: str) -> None:
-        """A line for people."""
-        print(line)
+first = read_recipe("digits", "demo", [*shared, f"data.root={clear}", "data.train_fraction=1.0"])
+compare(first, ["none"], 1, options.out / "pretrained", PRINTING)
+checkpoint = run_folder(options.out / "pretrained", "none", 0)
 
-    def plan(self, total: int) -> None:
-        """How many epochs there are."""
-
-    def progress(self, label: str, done: float) -> None:
-        """How many are done."""
-
-
-def main() -> None:
-    """Pretrain, fine-tune with each method from those weights and from new ones, and write both reports."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=Path("runs/fine-tuning"))
-    parser.add_argument("--methods", nargs="+", default=["none", "dropout", "hard", "blur"])
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--epochs", type=int, default=20)
-    options = parser.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
-    clear, faint = options.out / "clear.npz", options.out / "faint.npz"
-    write_set(clear, faint=False)
-    write_set(faint, faint=True)
-    shared = ["data.name=npz", f"training.epochs={options.epochs}", "measure.probes=0"]
-
-    first = read_recipe("digits", "demo", [*shared, f"data.root={clear}", "data.train_fraction=1.0"])
-    compare(first, ["none"], 1, options.out / "pretrained", Printing())
-    checkpoint = run_folder(options.out / "pretrained", "none", 0)
-
-    tenth = [*shared, f"data.root={faint}", "data.train_fraction=0.1", "training.batch_size=16"]
-    for name, changes in (("fine-tuned", [f"model.checkpoint={checkpoint}"]), ("from-scratch", [])):
-        recipe = read_recipe("digits", "demo", [*tenth, *changes])
-        compare(recipe, options.methods, options.seeds, options.out / name, Printing())
-        print(f"{name}: {write_report(options.out / name).markdown}")
-
-
-if __name__ == "__main__":
-    main()
+tenth = [*shared, f"data.root={faint}", "data.train_fraction=0.1", "training.batch_size=16"]
+for name, changes in (("fine-tuned", [f"model.checkpoint={checkpoint}"]), ("from-scratch", [])):
+    recipe = read_recipe("digits", "demo", [*tenth, *changes])
+    compare(recipe, options.methods, options.seeds, options.out / name, PRINTING)
+    print(f"{name}: {write_report(options.out / name).markdown}")

@@ -6,8 +6,6 @@ The functions of `attentiondrop.keras` work on tf tensors, like the paper's list
 TensorFlow's own stateless functions, and rates are tensors, so a new seed or rate compiles nothing again.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 
@@ -19,69 +17,43 @@ from sklearn.datasets import load_digits
 import attentiondrop as ad
 from attentiondrop.keras import attention_weights, divergence
 
-WIDTH, HEADS = 48, 4
-SPEC = ad.HardMasking(p=0.1, k=5)
+WIDTH, HEADS, SPEC = 48, 4, ad.HardMasking(p=0.1, k=5)
 
 
-def variables(seed: int) -> dict[str, tf.Variable]:
-    """One attention block over the 64 pixels of a digit, with plain tf.Variables."""
-    shapes = {
-        "pixel": (1, WIDTH),
-        "position": (64, WIDTH),
-        "qkv": (WIDTH, 3 * WIDTH),
-        "out": (WIDTH, WIDTH),
-        "classes": (WIDTH, 10),
-    }
-    return {
-        name: tf.Variable(tf.random.stateless_normal(shape, [seed, number]) * shape[0] ** -0.5)
-        for number, (name, shape) in enumerate(shapes.items())
-    }
-
-
-def forward(w: dict[str, tf.Variable], images: tf.Tensor, seed: tf.Tensor, rate: tf.Tensor) -> tf.Tensor:
+def forward(w: dict, images: tf.Tensor, seed: tf.Tensor, rate: tf.Tensor) -> tf.Tensor:
     """Logits of the classes; `seed` has two integers, `rate` is the probability of hard masking."""
     h = images[..., None] @ w["pixel"] + w["position"]
-    q, k, v = (
-        tf.transpose(tf.reshape(part, (-1, 64, HEADS, WIDTH // HEADS)), (0, 2, 1, 3))
-        for part in tf.split(h @ w["qkv"], 3, axis=-1)
-    )
+    parts = (tf.reshape(part, (-1, 64, HEADS, WIDTH // HEADS)) for part in tf.split(h @ w["qkv"], 3, axis=-1))
+    q, k, v = (tf.transpose(part, (0, 2, 1, 3)) for part in parts)
     logits = tf.matmul(q, k, transpose_b=True) * (WIDTH // HEADS) ** -0.5
-    weights = attention_weights(logits, SPEC, seed=seed, rates=[rate])
-    mixed = tf.reshape(tf.transpose(weights @ v, (0, 2, 1, 3)), (-1, 64, WIDTH))
-    return tf.reduce_mean(tf.nn.gelu(h + mixed @ w["out"]), axis=1) @ w["classes"]
+    mixed = tf.transpose(attention_weights(logits, SPEC, seed=seed, rates=[rate]) @ v, (0, 2, 1, 3))
+    return tf.reduce_mean(tf.nn.gelu(h + tf.reshape(mixed, (-1, 64, WIDTH)) @ w["out"]), axis=1) @ w["classes"]
 
 
 @tf.function(jit_compile=True)
-def step(
-    w: dict[str, tf.Variable], images: tf.Tensor, labels: tf.Tensor, seed: tf.Tensor, rate: tf.Tensor
-) -> tuple[tf.Tensor, tf.Tensor]:
+def step(w: dict, images: tf.Tensor, labels: tf.Tensor, seed: tf.Tensor, rate: tf.Tensor) -> tuple[tf.Tensor, ...]:
     """One step of the paper's third variant: two perturbed passes that should agree."""
     with tf.GradientTape() as tape:
         views = [forward(w, images, seed + tf.constant([0, 2**20 * view]), rate) for view in range(2)]
         task = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, views[0]))
-        apart = divergence(views)
-        loss = task + 0.5 * apart
+        loss = task + 0.5 * divergence(views)
     for variable, gradient in zip(w.values(), tape.gradient(loss, list(w.values())), strict=True):
         variable.assign_sub(0.3 * gradient)
-    return task, apart
+    return task, divergence(views)
 
 
-def main() -> None:
-    """Train on batches of digits and print the losses."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=300)
-    options = parser.parse_args()
-    images, labels = load_digits(return_X_y=True)
-    data = tf.data.Dataset.from_tensor_slices(((images / 16).astype("float32"), labels.astype("int32")))
-    batches = iter(data.shuffle(2000, seed=0).repeat().batch(64))
-    w = variables(seed=0)
-    for number in range(options.steps):
-        x, y = next(batches)
-        rate = tf.constant(SPEC.p * min(1.0, 2 * number / options.steps))
-        task, apart = step(w, x, y, tf.constant([1, number]), rate)
-        if number % 50 == 0 or number == options.steps - 1:
-            print(f"step {number}: task {float(task):.3f}, divergence {float(apart):.4f}")
-
-
-if __name__ == "__main__":
-    main()
+parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+parser.add_argument("--steps", type=int, default=300)
+options = parser.parse_args()
+images, labels = load_digits(return_X_y=True)
+data = tf.data.Dataset.from_tensor_slices(((images / 16).astype("float32"), labels.astype("int32")))
+batches = data.shuffle(2000, seed=0).repeat().batch(64).take(options.steps)
+names = ("pixel", "position", "qkv", "out", "classes")  # one attention block over the 64 pixels of a digit
+shapes = ((1, WIDTH), (64, WIDTH), (WIDTH, 3 * WIDTH), (WIDTH, WIDTH), (WIDTH, 10))
+drawn = [tf.random.stateless_normal(shape, [0, number]) for number, shape in enumerate(shapes)]
+w = {name: tf.Variable(x * x.shape[0] ** -0.5) for name, x in zip(names, drawn, strict=True)}
+for number, (x, y) in enumerate(batches):
+    rate = tf.constant(SPEC.p * min(1.0, 2 * number / options.steps))
+    task, apart = step(w, x, y, tf.constant([1, number]), rate)
+    if number % 50 == 0 or number == options.steps - 1:
+        print(f"step {number}: task {float(task):.3f}, divergence {float(apart):.4f}")

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from . import schedules
-from .errors import ArgumentError, bad_argument
+from .errors import ArgumentError, bad_argument, did_you_mean
 from .specs import REGISTRY, Compose, OneOf, Spec
 
 
@@ -35,7 +35,8 @@ def spec_class(name: str) -> type[Spec]:
     try:
         return REGISTRY[name]
     except KeyError:
-        raise ArgumentError(f"unknown spec {name!r}: expected one of {', '.join(REGISTRY)}") from None
+        hint = did_you_mean(name, REGISTRY)
+        raise ArgumentError(f"unknown spec {name!r}: expected one of {', '.join(REGISTRY)}{hint}") from None
 
 
 def build(cls: type[Spec], fields: dict[str, Any]) -> Spec:
@@ -43,7 +44,8 @@ def build(cls: type[Spec], fields: dict[str, Any]) -> Spec:
     known = [field.name for field in dataclasses.fields(cls)]
     for field in fields:
         if field not in known:
-            raise ArgumentError(f"{cls.name}: unknown field {field!r}, expected one of {', '.join(known)}")
+            hint = did_you_mean(field, known)
+            raise ArgumentError(f"{cls.name}: unknown field {field!r}, expected one of {', '.join(known)}{hint}")
     missing = [name for name in known if name == "parts" and name not in fields]
     if missing:
         raise ArgumentError(f"{cls.name}: field 'parts' is missing")

@@ -5,8 +5,10 @@ All errors are `ValueError` subclasses, so that `except ValueError` works for pe
 
 from __future__ import annotations
 
+import difflib
 import sys
 import warnings
+from collections.abc import Iterable
 from typing import Any
 
 #: Longer texts of a value are cut off in messages.
@@ -44,6 +46,16 @@ class AttentionDropWarning(UserWarning):
 def bad_argument(name: str, expected: str, received: Any) -> ArgumentError:
     """The error for a wrong argument; all of the library uses this wording."""
     return ArgumentError(f"{name}: expected {expected}, received {_shown(received)}")
+
+
+def did_you_mean(name: object, choices: Iterable[str]) -> str:
+    """The end of a message about an unknown name: the closest of `choices`, or nothing if none is close.
+
+    >>> did_you_mean("hrad", ["hard", "blur"])
+    "; did you mean 'hard'?"
+    """
+    close = difflib.get_close_matches(name, list(choices), n=1) if isinstance(name, str) else []
+    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def _shown(value: Any) -> str:

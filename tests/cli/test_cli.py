@@ -34,11 +34,26 @@ sys.exit(code)
 """
 
 
-COMMANDS = ("compare", "train", "evaluate", "ablate", "report", "certify", "variance", "bench", "show", "info")
+COMMANDS = (
+    "compare",
+    "train",
+    "evaluate",
+    "ablate",
+    "report",
+    "certify",
+    "variance",
+    "bench",
+    "show",
+    "recipes",
+    "methods",
+    "info",
+)
 
 
 @pytest.mark.parametrize(
-    "args", [["--help"], ["--version"], ["info"], *([command, "--help"] for command in COMMANDS)], ids=" ".join
+    "args",
+    [[], ["--help"], ["--version"], ["info"], ["recipes"], *([command, "--help"] for command in COMMANDS)],
+    ids=" ".join,
 )
 def test_light_commands_load_no_framework(args: list[str]) -> None:
     done = fresh(LOADED, *args)
@@ -94,11 +109,6 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         main(["--version"])
     assert stop.value.code == 0
     assert capsys.readouterr().out == f"attentiondrop {attentiondrop.__version__}\n"
-
-
-def test_no_command_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([]) == 2
-    assert "compare" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Iterator
-
 import pytest
+from all_parsers import all_parsers
 
 from attentiondrop.cli.ablate import _grids
 from attentiondrop.cli.main import _parser
 
 PARSER = _parser()
-
-
-def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
-    yield parser
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for below in action.choices.values():
-                yield from parsers(below)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +43,7 @@ def test_one_call_leaves_nothing_for_the_next() -> None:
 def test_every_option_with_several_values_is_one_of_them() -> None:
     several = [
         action
-        for parser in parsers(PARSER)
+        for parser in all_parsers(PARSER)
         for action in parser._actions
         if action.option_strings and action.nargs in ("+", "*")
     ]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch.distributed as dist
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -41,3 +43,69 @@ def test_answers_by_cross_attention(run) -> None:
     assert losses(output)[-1] < losses(output)[0]
     assert float(output.rpartition(":")[2]) > 0.3
     assert "3 attention sites" in run("cross_attention.py", "--steps", "1", "--kinds", "encoder", "decoder")
+
+
+def accuracy(output: str) -> float:
+    return float(re.findall(r"accuracy (?:on [\d,]+ [a-z- ]+: )?([\d.]+)", output)[-1])
+
+
+def test_fine_tuning_a_model_of_timm(run) -> None:
+    pytest.importorskip("timm")
+    output = run("timm_fine_tuning.py", "--epochs", "2")
+    assert "blocks.*.attn  3 x Attention  hard(p=0.1,k=5)" in output
+    assert re.findall(r"^(.*): accuracy 0\.\d+ on 696 images$", output, flags=re.MULTILINE) == [
+        "plain fine-tuning",
+        "hard(p=0.1,k=5)",
+    ]
+
+
+def test_the_trainer_of_transformers_with_consistency(run) -> None:
+    pytest.importorskip("accelerate")
+    pytest.importorskip("transformers")
+    output = run("transformers_trainer.py", "--epochs", "1")
+    assert "2 attention sites" in output and "'divergence': " in output
+    assert 0.4 < accuracy(output) <= 1
+
+
+def test_lightning(run) -> None:
+    pytest.importorskip("lightning")
+    output = run("lightning_fit.py", "--epochs", "2")
+    assert accuracy(output) > 0.3 and float(output.rpartition(" ")[2]) > 0
+
+
+def test_the_vision_transformer_of_torchvision(run) -> None:
+    pytest.importorskip("torchvision")
+    output = run("torchvision_vit.py", "--epochs", "1")
+    assert "2 x MultiheadAttention  blur(" in output and "2 x MultiheadAttention  hard(p=0.2,k=3)" in output
+    assert len(re.findall(r"entropy [\d.]+ -> [\d.]+ nats", output)) == 4
+    assert accuracy(output) > 0.1
+
+
+def test_an_attention_layer_of_ones_own(run) -> None:
+    assert accuracy(run("own_attention_layer.py", "--steps", "100")) > 0.4
+
+
+def test_a_language_model(run) -> None:
+    pytest.importorskip("transformers")
+    output = run("language_model.py", "--steps", "30")
+    perplexity = float(re.findall(r"perplexity ([\d.]+) of 29 letters", output)[0])
+    assert 1 < perplexity < 15
+    assert "\nclara " in output
+
+
+def test_a_translation(run) -> None:
+    pytest.importorskip("transformers")
+    output = run("translation.py", "--steps", "25")
+    assert "2 attention sites" in output and "encoder_attn  2 x" in output
+    assert losses(output)[-1] < 3.2 and re.search(r"[\d.]+ % of words right", output)
+
+
+@pytest.mark.skipif(not dist.is_available(), reason="this torch has no distributed package")
+def test_fsdp2_with_torchrun() -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [*command, str(EXAMPLES / "fsdp2.py"), "--steps", "3"], capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "2 x MultiheadAttention  hard(p=0.1,k=5)" in done.stdout
+    assert re.search(r"^2 processes: accuracy [\d.]+$", done.stdout, flags=re.MULTILINE)

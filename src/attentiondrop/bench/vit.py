@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from ..errors import bad_argument
+from ..errors import ArgumentError, bad_argument, did_you_mean
 from .attention import Listener, Settings
 from .check import Trial, Verdict, affordable
 from .clock import clock_for
@@ -53,7 +53,8 @@ class Bench:
     def of(cls, name: str, batch: int, settings: Settings) -> Bench:
         """A model with 1000 classes, in training mode, and random images."""
         if not timm.is_model(name):
-            raise bad_argument("model", "the name of a timm model, such as vit_base_patch16_224", name)
+            error = bad_argument("model", "the name of a timm model, such as vit_base_patch16_224", name)
+            raise ArgumentError(f"{error}{did_you_mean(name, timm.list_models())}")
         device = settings.device
         torch.manual_seed(0)
         model = timm.create_model(name, num_classes=1000).to(device).train()

@@ -27,36 +27,44 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     """Declare the arguments."""
     parser = subparsers.add_parser(
         "bench",
-        help="time attention and a training step",
+        help="Time attention and a training step.",
         description="Time attention and a training step against scaled_dot_product_attention. Every row is checked "
         "first; one that fails has no timing, and the command ends with status 1.",
     )
     kinds = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
-    attention = _kind(kinds, "attention", _attention, "attention alone: forward, backward, memory, ratios")
+    attention = _kind(kinds, "attention", _attention, "Time attention alone: forward, backward, memory, ratios.")
     attention.add_argument(
-        "--shape", action="extend", nargs="+", metavar="B,H,N,D[,causal][,HK]", help="(default: see the docs)"
+        "--shape",
+        action="extend",
+        nargs="+",
+        metavar="B,H,N,D[,causal][,HK]",
+        help="Batch, heads, tokens and width of a head. Default: see the documentation.",
     )
     _timing(attention, seconds=1.5)
     _kernels(attention)
-    length = _kind(kinds, "length", _length, "attention at growing lengths, with pictures of time and memory")
-    length.add_argument("--shape", metavar="B,H,N,D[,causal][,HK]", help="the shortest (default: 4,16,128,64 on a GPU)")
-    length.add_argument("--longest", type=_count, metavar="N", help="(default: 16384 on a GPU, 1024 on a CPU)")
+    length = _kind(kinds, "length", _length, "Time attention at growing lengths, and draw time and memory.")
+    length.add_argument(
+        "--shape", metavar="B,H,N,D[,causal][,HK]", help="The shortest shape. Default: 4,16,128,64 on a GPU."
+    )
+    length.add_argument(
+        "--longest", type=_count, metavar="N", help="The largest length. Default: 16384 on a GPU, 1024 on a CPU."
+    )
     _timing(length, seconds=1.0)
     _kernels(length)
-    vit = _kind(kinds, "vit", _vit, "a training step of a vision transformer")
-    vit.add_argument("--model", help="a timm model (default: vit_base_patch16_224, on a CPU vit_tiny_patch16_224)")
-    vit.add_argument("--batch", type=_count, help="(default: 256, on a CPU 4)")
+    vit = _kind(kinds, "vit", _vit, "Time a training step of a vision transformer.")
+    vit.add_argument("--model", help="A timm model. Default: vit_base_patch16_224, on a CPU vit_tiny_patch16_224.")
+    vit.add_argument("--batch", type=_count, help="The batch size. Default: 256, on a CPU 4.")
     vit.add_argument(
         "--modes",
         action="extend",
         nargs="+",
         choices=("eager", "blocks", "compiled"),
-        help="as written, each block compiled, the model compiled as a whole, which takes minutes "
-        "(default: eager blocks, on a CPU eager)",
+        help="The model as written, with each block compiled, or compiled as a whole, which takes minutes. "
+        "Default: eager blocks, on a CPU eager.",
     )
     _timing(vit, seconds=3.0)
-    plot = _kind(kinds, "plot", _plot, "pictures of time and memory over the length, beside a CSV file of `length`")
-    plot.add_argument("csv", type=Path)
+    plot = _kind(kinds, "plot", _plot, "Draw time and memory over the length, beside a CSV file of `bench length`.")
+    plot.add_argument("csv", type=Path, help="The CSV file.")
     return parser
 
 
@@ -76,9 +84,9 @@ def _attention(args: argparse.Namespace) -> int:
     shapes = [Shape.parse(text) for text in args.shape or ()]
     make_writable(args.out)
     from ..bench.screen import show
-    from .progress import ProgressBar
+    from .progress import show_progress
 
-    with ProgressBar(unit=None) as bar:
+    with show_progress(None) as bar:
         # Loading torch takes seconds, so the bar is shown before.
         from ..bench.attention import run_attention
         from ..bench.table import all_rows, select
@@ -96,9 +104,9 @@ def _length(args: argparse.Namespace) -> int:
     shape = Shape.parse(args.shape) if args.shape else None
     make_writable(args.out)
     from ..bench.screen import show
-    from .progress import ProgressBar
+    from .progress import show_progress
 
-    with ProgressBar(unit=None) as bar:
+    with show_progress(None) as bar:
         from ..bench import length
         from ..bench.attention import run_attention
         from ..bench.table import all_rows, select
@@ -122,9 +130,9 @@ def _vit(args: argparse.Namespace) -> int:
     require(("torch", "timm", "rich"), extra="experiments")
     make_writable(args.out)
     from ..bench.screen import show
-    from .progress import ProgressBar
+    from .progress import show_progress
 
-    with ProgressBar(unit=None) as bar:
+    with show_progress(None) as bar:
         from ..bench.table import select
         from ..bench.vit import run_vit
         from ..bench.vit_rows import vit_rows
@@ -193,7 +201,7 @@ def _command(args: argparse.Namespace) -> str:
 
 
 def _kind(kinds: Subparsers, name: str, function: Any, text: str) -> argparse.ArgumentParser:
-    parser = kinds.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+    parser = kinds.add_parser(name, help=text, description=text)
     parser.add_argument("--traceback", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     parser.set_defaults(bench=function)
     return parser
@@ -201,22 +209,26 @@ def _kind(kinds: Subparsers, name: str, function: Any, text: str) -> argparse.Ar
 
 def _timing(parser: argparse.ArgumentParser, seconds: float) -> None:
     parser.add_argument(
-        "--rows", action="extend", nargs="+", metavar="PATTERN", help="shell patterns of row names, such as 'SDPA*'"
+        "--rows",
+        action="extend",
+        nargs="+",
+        metavar="PATTERN",
+        help="Shell patterns of the names of rows, such as 'SDPA*'.",
     )
-    parser.add_argument("--device", choices=("cuda", "cpu"), help="(default: cuda where there is one)")
+    parser.add_argument("--device", choices=("cuda", "cpu"), help="The device. Default: cuda if there is one.")
     choices = ("bfloat16", "float16", "float32")
-    parser.add_argument("--dtype", choices=choices, help="(default: bfloat16 on a GPU, float32 on a CPU)")
-    parser.add_argument("--repeats", type=_count, default=20, help="at most, for each row (default: %(default)s)")
+    parser.add_argument("--dtype", choices=choices, help="The dtype. Default: bfloat16 on a GPU, float32 on a CPU.")
+    parser.add_argument("--repeats", type=_count, default=20, help="The most repeats of a row. Default: %(default)s.")
     parser.add_argument(
-        "--seconds", type=_seconds, default=seconds, help="about how long a row may take (default: %(default)s)"
+        "--seconds", type=_seconds, default=seconds, help="About how many seconds a row may take. Default: %(default)s."
     )
-    parser.add_argument("--out", type=Path, default=_OUT, help="folder for the results (default: %(default)s)")
-    parser.add_argument("--commit", help="of the source, where git cannot tell")
+    parser.add_argument("--out", type=Path, default=_OUT, help="The folder for the results. Default: %(default)s.")
+    parser.add_argument("--commit", help="The commit of the source, where git cannot tell.")
 
 
 def _kernels(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--compile", action="store_true", help="every row under torch.compile")
-    parser.add_argument("--graph", action="store_true", help="time replays of CUDA graphs, up to 2 GiB a row")
+    parser.add_argument("--compile", action="store_true", help="Time every row under torch.compile.")
+    parser.add_argument("--graph", action="store_true", help="Time replays of CUDA graphs, up to 2 GiB a row.")
 
 
 def _count(text: str) -> int:

@@ -18,25 +18,31 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     """Declare the arguments."""
     parser = subparsers.add_parser(
         "certify",
-        help="bound the true risk of a finished run",
+        help="Bound the true risk of a finished run.",
         description="Bound the risk of a run on data it has never seen: with its perturbations active, without them, "
         "and what the disagreement between views adds. Then train a data-dependent prior and a Gaussian posterior over "
         "the query and key projections, and bound their risk from training data. Writes certificate.json into the run.",
     )
-    parser.add_argument("folder", type=Path, metavar="RUN", help="the folder of a run")
-    parser.add_argument("--weights", choices=("best", "last"), default="best", help="(default: %(default)s)")
-    parser.add_argument("--delta", type=float, default=0.05, help="chance of a wrong bound (default: %(default)s)")
-    parser.add_argument("--draws", type=int, default=4, help="of each example, at least 2 (default: %(default)s)")
+    parser.add_argument("folder", type=Path, metavar="RUN", help="The folder of a run.")
     parser.add_argument(
-        "--part", default="test", help="held out; only test had no part in training or choosing (default: %(default)s)"
+        "--weights", choices=("best", "last"), default="best", help="Which stored weights to use. Default: %(default)s."
+    )
+    parser.add_argument("--delta", type=float, default=0.05, help="The chance of a wrong bound. Default: %(default)s.")
+    parser.add_argument(
+        "--draws", type=int, default=4, help="The draws of each example, at least 2. Default: %(default)s."
+    )
+    parser.add_argument(
+        "--part",
+        default="test",
+        help="The held-out part; only test had no part in training or choosing. Default: %(default)s.",
     )
     parser.add_argument(
         "--prior-epochs",
         type=int,
-        help="for the data-dependent prior, 0 to leave it out (default: those of the recipe, at most 20)",
+        help="The epochs of the data-dependent prior; 0 leaves it out. Default: those of the recipe, at most 20.",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of draws and splits (default: %(default)s)")
-    parser.add_argument("--out", type=Path, help="(default: RUN/certificate.json)")
+    parser.add_argument("--seed", type=int, default=0, help="The seed of draws and splits. Default: %(default)s.")
+    parser.add_argument("--out", type=Path, help="The file to write. Default: RUN/certificate.json.")
     recipes.add_place_arguments(parser)
     return parser
 
@@ -49,9 +55,9 @@ def run(args: argparse.Namespace) -> int:
     integer("draws", args.draws, minimum=2)
     if args.prior_epochs is not None:
         integer("prior_epochs", args.prior_epochs, minimum=0)
-    from .progress import ProgressBar
+    from .progress import show_progress
 
-    with ProgressBar(None) as bar:
+    with show_progress(None) as bar:
         bar.plan(1)
         from ..experiments.config.schema import TrainingSettings
         from ..experiments.files.whole_files import write_json

@@ -6,9 +6,12 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import recipes
+from . import dry_run, recipes
 
 if TYPE_CHECKING:
+    from ..experiments.config.schema import Recipe
+    from ..experiments.runs.job import Job
+
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
 
@@ -16,7 +19,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     """Declare the arguments."""
     parser = subparsers.add_parser(
         "compare",
-        help="train with several methods and compare them",
+        help="Train with several methods and compare them.",
         description="Train one model with several methods and compare accuracy, calibration, robustness and time. "
         "Every seed starts all methods from the same weights and shows them the same batches. "
         "Finished runs are kept: the same command continues where it stopped. Only the methods that are left at the "
@@ -28,12 +31,15 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         action="extend",
         nargs="+",
         metavar="METHOD",
-        help="none, dropout(p=0.1), dropconnect, r-drop, or specs such as 'hard(p=0.1,k=5)' and 'blur(sigma_max=0.5)', "
-        "joined with '+'; or groups: all, attention, hidden, ... (see attentiondrop methods); the first one is the "
-        "baseline (default: what the recipe says)",
+        help="The methods: none, dropout(p=0.1), dropconnect, r-drop, or specs such as 'hard(p=0.1,k=5)' and "
+        "'blur(sigma_max=0.5)', joined with '+'; or groups: all, attention, hidden, ... (see attentiondrop methods). "
+        "The first one is the baseline. Default: what the recipe says.",
     )
     parser.add_argument(
-        "--trials", type=int, help="settings of each method to try on the validation part; 0: none (default: recipe)"
+        "--trials",
+        type=int,
+        help="How many settings of each method to try on the validation part; 0 for none. Default: what the recipe "
+        "says.",
     )
     recipes.add_study_arguments(parser)
     recipes.add_tracker_argument(parser)
@@ -51,9 +57,11 @@ def run(args: argparse.Namespace) -> int:
     if args.trials is not None:
         args.set.append(f"tuning.trials={args.trials}")
     recipe, out = recipes.read(args)
-    from .progress import ProgressBar
+    if args.dry_run:
+        return _dry_run(args, recipe, out)
+    from .progress import show_progress
 
-    with ProgressBar("epochs") as bar:
+    with show_progress("epochs") as bar:
         # Loading torch takes seconds, so the bar is shown before.
         from ..experiments.studies.compare import compare
 
@@ -70,6 +78,18 @@ def run(args: argparse.Namespace) -> int:
         )
         bar.say("writing the report")
     return show(out)
+
+
+def _dry_run(args: argparse.Namespace, recipe: Recipe, out: Path) -> int:
+    where, methods, seeds = recipes.where(args), args.methods or recipe.methods, args.seeds or recipe.seeds
+
+    def groups() -> dict[str, list[Job]]:
+        from ..experiments.studies.compare import check_alone, jobs_of_comparison
+
+        check_alone("compare")
+        return jobs_of_comparison(recipe, methods, seeds, out, where, args.overwrite)
+
+    return dry_run.show(groups, where.ray is not None)
 
 
 def show(out: Path) -> int:

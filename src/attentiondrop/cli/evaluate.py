@@ -17,19 +17,29 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     """Declare the arguments."""
     parser = subparsers.add_parser(
         "evaluate",
-        help="test a finished run again",
+        help="Test a finished run again.",
         description="Test the stored weights of a run: the metrics of its task and, with --epsilon, accuracy under PGD "
         "attack with a check that the attack can be believed. Writes evaluation.json into the run.",
     )
-    parser.add_argument("folder", type=Path, metavar="RUN", help="the folder of a run")
-    parser.add_argument("--weights", choices=("best", "last"), default="best", help="(default: %(default)s)")
+    parser.add_argument("folder", type=Path, metavar="RUN", help="The folder of a run.")
     parser.add_argument(
-        "--epsilon", action="extend", nargs="+", type=_fraction, default=[], help="sizes of attack, such as 8/255"
+        "--weights",
+        choices=("best", "last"),
+        default="best",
+        help="Which stored weights to test. Default: %(default)s.",
     )
-    parser.add_argument("--norm", choices=("linf", "l2"), help="of the attack (default: linf)")
-    parser.add_argument("--steps", type=recipes.positive, help="of the attack (default: 20)")
-    parser.add_argument("--restarts", type=recipes.positive, help="of the attack (default: 1)")
-    parser.add_argument("--examples", type=recipes.positive, help="attacked (default: 1000)")
+    parser.add_argument(
+        "--epsilon",
+        action="extend",
+        nargs="+",
+        type=_fraction,
+        default=[],
+        help="The sizes of the attack, such as 8/255. Without this, nothing is attacked.",
+    )
+    parser.add_argument("--norm", choices=("linf", "l2"), help="The norm of the attack. Default: linf.")
+    parser.add_argument("--steps", type=recipes.positive, help="The steps of the attack. Default: 20.")
+    parser.add_argument("--restarts", type=recipes.positive, help="The random restarts of the attack. Default: 1.")
+    parser.add_argument("--examples", type=recipes.positive, help="How many examples to attack. Default: 1000.")
     recipes.add_place_arguments(parser)
     return parser
 
@@ -37,9 +47,9 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 def run(args: argparse.Namespace) -> int:
     """Test, print, write."""
     recipes.need()
-    from .progress import ProgressBar
+    from .progress import show_progress
 
-    with ProgressBar(None) as bar:
+    with show_progress(None) as bar:
         from ..experiments.config.schema import TrainingSettings
         from ..experiments.files.typed_settings import build_settings
         from ..experiments.files.whole_files import write_json

@@ -22,8 +22,8 @@ _PACKAGES = ("numpy", "torch", "timm", "transformers")
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     """Declare the arguments."""
-    text = "print versions, specs and the device"
-    return subparsers.add_parser("info", help=text, description=text[0].upper() + text[1:] + ".")
+    text = "Print versions, specs and the device."
+    return subparsers.add_parser("info", help=text, description=text)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -7,16 +7,30 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from types import ModuleType
 
 from .. import __version__
-from ..errors import AttentionDropError
-from . import ablate, bench, certify, compare, evaluate, info, methods, report, show, train, variance
+from ..errors import AttentionDropError, did_you_mean
+from . import ablate, bench, certify, compare, evaluate, info, list_recipes, methods, report, show, train, variance
 from .extras import MissingExtraError
 
 #: Longer error lines are cut off; they may repeat a long argument.
 _LONGEST = 1000
 
-COMMANDS = (compare, train, evaluate, ablate, report, certify, variance, bench, show, methods, info)
+COMMANDS = (compare, train, evaluate, ablate, report, certify, variance, bench, show, list_recipes, methods, info)
+
+#: What `attentiondrop` alone prints.
+FIRST = """\
+attentiondrop {version}: regularise the attention of Transformers, and measure whether that helps.
+
+What one does first:
+  attentiondrop info                       print versions and the device
+  attentiondrop show                       draw what each regulariser does to a row of attention
+  attentiondrop methods                    list what can be compared; `recipes` lists on what
+  attentiondrop compare digits --dry-run   show the runs of a comparison, and how long they take
+  attentiondrop compare digits             run them: a table, and a report as a web page
+
+attentiondrop --help lists all commands; attentiondrop COMMAND --help explains one."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -25,10 +39,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     0: done. 1: a timed row failed its check. 2: the command cannot be carried out, or runs failed. 130: interrupted.
     """
     parser = _parser()
-    args = parser.parse_args(argv)
-    if args.command is None:
-        parser.print_help(sys.stderr)
-        return 2
+    words = sys.argv[1:] if argv is None else argv
+    if not words:
+        print(FIRST.format(version=__version__))
+        return 0
+    _check_command(parser, words)
+    args = parser.parse_args(words)
     try:
         code: int = args.run(args)
         return code
@@ -51,15 +67,30 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="attentiondrop", description="Regularise the attention distribution, and compare how well that works."
+        prog="attentiondrop",
+        description="Regularise the attention of Transformers, and compare how well that works.",
+        epilog="attentiondrop COMMAND --help explains a command.",
     )
     parser.add_argument("--version", action="version", version=f"attentiondrop {__version__}")
-    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for command in COMMANDS:
         subparser = command.add_parser(subparsers)
         subparser.add_argument("--traceback", action="store_true", help=argparse.SUPPRESS)
         subparser.set_defaults(run=command.run)
     return parser
+
+
+def _check_command(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
+    """End with a suggestion if the command is misspelt. (argparse lists all commands, and suggests none.)"""
+    given = next((word for word in words if not word.startswith("-")), None)
+    names = [_name(command) for command in COMMANDS]
+    if given is not None and given not in names:
+        hint = did_you_mean(given, names) or "."
+        parser.error(f"no such command: {given!r}{hint} There are {', '.join(names)}")
+
+
+def _name(command: ModuleType) -> str:
+    return "recipes" if command is list_recipes else command.__name__.rpartition(".")[2]
 
 
 def _complain(command: str, error: Exception) -> None:

@@ -15,12 +15,12 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     """Declare the arguments."""
     parser = subparsers.add_parser(
         "methods",
-        help="list all methods and groups of methods",
+        help="List all methods and groups of methods.",
         description="List every method that compare knows: its fields and defaults, the settings that tuning tries "
         "(the published default first), and its reference. Groups can be given to compare --methods.",
     )
-    parser.add_argument("names", nargs="*", metavar="NAME", help="only these methods or groups (default: all)")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="List only these methods or groups. Default: all.")
+    parser.add_argument("--json", action="store_true", help="Print JSON.")
     return parser
 
 

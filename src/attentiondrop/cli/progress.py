@@ -1,7 +1,12 @@
-"""The progress bar of long commands, on standard error: standard output has only results."""
+"""The progress of long commands, on standard error: standard output has only results.
+
+A terminal gets a bar that moves. A log, where a bar cannot move, gets a line per epoch.
+"""
 
 from __future__ import annotations
 
+import time
+from datetime import timedelta
 from types import TracebackType
 
 from rich.console import Console
@@ -16,15 +21,23 @@ from rich.progress import (
 )
 from rich.table import Column
 
+#: Without a unit, the steps between two lines of a log: a tenth of all.
+_TENTHS = 10
+
+
+def show_progress(unit: str | None) -> ProgressBar | ProgressLines:
+    """A bar if standard error is a terminal, and lines otherwise. Both are a `Listener`.
+
+    With a `unit`, such as "epochs", steps of equal length are counted; without one, a percentage is shown.
+    """
+    console = Console(stderr=True, highlight=False)
+    return ProgressBar(unit, console) if console.is_terminal else ProgressLines(unit, console)
+
 
 class ProgressBar:
-    """A `Listener`: a bar with elapsed time, and lines above it.
+    """A bar with elapsed and remaining time, and lines above it."""
 
-    With a `unit`, such as "epochs", it counts steps of equal length and shows the remaining time; without one, it shows
-    a percentage. In a log, where a bar cannot move, the lines show the progress and the bar is printed once at the end.
-    """
-
-    def __init__(self, unit: str | None) -> None:
+    def __init__(self, unit: str | None, console: Console) -> None:
         share = (TaskProgressColumn(), TimeElapsedColumn())
         counted = (
             MofNCompleteColumn(),
@@ -33,7 +46,7 @@ class ProgressBar:
             TextColumn("left"),
             TimeRemainingColumn(),
         )
-        self._console = Console(stderr=True, highlight=False)
+        self._console = console
         self._bar = Progress(
             TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")),
             BarColumn(bar_width=20),
@@ -62,3 +75,61 @@ class ProgressBar:
     def progress(self, label: str, done: float) -> None:
         """Set how much is done."""
         self._bar.update(self._task, completed=done, description=label)
+
+
+class ProgressLines:
+    """A plain line whenever a unit is done: how many of all, how long it took, what runs, and how long the rest takes.
+
+    Without a unit, a line for every tenth of the whole.
+    """
+
+    def __init__(self, unit: str | None, console: Console) -> None:
+        self._unit, self._console = unit, console
+        self._start = time.monotonic()
+        self._total: int | None = None
+        #: Units that lines have reported.
+        self._shown = 0
+        #: When the first line of a plan was printed, and the units that were done then: what came before is loading.
+        self._first: tuple[float, int] | None = None
+
+    def __enter__(self) -> ProgressLines:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+    def say(self, line: str) -> None:
+        """Print the line."""
+        self._console.print(line, markup=False, soft_wrap=True)
+
+    def plan(self, total: int) -> None:
+        """Set the total."""
+        self._total, self._first, self._shown = total, None, 0
+        if self._unit is not None:
+            self.say(f"{total} {self._unit} to do" if total else "nothing left to run")
+
+    def progress(self, label: str, done: float) -> None:
+        """Print a line if another unit is done."""
+        if not self._total:
+            return
+        steps = int(done) if self._unit is not None else int(_TENTHS * done / self._total)
+        if steps <= self._shown:
+            return
+        self._shown, now = steps, time.monotonic()
+        took = _clock(now - self._start)
+        if self._unit is None:
+            self.say(f"{100 * steps // _TENTHS} % after {took}: {label}")
+            return
+        left = ""
+        if self._first is None:
+            self._first = now, steps
+        else:
+            began, before = self._first
+            left = f", {_clock((now - began) / (steps - before) * (self._total - steps))} left"
+        self.say(f"{steps}/{self._total} {self._unit} after {took}{left}: {label}")
+
+
+def _clock(seconds: float) -> str:
+    return str(timedelta(seconds=round(seconds)))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import bad_argument
+from . import dry_run
 from .extras import require
 
 if TYPE_CHECKING:
@@ -23,40 +24,62 @@ _TRACKERS = {"tensorboard": "tensorboard", "wandb": "wandb"}
 def add_recipe_arguments(parser: argparse.ArgumentParser) -> None:
     """Add arguments for the recipe, its size, changes to it, and the output folder."""
     parser.add_argument(
-        "recipe", nargs="?", default="digits", help="a shipped recipe or a .yaml file (default: digits)"
+        "recipe",
+        nargs="?",
+        default="digits",
+        help="The recipe: a name from `attentiondrop recipes`, or a .yaml file. Default: digits.",
     )
-    parser.add_argument("--size", help="of the recipe: demo, small or paper (default: what the recipe says)")
+    parser.add_argument(
+        "--size", help="The size of the recipe, such as demo, small or paper. Default: what the recipe says."
+    )
     parser.add_argument(
         "--set",
         action="extend",
         nargs="+",
         default=[],
         metavar="SETTING=VALUE",
-        help="change settings of the recipe, such as training.epochs=5 data.root=~/data training.device=cuda",
+        help="Change settings of the recipe, such as training.epochs=5 data.root=~/data training.device=cuda.",
     )
-    parser.add_argument("--out", type=Path, help="folder for the results (default: runs/RECIPE-SIZE)")
+    parser.add_argument("--out", type=Path, help="The folder for the results. Default: runs/RECIPE-SIZE.")
     parser.add_argument(
-        "--overwrite", action="store_true", help="train again what --out holds finished with another recipe"
+        "--overwrite",
+        action="store_true",
+        help="Train again what --out holds finished with another recipe. Without this, such a folder is refused.",
     )
+    dry_run.add_argument(parser)
 
 
 def add_study_arguments(parser: argparse.ArgumentParser) -> None:
     """Add arguments for the number of seeds, and for workers or a Ray cluster."""
-    parser.add_argument("--seeds", type=positive, help="seeds for each method (default: what the recipe says)")
-    parser.add_argument("--workers", type=positive, default=1, help="runs at once on this machine (default: 1)")
-    parser.add_argument("--ray", metavar="ADDRESS", help="run on this Ray cluster, whose machines share --out")
+    parser.add_argument(
+        "--seeds", type=positive, help="The number of seeds of each method. Default: what the recipe says."
+    )
+    parser.add_argument(
+        "--workers", type=positive, default=1, help="How many runs to do at once on this machine. Default: 1."
+    )
+    parser.add_argument("--ray", metavar="ADDRESS", help="Run on this Ray cluster. Its machines must share --out.")
 
 
 def add_place_arguments(parser: argparse.ArgumentParser) -> None:
     """Add arguments for the folder of the data and the device, for commands on finished runs."""
-    parser.add_argument("--root", help="where the data is, for data sets that are files")
-    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda", "mps"), help="(default: auto)")
+    parser.add_argument("--root", help="Where the data is, for data sets that are files.")
+    parser.add_argument(
+        "--device",
+        default="auto",
+        choices=("auto", "cpu", "cuda", "mps"),
+        help="The device. Default: auto, an accelerator if there is one.",
+    )
 
 
 def add_tracker_argument(parser: argparse.ArgumentParser) -> None:
     """Add the argument for experiment trackers."""
     parser.add_argument(
-        "--track", action="extend", nargs="+", choices=tuple(_TRACKERS), default=[], help="also log each run there"
+        "--track",
+        action="extend",
+        nargs="+",
+        choices=tuple(_TRACKERS),
+        default=[],
+        help="Also log each run to these experiment trackers.",
     )
 
 
@@ -73,7 +96,8 @@ def read(args: argparse.Namespace) -> tuple[Recipe, Path]:
     task = find_task(recipe.task)
     require(task.packages(recipe.data), extra=task.extra)
     out: Path = args.out or Path("runs") / "-".join(filter(None, (recipe.name, recipe.size)))
-    make_writable(out)
+    if not args.dry_run:
+        make_writable(out)
     return recipe, out
 
 

@@ -16,16 +16,16 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     """Declare the arguments."""
     parser = subparsers.add_parser(
         "report",
-        help="write the report of a comparison or an ablation",
+        help="Write the report of a comparison or an ablation again.",
         description="Write report.html, report.md and results.csv from the runs in a folder of `attentiondrop compare` "
         "or `ablate`, which need not be finished. Nothing is trained.",
     )
-    parser.add_argument("folder", type=Path, metavar="DIR", help="the folder that was given as --out")
+    parser.add_argument("folder", type=Path, metavar="DIR", help="The folder that was given as --out.")
     parser.add_argument(
         "--interval",
         choices=("t", "bootstrap"),
         default="t",
-        help="of the paired differences; the bootstrap is too narrow with few seeds (default: %(default)s)",
+        help="The intervals of paired differences; with few seeds, bootstrap is too narrow. Default: %(default)s.",
     )
     parser.add_argument(
         "--baseline", metavar="METHOD", help="the method that differences are to (default: the first of the comparison)"

@@ -21,13 +21,26 @@ DEFAULT = tuple(text for spec in REGISTRY.values() for text in spec.shown)
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     """Declare the arguments."""
-    text = "draw what regularisers do to a row and a map of attention"
-    parser = subparsers.add_parser("show", help=text, description=text[0].upper() + text[1:] + ".")
-    parser.add_argument("specs", nargs="*", default=list(DEFAULT), metavar="SPEC", help="such as 'hard(p=0.5,k=5)'")
-    parser.add_argument("--out", type=Path, default=Path("runs/attention.png"), help="(default: %(default)s)")
-    parser.add_argument("--tokens", type=int, default=24, help="(default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of the attention and of the draws (default: %(default)s)")
-    parser.add_argument("--causal", action="store_true", help="under a causal mask")
+    text = "Draw what regularisers do to a row and a map of attention."
+    parser = subparsers.add_parser("show", help=text, description=text)
+    parser.add_argument(
+        "specs",
+        nargs="*",
+        default=list(DEFAULT),
+        metavar="SPEC",
+        help="What to draw, such as 'hard(p=0.5,k=5)'. Default: every regulariser.",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("runs/attention.png"),
+        help="The picture, .png, .pdf or .svg. Default: %(default)s.",
+    )
+    parser.add_argument("--tokens", type=int, default=24, help="The number of tokens. Default: %(default)s.")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="The seed of the attention and of the draws. Default: %(default)s."
+    )
+    parser.add_argument("--causal", action="store_true", help="Draw it under a causal mask.")
     return parser
 
 

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import argparse
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import recipes
+from ..errors import bad_argument
+from . import dry_run, recipes
 
 if TYPE_CHECKING:
+    from ..experiments.config.schema import Recipe
+    from ..experiments.runs.job import Job
+
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
 
@@ -16,14 +21,14 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     """Declare the arguments."""
     parser = subparsers.add_parser(
         "train",
-        help="train once, with one method",
+        help="Train once, with one method.",
         description="Train one model with one method and one seed, and test it. compare finds the run and does not "
         "repeat it. The same command continues where it stopped. Under torchrun or accelerate launch all processes "
         "share the run.",
     )
     recipes.add_recipe_arguments(parser)
-    parser.add_argument("--method", default="none", help="as for compare (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
+    parser.add_argument("--method", default="none", help="The method, as for compare. Default: %(default)s.")
+    parser.add_argument("--seed", type=int, default=0, help="The seed of all random choices. Default: %(default)s.")
     recipes.add_tracker_argument(parser)
     return parser
 
@@ -35,9 +40,11 @@ def run(args: argparse.Namespace) -> int:
 
     method, seed = read_method(args.method), integer("seed", args.seed, minimum=0)
     recipe, out = recipes.read(args)
-    from .progress import ProgressBar
+    if args.dry_run:
+        return _dry_run(recipe, method.text, seed, out, args.overwrite)
+    from .progress import show_progress
 
-    bar: AbstractContextManager[Any] = nullcontext() if recipes.quiet() else ProgressBar("epochs")
+    bar: AbstractContextManager[Any] = nullcontext() if recipes.quiet() else show_progress("epochs")
     with bar as listener:
         from ..experiments.runs.checking import check_jobs
         from ..experiments.runs.execute import data_for, execute
@@ -58,3 +65,16 @@ def run(args: argparse.Namespace) -> int:
         print(f"{job.label}: {describe(job, result)}")
         print(f"run: {job.folder}")
     return 0 if result.status == "finished" else 2
+
+
+def _dry_run(recipe: Recipe, method: str, seed: int, out: Path, overwrite: bool) -> int:
+    def groups() -> dict[str, list[Job]]:
+        from ..experiments.runs.job import Job
+        from ..experiments.train.accelerator import on_this_machine, processes
+
+        if processes() > 1:
+            raise bad_argument("dry-run", "a single process, without torchrun or accelerate launch", processes())
+        job = Job(on_this_machine(recipe).to_dict(), method, seed, str(out), overwrite=overwrite)
+        return {job.label: [job]}
+
+    return dry_run.show(groups)

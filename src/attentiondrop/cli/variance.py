@@ -23,23 +23,30 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     """Declare the arguments."""
     parser = subparsers.add_parser(
         "variance",
-        help="decompose the gradient variance of finished runs",
+        help="Decompose the gradient variance of finished runs.",
         description="Measure Var[g_base], Var[g_AD], Var[dg] and Cov at the checkpoints of runs, in total and by "
         "layer, with intervals, check that they add up, and draw the variance over training. Writes variance.json into "
         "each run.",
     )
-    parser.add_argument("folders", type=Path, nargs="+", metavar="RUN", help="folders of runs")
-    parser.add_argument("--examples", type=recipes.positive, default=512, help="training images (default: %(default)s)")
-    parser.add_argument("--draws", type=int, default=2, help="of each, at least 2 (default: %(default)s)")
+    parser.add_argument("folders", type=Path, nargs="+", metavar="RUN", help="The folders of the runs.")
+    parser.add_argument(
+        "--examples", type=recipes.positive, default=512, help="How many training images to use. Default: %(default)s."
+    )
+    parser.add_argument(
+        "--draws", type=int, default=2, help="The draws of each of them, at least 2. Default: %(default)s."
+    )
     parser.add_argument(
         "--method",
         choices=("auto", "samples", "batches"),
         default="auto",
-        help="gradients of examples, or of mini-batches where something draws once a call (default: %(default)s)",
+        help="Whether to take gradients of examples (samples), or of mini-batches, where something draws once a call. "
+        "Default: %(default)s.",
     )
-    parser.add_argument("--batches", type=int, default=48, help="mini-batches, for the latter (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of draws and choices (default: %(default)s)")
-    parser.add_argument("--out", type=Path, help="the picture (default: variance.png in the first run)")
+    parser.add_argument(
+        "--batches", type=int, default=48, help="How many mini-batches, with --method batches. Default: %(default)s."
+    )
+    parser.add_argument("--seed", type=int, default=0, help="The seed of draws and choices. Default: %(default)s.")
+    parser.add_argument("--out", type=Path, help="The picture. Default: variance.png in the first run.")
     recipes.add_place_arguments(parser)
     return parser
 
@@ -53,10 +60,10 @@ def run(args: argparse.Namespace) -> int:
     integer("batches", args.batches, minimum=2)
     if args.out is not None and args.out.suffix.lower() not in (".png", ".pdf", ".svg"):
         raise bad_argument("out", "a name that ends in .png, .pdf or .svg", str(args.out))
-    from .progress import ProgressBar
+    from .progress import show_progress
 
     found: list[RunVariance] = []
-    with ProgressBar(None) as bar:
+    with show_progress(None) as bar:
         bar.plan(len(args.folders))
         from ..experiments.config.schema import TrainingSettings
         from ..experiments.files.whole_files import write_json

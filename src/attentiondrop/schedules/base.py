@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ..errors import ArgumentError, bad_argument
+from ..errors import ArgumentError, bad_argument, did_you_mean
 from ..validation import number
 
 #: Short name -> class.
@@ -71,7 +71,8 @@ def build(name: Any, fields: dict[str, Any], values: Sequence[Any] = ()) -> Sche
     An unknown name or field is an error that lists the known ones.
     """
     if name not in REGISTRY:
-        raise ArgumentError(f"unknown schedule {name!r}: expected one of {', '.join(REGISTRY)}")
+        hint = did_you_mean(name, REGISTRY)
+        raise ArgumentError(f"unknown schedule {name!r}: expected one of {', '.join(REGISTRY)}{hint}")
     cls = REGISTRY[name]
     known = [field.name for field in dataclasses.fields(cls)]
     if len(values) > len(known):
@@ -81,7 +82,8 @@ def build(name: Any, fields: dict[str, Any], values: Sequence[Any] = ()) -> Sche
         if field in first:
             raise ArgumentError(f"{name}: field {field!r} is given twice")
         if field not in known:
-            raise ArgumentError(f"{name}: unknown field {field!r}, expected one of {', '.join(known)}")
+            hint = did_you_mean(field, known)
+            raise ArgumentError(f"{name}: unknown field {field!r}, expected one of {', '.join(known)}{hint}")
     required = [field.name for field in dataclasses.fields(cls) if field.default is dataclasses.MISSING]
     for field in required:
         if field not in first | fields:

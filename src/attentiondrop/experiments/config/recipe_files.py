@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...errors import ArgumentError, AttentionDropError, bad_argument
 from ..files.typed_settings import check_text, merged, unknown
@@ -13,6 +14,7 @@ from ..files.yaml_text import read_yaml, read_yaml_file
 from ..methods.grids import check_grids
 from ..methods.groups import expanded
 from ..methods.parse import read_methods
+from ..tasks.registry import task_of
 from .schema import Recipe, build_recipe
 
 #: The folder of the shipped recipes.
@@ -33,6 +35,34 @@ def shipped() -> list[str]:
     folders = {"": SHIPPED, f"{EVIDENCE}/": SHIPPED / EVIDENCE}
     found = ((prefix, entry.name) for prefix, folder in folders.items() for entry in folder.iterdir())
     return sorted(prefix + Path(name).stem for prefix, name in found if name.endswith(".yaml"))
+
+
+class Description(NamedTuple):
+    """What a list says about a shipped recipe."""
+
+    #: The comment at the top of its file.
+    comment: str
+    task: str
+    sizes: list[str]
+    default_size: str | None
+
+
+def described(name: str) -> Description:
+    """The description of a shipped recipe.
+
+    >>> described("cifar100").sizes
+    ['demo', 'small', 'paper']
+    """
+    lines = (SHIPPED / f"{name}.yaml").read_text(encoding="utf-8").splitlines()
+    comment = itertools.takewhile(lambda line: line.startswith("#"), lines)
+    content = _content(name)
+    sizes = list(content.get(SIZES) or {})
+    return Description(
+        " ".join(line.removeprefix("#").strip() for line in comment),
+        task_of(content).name,
+        sizes,
+        content.get(DEFAULT_SIZE, next(iter(sizes), None)),
+    )
 
 
 def read_recipe(name: str, size: str | None = None, changes: Iterable[str] = ()) -> Recipe:

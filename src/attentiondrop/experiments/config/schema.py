@@ -175,6 +175,10 @@ class Recipe:
     #: The first of them. Another first seed confirms a choice on runs that had no part in it.
     first_seed: int = 0
 
+    def seed_numbers(self, count: int) -> list[int]:
+        """The first `count` seeds."""
+        return list(range(self.first_seed, self.first_seed + count))
+
     def __post_init__(self) -> None:
         for section, cls in sections_of(find_task(self.task)).items():
             if not isinstance(getattr(self, section), cls):

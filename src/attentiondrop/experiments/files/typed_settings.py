@@ -49,7 +49,7 @@ def build_settings(
     for key, value in content.items():
         where = f"{path}.{key}" if path else str(key)
         if key not in names:
-            raise unknown(where, str(key), names)
+            raise _unknown_setting(where, str(key), names, hints)
         if key in switches and isinstance(value, bool):
             value = "on" if value else "off"
         values[key] = _coerced(hints[key], value, where)
@@ -63,6 +63,16 @@ def build_settings(
 @lru_cache
 def _hints(cls: type[Any]) -> dict[str, Any]:
     return typing.get_type_hints(cls)
+
+
+def _unknown_setting(where: str, key: str, names: list[str], hints: Mapping[str, Any]) -> ArgumentError:
+    """The error for an unknown setting. One that a section below has is suggested with its whole path."""
+    sections = {name: hints[name] for name in names if dataclasses.is_dataclass(hints[name])}
+    below = [name for name, cls in sections.items() if key in {field.name for field in dataclasses.fields(cls)}]
+    if not below:
+        return unknown(where, key, names)
+    above = where.removesuffix(key)
+    return ArgumentError(f"{where}: no such setting, did you mean {above + below[0] + '.' + key!r}?")
 
 
 def unknown(where: str, name: str, choices: Iterable[str], what: str = "setting") -> ArgumentError:

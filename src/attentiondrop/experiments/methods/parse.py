@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
 
-from ...errors import ArgumentError, ParseError
+from ...errors import ArgumentError, ParseError, did_you_mean
 from ...parsing import parse, read_call, split_terms
 from ...specs import REGISTRY, Compose, Consistency, Spec
 from . import COMPARATORS, Comparator
@@ -185,8 +185,10 @@ def _comparator(part: str, text: str) -> Comparator:
     try:
         return COMPARATORS[name](**fields)
     except TypeError:
-        known = ", ".join(field.name for field in dataclasses.fields(COMPARATORS[name]))
-        raise ParseError(f"method {text!r}: {name} has the fields {known}, found {part!r}") from None
+        known = [field.name for field in dataclasses.fields(COMPARATORS[name])]
+        wrong = next((field for field in fields if field not in known), None)
+        found = f"has the fields {', '.join(known)}, found {part!r}{did_you_mean(wrong, known)}"
+        raise ParseError(f"method {text!r}: {name} {found}") from None
     except ArgumentError as error:
         raise ParseError(f"method {text!r}: {error}") from None
 

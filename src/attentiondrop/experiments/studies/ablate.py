@@ -41,24 +41,42 @@ def ablate(
     `overwrite` is as in `compare`.
     """
     check_alone("ablate")
-    chosen: Mapping[str, Any] = grids or recipe.ablations or PAPER
-    check_grids(chosen, "ablations")
     recipe = on_this_machine(recipe)
-    found = [_grid(name, axes) for name, axes in chosen.items()]
+    found = _grids(recipe, grids)
     checksums = data_for(recipe).checksums
-    chosen_seeds = list(range(recipe.first_seed, recipe.first_seed + seeds))
+    chosen_seeds = recipe.seed_numbers(seeds)
     study = Ablation(command, recipe.to_dict(), chosen_seeds, found, NONE, checksums, VARIED)
-    methods = [NONE, *(method for grid in found for method in grid.methods)]
     where = where or Where()
-    content = recipe_of(VARIED, recipe.to_dict())
     jobs = [
-        Job(content, method, seed, str(out), VARIED, keep_weights=False, at_once=where.workers, overwrite=overwrite)
-        for seed in chosen_seeds
-        for method in methods
+        _job(recipe, method, seed, out, where, overwrite) for seed in chosen_seeds for method in study.all_methods()
     ]
     claim(out, study, jobs, overwrite)
     run_jobs(jobs, checksums, listener, where)
     return study
+
+
+def jobs_of_ablation(
+    recipe: Recipe, grids: Mapping[str, Any], seeds: int, out: Path, where: Where, overwrite: bool = False
+) -> dict[str, list[Job]]:
+    """The jobs of `ablate` by method: the baseline first, then every point of every grid."""
+    recipe = on_this_machine(recipe)
+    methods = [NONE, *(method for grid in _grids(recipe, grids) for method in grid.methods)]
+    return {
+        method: [_job(recipe, method, seed, out, where, overwrite) for seed in recipe.seed_numbers(seeds)]
+        for method in methods
+    }
+
+
+def _grids(recipe: Recipe, grids: Mapping[str, Any]) -> list[Grid]:
+    """The grids that were asked for, or those of the recipe, or those of the paper."""
+    chosen: Mapping[str, Any] = grids or recipe.ablations or PAPER
+    check_grids(chosen, "ablations")
+    return [_grid(name, axes) for name, axes in chosen.items()]
+
+
+def _job(recipe: Recipe, method: str, seed: int, out: Path, where: Where, overwrite: bool) -> Job:
+    content, workers = recipe_of(VARIED, recipe.to_dict()), where.workers
+    return Job(content, method, seed, str(out), VARIED, keep_weights=False, at_once=workers, overwrite=overwrite)
 
 
 def _grid(name: str, axes: Mapping[str, list[Any]]) -> Grid:

@@ -48,10 +48,10 @@ def compare(
     recipe = on_this_machine(recipe)
     checksums = data_for(recipe).checksums
     tuning, metrics = recipe.tuning, find_task(recipe.task).metrics
-    trials = {text: candidates(text, tuning.trials, tuning.seed, tuning.grids, tuning.points) for text in methods}
+    trials = _trials(recipe, methods)
     tuned = [text for text in methods if len(trials[text]) > 1]
     entries = {text: Entry(text, None if text in tuned else trials[text][0], trials[text][:0]) for text in methods}
-    chosen_seeds = list(range(recipe.first_seed, recipe.first_seed + seeds))
+    chosen_seeds = recipe.seed_numbers(seeds)
     final_epochs = seeds * sum(method.training(recipe.training).epochs for method in each)
 
     def study() -> Comparison:
@@ -59,9 +59,7 @@ def compare(
         return Comparison(command, recipe.to_dict(), chosen_seeds, tuning.seed, methods, checksums)
 
     def job(kind: str, method: str, seed: int) -> Job:
-        content, final = recipe_of(kind, recipe.to_dict()), kind == FINAL
-        watched = trackers if final else ()
-        return Job(content, method, seed, str(out), kind, final, watched, at_once=where.workers, overwrite=overwrite)
+        return _job(recipe, kind, method, seed, out, where, trackers, overwrite)
 
     def finals() -> list[Job]:
         chosen = [entry.method for entry in entries.values() if entry.method is not None]
@@ -81,6 +79,45 @@ def compare(
     found = study()
     renew(out, found)
     return found
+
+
+def jobs_of_comparison(
+    recipe: Recipe, methods: Sequence[str], seeds: int, out: Path, where: Where, overwrite: bool = False
+) -> dict[str, list[Job]]:
+    """The jobs of `compare` by method, in the order in which they run. A tuned method has its first setting."""
+    recipe = on_this_machine(recipe)
+    trials, tuning = _trials(recipe, expanded(methods)), recipe.tuning
+    tried = {
+        f"{text}, tuning": [_job(recipe, TUNING, trial, tuning.seed, out, where, (), overwrite) for trial in each]
+        for text, each in trials.items()
+        if len(each) > 1
+    }
+    final = {
+        text: [_job(recipe, FINAL, each[0], seed, out, where, (), overwrite) for seed in recipe.seed_numbers(seeds)]
+        for text, each in trials.items()
+    }
+    return tried | final
+
+
+def _trials(recipe: Recipe, methods: Sequence[str]) -> dict[str, list[str]]:
+    """Method -> the settings that tuning tries; one setting without tuning."""
+    tuning = recipe.tuning
+    return {text: candidates(text, tuning.trials, tuning.seed, tuning.grids, tuning.points) for text in methods}
+
+
+def _job(
+    recipe: Recipe,
+    kind: str,
+    method: str,
+    seed: int,
+    out: Path,
+    where: Where,
+    trackers: tuple[str, ...],
+    overwrite: bool,
+) -> Job:
+    content, final = recipe_of(kind, recipe.to_dict()), kind == FINAL
+    watched = trackers if final else ()
+    return Job(content, method, seed, str(out), kind, final, watched, at_once=where.workers, overwrite=overwrite)
 
 
 def check_alone(command: str) -> None:

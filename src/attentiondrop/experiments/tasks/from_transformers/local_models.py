@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ....errors import ArgumentError, bad_argument
+from ....errors import ArgumentError, bad_argument, did_you_mean
 from ...failures import in_words
 from ..checkpoint_files import check_content
 from ..text.optional_packages import imported
@@ -93,7 +93,8 @@ def _configuration(transformers: Any, settings: TransformersSettings, sizes: Map
         )
     else:
         if settings.name not in transformers.CONFIG_MAPPING:
-            raise bad_argument("model.name", "a model type of transformers, such as gpt2 or bert", settings.name)
+            error = bad_argument("model.name", "a model type of transformers, such as gpt2 or bert", settings.name)
+            raise ArgumentError(f"{error}{did_you_mean(settings.name, transformers.CONFIG_MAPPING)}")
         own = {
             "num_hidden_layers": settings.layers,
             "num_attention_heads": settings.heads,

@@ -1,0 +1,55 @@
+"""`attentiondrop recipes`: the recipes that come with the library, or all settings of one of them."""
+
+from __future__ import annotations
+
+import argparse
+import textwrap
+from typing import TYPE_CHECKING
+
+from .extras import require
+
+if TYPE_CHECKING:
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
+_WIDTH = 100
+
+
+def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
+    """Declare the arguments."""
+    parser = subparsers.add_parser(
+        "recipes",
+        help="List the recipes, or all settings of one.",
+        description="List the recipes that come with the library: their data, what they need, and their sizes. With "
+        "the name of one, print all its settings as YAML; a file with only the settings that you change is a recipe "
+        "of your own, see `extends` in the documentation.",
+    )
+    parser.add_argument("recipe", nargs="?", help="Print all settings of this recipe, or of this .yaml file.")
+    parser.add_argument("--size", help="Print the settings of this size. Default: what the recipe says.")
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the list, or one recipe."""
+    require(["yaml"], extra="experiments")
+    if args.recipe is not None:
+        return _print_one(args.recipe, args.size)
+    from ..experiments.config.recipe_files import described, shipped
+
+    for name in shipped():
+        about = described(name)
+        print(f"{name}  ({about.task})")
+        print(textwrap.fill(about.comment, _WIDTH, initial_indent="  ", subsequent_indent="  "))
+        sizes = [f"{size} (default)" if size == about.default_size else size for size in about.sizes]
+        print(f"  sizes: {', '.join(sizes)}\n")
+    print("attentiondrop recipes NAME prints all settings; attentiondrop compare NAME --dry-run shows its runs.")
+    return 0
+
+
+def _print_one(name: str, size: str | None) -> int:
+    import yaml
+
+    from ..experiments.config.recipe_files import read_recipe
+
+    content = read_recipe(name, size).to_dict()
+    print(yaml.safe_dump(content, sort_keys=False, default_flow_style=None, width=_WIDTH), end="")
+    return 0

@@ -1,0 +1,97 @@
+"""`--dry-run`: the runs, their number and an estimate of the time; nothing is written."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from attentiondrop.cli.main import main
+from attentiondrop.experiments.runs.job import Job
+from attentiondrop.experiments.runs.timed_steps import Pace
+from attentiondrop.experiments.studies import dry_run
+
+SETTINGS = ["--set", "data.limit=32", "training.epochs=2", "training.batch_size=16", "measure.probes=1"]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attentiondrop.experiments.runs.timed_steps.STEPS", 2)
+
+
+def rows(text: str) -> dict[str, list[str]]:
+    found = {}
+    for line in text.splitlines():
+        if match := re.match(r" (\S.*?) +(\d+) +(\d+) +(\d+) *(.*)$", line):
+            found[match[1]] = [word.strip() for word in match.groups()[1:]]
+    return found
+
+
+def test_a_comparison_with_tuning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["compare", "--methods", "none", "hard", "longer(times=3)", "--trials", "2", "--seeds", "3"]
+    assert main([*command, *SETTINGS, "--out", str(tmp_path / "out"), "--dry-run"]) == 0
+    text = capsys.readouterr().out
+    found = {label: row[:3] for label, row in rows(text).items()}
+    assert found == {
+        "none, tuning": ["2", "0", "2"],
+        "hard, tuning": ["2", "0", "2"],
+        "longer(times=3), tuning": ["2", "0", "6"],
+        "none": ["3", "0", "2"],
+        "hard": ["3", "0", "2"],
+        "longer(times=3)": ["3", "0", "6"],
+    }
+    assert "15 runs, 15 of them to train.\nEstimated time: about " in text
+    assert "Measured on this machine just now, up to " in text and "*" not in text
+    assert not (tmp_path / "out").exists()
+
+
+def test_finished_runs_are_counted_and_give_the_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = ["--out", str(tmp_path)]
+    assert main(["train", *SETTINGS, *out]) == 0
+    before = sorted(tmp_path.rglob("*"))
+    assert main(["train", "--method", "none", "--seed", "1", "--dry-run", *SETTINGS, *out]) == 0
+    assert "1 runs, 1 of them to train." in capsys.readouterr().out
+    assert main(["compare", "--methods", "none", "--seeds", "2", "--dry-run", *SETTINGS, *out]) == 0
+    text = capsys.readouterr().out
+    assert rows(text)["none"][:3] == ["2", "1", "2"] and rows(text)["none"][3].endswith("*")
+    assert "2 runs, 1 of them to train." in text
+    assert "From finished runs in this folder" in text and "Measured" not in text
+    assert main(["compare", "--methods", "none", "--seeds", "1", "--dry-run", *SETTINGS, *out]) == 0
+    text = capsys.readouterr().out
+    assert "1 runs, 0 of them to train." in text and "Estimated" not in text
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_an_ablation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    grid = ["--method", "hard", "--vary", "p=0.1,0.2", "k=3", "--seeds", "2", "--workers", "2"]
+    assert main(["ablate", *grid, *SETTINGS, "--out", str(tmp_path), "--dry-run"]) == 0
+    text = capsys.readouterr().out
+    assert set(rows(text)) == {"none", "hard(p=0.1,k=3)", "hard(p=0.2,k=3)"}
+    assert "6 runs, 6 of them to train." in text and "2 runs at once." in text
+
+
+@pytest.mark.parametrize("recipe", ["toy-language", "toy-translation", "toy-text-classification"])
+def test_every_task_can_be_timed(recipe: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("transformers")
+    small = {"toy-translation": "data.sentences=60"}.get(recipe, "data.sentences=40")
+    assert main(["train", recipe, "--dry-run", "--set", small, "--out", str(tmp_path / "out")]) == 0
+    assert "1 runs, 1 of them to train.\nEstimated time: about " in capsys.readouterr().out
+
+
+def test_what_cannot_run_is_refused_as_in_earnest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", *SETTINGS, "--out", str(tmp_path)]) == 0
+    other = [*SETTINGS, "training.learning_rate=0.5"]
+    assert main(["compare", "--methods", "none", "--dry-run", *other, "--out", str(tmp_path)]) == 2
+    assert "--overwrite" in capsys.readouterr().err
+
+
+def test_the_parts_of_a_run_add_up() -> None:
+    pace = Pace(start=100.0, step=1.0, validation=10.0, save=0.5, steps=7, parts=3.0)
+    recipe = {"training": {"epochs": 4}, "measure": {"probes": 2, "batches": 5}}
+    assert pace.of(Job(recipe, "none", 0, "out")) == 100 + 4 * (7 + 10 + 0.5) + 2 * 6 + 30
+
+
+@pytest.mark.parametrize(("workers", "seconds"), [(1, 10.0), (2, 7.0), (9, 4.0)])
+def test_workers_share_the_runs(workers: int, seconds: float) -> None:
+    assert dry_run._shared([3.0, 1.0, 2.0, 4.0], workers) == seconds

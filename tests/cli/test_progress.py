@@ -1,0 +1,57 @@
+"""Progress without a terminal: a line per epoch, and how long the rest takes."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from attentiondrop.cli import progress
+
+
+@pytest.fixture
+def at(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time, which the test sets."""
+    now = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    return now
+
+
+def lines(unit: str | None) -> tuple[progress.ProgressLines, io.StringIO]:
+    file = io.StringIO()
+    return progress.ProgressLines(unit, Console(file=file, highlight=False)), file
+
+
+def test_a_line_per_epoch(at: list[float]) -> None:
+    found, file = lines("epochs")
+    with found as shown:
+        shown.plan(4)
+        for time, done in ((10.0, 0), (70.0, 1), (75.0, 1), (80.0, 2), (90.0, 4)):
+            at[0] = time
+            shown.progress("none, seed 0", done)
+        shown.say("none, seed 0: done")
+        shown.plan(0)
+    assert file.getvalue().splitlines() == [
+        "4 epochs to do",
+        "1/4 epochs after 0:01:10: none, seed 0",  # loading took most of it, so nothing is said about the rest
+        "2/4 epochs after 0:01:20, 0:00:20 left: none, seed 0",
+        "4/4 epochs after 0:01:30, 0:00:00 left: none, seed 0",
+        "none, seed 0: done",
+        "nothing left to run",
+    ]
+
+
+def test_a_line_for_every_tenth_without_a_unit(at: list[float]) -> None:
+    found, file = lines(None)
+    found.progress("before the plan", 0.5)
+    found.plan(2)
+    for done in (0.0, 0.1, 0.25, 0.3, 2.0):
+        found.progress("attacking", done)
+    assert file.getvalue().splitlines() == ["10 % after 0:00:00: attacking", "100 % after 0:00:00: attacking"]
+
+
+@pytest.mark.parametrize(("terminal", "kind"), [(True, progress.ProgressBar), (False, progress.ProgressLines)])
+def test_a_terminal_gets_a_bar(terminal: bool, kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "Console", lambda **given: Console(**given, force_terminal=terminal))
+    assert type(progress.show_progress("epochs")) is kind

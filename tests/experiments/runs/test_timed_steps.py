@@ -1,0 +1,57 @@
+"""Timing a few steps: parts end early, the share that was scored is known, and nothing of it stays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from attentiondrop.experiments.config.recipe_files import read_recipe
+from attentiondrop.experiments.runs import timed_steps
+from attentiondrop.experiments.runs.job import Job
+from attentiondrop.experiments.tasks.interface import Batch
+
+
+class FakeData(SimpleNamespace):
+    """Five batches of four examples in each part."""
+
+    counts = {"train": 20, "validation": 20}
+
+    def having(self, *parts: str) -> FakeData:
+        return self
+
+    def train_batches(self, **arguments: int):
+        return (Batch(torch.zeros(4, 1), None) for _ in range(5))
+
+    def batches(self, part: str, batch_size: int):
+        return (Batch({"flag": True, "tokens": torch.zeros(4, 1)}, None) for _ in range(5))
+
+
+@pytest.mark.parametrize(("steps", "taken"), [(2, 2), (9, 5)])
+def test_parts_end_early(steps: int, taken: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timed_steps, "STEPS", steps)
+    data = timed_steps._FewBatches(FakeData(name="fake")).having("train", "validation")
+    assert len(list(data.train_batches(seed=0))) == taken == data.seen.train
+    assert len(list(data.batches("validation", 4))) == taken
+    assert data.seen.share == taken / 5 and data.name == "fake"
+
+
+def test_a_slow_part_ends_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timed_steps, "SECONDS", -1.0)
+    assert len(list(timed_steps._FewBatches(FakeData()).train_batches())) == 1
+
+
+def test_a_run_is_timed_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timed_steps, "STEPS", 2)
+    recipe = read_recipe("digits", "demo", ["data.limit=64", "training.batch_size=16", "training.device=cpu"])
+    job = Job(recipe.to_dict(), "hard(p=0.1,k=3)", 0, str(tmp_path / "out"))
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    found = timed_steps.pace_of(job, threads=1)
+    assert torch.equal(torch.get_rng_state(), before) and not (tmp_path / "out").exists()
+    counts = timed_steps.data_for(recipe).counts
+    assert found.steps == counts["train"] // 16 and found.parts == 1 + counts["test"] / counts["validation"]
+    assert min(found.step, found.validation, found.start) > 0
+    assert found.of(job) > job.epochs * found.steps * found.step
