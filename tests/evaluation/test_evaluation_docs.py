@@ -18,7 +18,6 @@ PAGE = (Path(__file__).parents[2] / "docs" / "evaluation.md").read_text(encoding
 
 
 def test_the_examples_run_and_the_masked_model_is_found_out() -> None:
-    pytest.importorskip("torchmetrics")
     blocks = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
     assert len(blocks) == 3
     pixels = torch.rand(64, 3, 4, 4)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..experiments.config.schema import Recipe
     from ..experiments.runs.pool import Where
 
-_NEEDS = ("torch", "timm", "torchmetrics", "accelerate", "safetensors", "filelock", "yaml", "rich", "scipy", "jinja2")
+_NEEDS = ("torch", "timm", "accelerate", "safetensors", "filelock", "yaml", "rich", "scipy", "jinja2")
 _TRACKERS = {"tensorboard": "tensorboard", "wandb": "wandb"}
 
 
@@ -43,7 +43,11 @@ def add_recipe_arguments(parser: argparse.ArgumentParser) -> None:
 def add_study_arguments(parser: argparse.ArgumentParser) -> None:
     """Add arguments for the number of seeds, and for workers or a Ray cluster."""
     parser.add_argument("--seeds", type=positive, help="seeds for each method (default: what the recipe says)")
-    parser.add_argument("--workers", type=positive, default=1, help="runs at once on this machine (default: 1)")
+    parser.add_argument(
+        "--workers",
+        type=positive,
+        help="runs at once on this machine (default: one for each core for long studies on a CPU, otherwise 1)",
+    )
     parser.add_argument("--ray", metavar="ADDRESS", help="run on this Ray cluster, whose machines share --out")
 
 
@@ -86,11 +90,11 @@ def where(args: argparse.Namespace) -> Where:
     """Where runs are executed: on this machine or on a Ray cluster."""
     if args.ray is not None:
         require(["ray"], extra="ray")
-        if args.workers > 1:
+        if (args.workers or 1) > 1:
             raise bad_argument("workers", "1 with --ray, which has workers of its own", args.workers)
     from ..experiments.runs.pool import Where
 
-    return Where(args.workers, args.ray)
+    return Where(args.workers or (0 if args.ray is None else 1), args.ray)
 
 
 def command_line() -> str:
