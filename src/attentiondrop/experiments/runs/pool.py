@@ -44,7 +44,10 @@ class Listener(Protocol):
 
 @dataclass(frozen=True)
 class Where:
-    """Where jobs run: in this process, in `workers` processes of this machine, or on the Ray cluster at `ray`."""
+    """Where jobs run: in this process, in `workers` processes of this machine, or on the Ray cluster at `ray`.
+
+    With 0 `workers`, a study takes as many as suit it, see `worker_count`.
+    """
 
     workers: int = 1
     ray: str | None = None

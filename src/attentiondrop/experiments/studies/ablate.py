@@ -15,6 +15,7 @@ from ..runs.identity import recipe_of
 from ..runs.job import Job
 from ..runs.kinds import VARIED
 from ..runs.pool import Listener, Where, run_jobs
+from ..runs.worker_count import with_workers
 from ..train.accelerator import on_this_machine
 from .claiming import claim
 from .compare import check_alone
@@ -47,7 +48,7 @@ def ablate(
     checksums = data_for(recipe).checksums
     study = Ablation(command, recipe.to_dict(), list(range(seeds)), found, NONE, checksums, VARIED)
     methods = [NONE, *(method for grid in found for method in grid.methods)]
-    where = where or Where()
+    where = with_workers(where or Where(), recipe, seeds * len(methods), seeds * len(methods) * recipe.training.epochs)
     content = recipe_of(VARIED, recipe.to_dict())
     jobs = [
         Job(content, method, seed, str(out), VARIED, keep_weights=False, at_once=where.workers, overwrite=overwrite)

@@ -16,6 +16,7 @@ from ..runs.job import Job
 from ..runs.kinds import FINAL, TUNING
 from ..runs.pool import Listener, Where, run_jobs
 from ..runs.store import Result
+from ..runs.worker_count import with_workers
 from ..tasks.metrics import Metrics
 from ..tasks.registry import find_task
 from ..train.accelerator import on_this_machine, processes
@@ -44,7 +45,6 @@ def compare(
     check_alone("compare")
     methods = expanded(methods)
     each = read_methods(methods)
-    where = where or Where()
     recipe = on_this_machine(recipe)
     checksums = data_for(recipe).checksums
     tuning, metrics = recipe.tuning, find_task(recipe.task).metrics
@@ -52,6 +52,7 @@ def compare(
     tuned = [text for text in methods if len(trials[text]) > 1]
     entries = {text: Entry(text, None if text in tuned else trials[text][0], trials[text][:0]) for text in methods}
     final_epochs = seeds * sum(method.training(recipe.training).epochs for method in each)
+    where = with_workers(where or Where(), recipe, seeds * len(methods), final_epochs)
 
     def study() -> Comparison:
         methods = list(entries.values())
