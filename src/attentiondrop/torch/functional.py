@@ -13,6 +13,7 @@ from ..errors import ArgumentError, bad_argument
 from ..specs import Spec
 from ..validation import number, one_of
 from .call.inputs import Options, check_tensors, normalise
+from .call.known_calls import Signature, signature_of
 from .call.leaves import Active, Driven, active_leaves
 from .call.one_call import make_call
 from .call.sharded import refuse_sharded_sequences
@@ -25,7 +26,8 @@ from .fused.blurred_causal import causal_blurred_attention
 from .fused.blurred_keys import sdpa_attention
 from .fused.blurred_library import blurred_attention
 from .fused.decide_inside import decided_attention
-from .fused.short_rows import Signature, known_attention, remember, short_attention, signature_of
+from .fused.short_rows import known_attention, remember, short_attention
+from .known_routes import known_route, remember_route, with_seed
 
 
 def attention(
@@ -139,6 +141,9 @@ def perturbed_attention(
         )
         if output is not None:
             return Attended(output, None)
+        route = known_route(signature, query, key, value)
+        if route is not None and not casts:
+            return Attended(*_run(with_seed(route, draw_seed(query, generator) if seed is None else seed)))
     with torch.autocast(kind, enabled=False) if casts else contextlib.nullcontext():
         return _attended(query, key, value, drop, options, generator, backend, seed, monitor, signature)
 
@@ -167,6 +172,8 @@ def _attended(
     output, weights = _run(route)
     if signature is not None and route.path == "short rows" and inputs.q is query and inputs.k is key:
         remember(signature, call, route.plan)
+    elif signature is not None:
+        remember_route(signature, route, query, key, value)
     if monitor is not None and turn is not None and not turn.again:
         monitor.measure(call, turn.new)
     return Attended(inputs.restore(output), None if weights is None else inputs.restore(weights))

@@ -57,6 +57,8 @@ class Regulariser(NamedTuple):
     observe: Callable[[Active, Tensor, Tensor | None], Observed]
     #: How a fused pass does it; None if only eager attention can.
     stage: Stage | None = None
+    #: (leaf, logits, visible) -> which logits or weights it drops, if that is all it does; its `stage` says how.
+    decide: Callable[[Active, Tensor, Tensor | None], Tensor] | None = None
 
 
 def entry_of(spec: Spec) -> Regulariser:
@@ -75,7 +77,17 @@ def _hard(leaf: Active, logits: Tensor, visible: Tensor | None) -> Logits:
     if regularisers.is_learned(p):
         uniform = leaf.draw(LogitShape(*logits.shape))
         return regularisers.learned_hard_masking(logits, visible, uniform, p, spec.k), visible
-    return regularisers.hard_masking(logits, visible, _below_p(leaf, logits, visible), spec.k, spec.fill)
+    dropped = _dropped_largest(leaf, logits, visible)
+    return (logits.masked_fill(dropped, 0.0), visible) if spec.fill == "zero" else _hide(logits, visible, dropped)
+
+
+def _dropped_largest(leaf: Active, logits: Tensor, visible: Tensor | None) -> Tensor:
+    below = _below_p(leaf, logits, visible)
+    return regularisers.dropped_largest(logits, visible, below, leaf.spec.k, leaf.spec.fill)
+
+
+def _hide(logits: Tensor, visible: Tensor | None, dropped: Tensor) -> Logits:
+    return logits, ~dropped if visible is None else visible & ~dropped
 
 
 def _below_p(leaf: Active, logits: Tensor, visible: Tensor | None) -> Tensor:
@@ -103,7 +115,11 @@ def _keys_below_p(leaf: Active, logits: Tensor) -> Tensor:
 
 
 def _drop_key(leaf: Active, logits: Tensor, visible: Tensor | None) -> Logits:
-    return regularisers.drop_key(logits, visible, _keys_below_p(leaf, logits))
+    return _hide(logits, visible, _dropped_keys(leaf, logits, visible))
+
+
+def _dropped_keys(leaf: Active, logits: Tensor, visible: Tensor | None) -> Tensor:
+    return regularisers.dropped_keys(logits, visible, _keys_below_p(leaf, logits))
 
 
 def _observe_dropped(leaf: Active, logits: Tensor, visible: Tensor | None) -> Observed:
@@ -170,7 +186,11 @@ def _dropout(leaf: Active, weights: Tensor) -> Tensor:
     shape, p = LogitShape(*weights.shape), leaf.rate("p")
     if regularisers.is_learned(p):
         return regularisers.learned_attention_dropout(weights, leaf.draw(shape), p)
-    return regularisers.attention_dropout(weights, leaf.below(shape, p), p)
+    return regularisers.attention_dropout(weights, _dropped_weights(leaf, weights, None), p)
+
+
+def _dropped_weights(leaf: Active, logits: Tensor, visible: Tensor | None) -> Tensor:
+    return leaf.below(LogitShape(*logits.shape), leaf.rate("p"))
 
 
 def _blocks_below_p(leaf: Active, logits: Tensor) -> Tensor:
@@ -224,12 +244,12 @@ def _observe_head_mask(leaf: Active, logits: Tensor, visible: Tensor | None) -> 
 
 
 TABLE: dict[type[Spec], Regulariser] = {
-    HardMasking: Regulariser(_hard, _observe_hard, Stage("drop", "p", _why_not_hard, _drop_of_hard)),
+    HardMasking: Regulariser(_hard, _observe_hard, Stage("drop", "p", _why_not_hard, _drop_of_hard), _dropped_largest),
     BlurSmoothing: Regulariser(_blur, _observe_blur, Stage("blur", "sigma_max")),
     GaussianNoise: Regulariser(_noise, _observe_sigma, Stage("noise", "sigma")),
     TemperatureNoise: Regulariser(_temperature, _observe_sigma),
-    DropKey: Regulariser(_drop_key, _observe_dropped, Stage("drop", "p", _why_not_key, _drop_of_key)),
-    AttentionDropout: Regulariser(_dropout, _observe_dropped, Stage("dropout", "p")),
+    DropKey: Regulariser(_drop_key, _observe_dropped, Stage("drop", "p", _why_not_key, _drop_of_key), _dropped_keys),
+    AttentionDropout: Regulariser(_dropout, _observe_dropped, Stage("dropout", "p"), _dropped_weights),
     DropAttention: Regulariser(_drop_attention, _observe_blocks, Stage("dropout", "p", _why_not_attention)),
     DropHead: Regulariser(_drop_head, _observe_drop_head, Stage("heads", "p")),
     HeadMask: Regulariser(_head_mask, _observe_head_mask, Stage("heads", "count")),
