@@ -53,7 +53,7 @@ def test_numpy_is_used_for_few_logits_or_few_threads_only(monkeypatch: pytest.Mo
     asked: list[int] = []
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads[0])
     threads = [3]
-    monkeypatch.setattr(regularisers, "_top_k_without_ties", lambda shown, k: asked.append(shown.size))
+    monkeypatch.setattr(regularisers, "top_k_without_ties", lambda shown, k: asked.append(shown.size))
     for size in (regularisers.FEW, regularisers.FEW + 1):
         regularisers.top_k(torch.randn(1, size), None, 3)
     assert asked == [regularisers.FEW]

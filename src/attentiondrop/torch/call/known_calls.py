@@ -26,12 +26,20 @@ class Signature(NamedTuple):
     tensors: tuple[tuple[torch.dtype, torch.device, torch.Size], ...]
 
 
-def signature_of(q: Tensor, k: Tensor, v: Tensor, drop: Any, options: Options, backend: str) -> Signature | None:
-    """The signature of a call that might be known; None if other tensors take part, or somebody watches."""
+def signature_of(
+    q: Tensor, k: Tensor, v: Tensor, drop: Any, options: Options, backend: str, cast: bool = False
+) -> Signature | None:
+    """The signature of a call that might be known; None if other tensors take part, or somebody watches.
+
+    Under autocast it is that of tensors which are `cast` already.
+    """
+    if not (type(q) is type(k) is type(v) is Tensor and (q.is_cpu or q.is_cuda)):
+        return None
     if not isinstance(drop, Spec | None):
         return None  # its rates are tensors
-    plain = type(q) is type(k) is type(v) is Tensor and (q.is_cuda or q.is_cpu)
-    if not plain or forward_ad._current_level >= 0 or not is_untouched():
+    if forward_ad._current_level >= 0 or not is_untouched():
+        return None
+    if not cast and torch.is_autocast_enabled(q.device.type):
         return None
     return describe(q, k, v, drop, options, backend)
 

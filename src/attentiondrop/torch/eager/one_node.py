@@ -6,15 +6,21 @@ operations would compute, forward and backward. Derivatives of higher order are 
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from ... import hashing
+from ...specs import HardMasking
 from ..call.leaves import Active
 from ..call.one_call import Call
 from ..draws import is_recorded_as_usual, is_untouched
 from . import regularisers
+from .regularisers import top_k_without_ties
 from .table import entry_of
 
 
@@ -23,7 +29,12 @@ class _Plain(NamedTuple):
 
     scale: float
     visible: Tensor | None
-    leaf: Active
+    #: From logits to what is dropped of them, or of the weights.
+    decide: Callable[[Tensor], Tensor]
+    #: What becomes of it: "zero" or "hide", for logits, or "weights".
+    how: str
+    #: What kept weights are multiplied by.
+    factor: regularisers.Rate
 
 
 class _Computed(NamedTuple):
@@ -61,8 +72,53 @@ def alone(call: Call) -> Active | None:
 def attention_in_one_node(call: Call, leaf: Active) -> tuple[Tensor, Tensor]:
     """The output and the weights of the call."""
     inputs = call.inputs
-    q, k, v = inputs.q, inputs.k, inputs.v
-    plain = _Plain(inputs.scale, call.visibility.dense(q.shape[2], k.shape[2], q.device), leaf)
+    return _attend(inputs.q, inputs.k, inputs.v, _plain(call, leaf))
+
+
+def repeated(call: Call, leaf: Active) -> Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """From queries, keys, values and seed to output and weights, for calls that look like `call`."""
+    first, spec, shape = _plain(call, leaf), leaf.spec, call.inputs.shape
+    number, lines, columns = leaf.number, shape.batch * shape.heads * shape.rows, shape.columns
+    few = lines * columns <= regularisers.FEW and first.visible is None
+    if not few or first.how == "weights" or type(spec) is not HardMasking or spec.heads == "stratified":
+
+        def run(q: Tensor, k: Tensor, v: Tensor, seed: Tensor) -> tuple[Tensor, Tensor]:
+            decide = functools.partial(_decide, Active(spec, seed, number), first.visible)
+            return _attend(q, k, v, first._replace(decide=decide))
+
+        return run
+    limit = np.uint32(hashing.limit_of(spec.p))
+
+    def run_by_numpy(q: Tensor, k: Tensor, v: Tensor, seed: Tensor) -> tuple[Tensor, Tensor]:
+        def decide(logits: Tensor) -> Tensor:
+            selected = top_k_without_ties(logits.numpy(), spec.k) if spec.k < columns else None
+            if selected is None or spec.fill != "zero":
+                return _decide(Active(spec, seed, number), None, logits)
+            words = hashing.line_and_column_words(hashing.stream_key(int(seed.item()), number), lines, columns)
+            below = words[:lines, None] * words[lines:] <= limit
+            return torch.from_numpy(np.logical_and(selected, below.reshape(selected.shape), selected))
+
+        return _attend(q, k, v, _Plain(first.scale, None, decide, first.how, 1.0))
+
+    return run_by_numpy
+
+
+def _plain(call: Call, leaf: Active) -> _Plain:
+    inputs, stage = call.inputs, entry_of(leaf.spec).stage
+    rows, columns = inputs.q.shape[2], inputs.k.shape[2]
+    visible = call.visibility.dense(rows, columns, inputs.q.device)
+    decide = functools.partial(_decide, leaf, visible)
+    if stage is None or stage.drop is None:
+        return _Plain(inputs.scale, visible, decide, "weights", regularisers.kept_factor(leaf.rate("p")))
+    how = "zero" if stage.drop(leaf.spec, columns).kind == "zero" else "hide"
+    return _Plain(inputs.scale, visible, decide, how, 1.0)
+
+
+def _decide(leaf: Active, visible: Tensor | None, logits: Tensor) -> Tensor:
+    return entry_of(leaf.spec).decide(leaf, logits, visible)  # type: ignore[misc]
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, plain: _Plain) -> tuple[Tensor, Tensor]:
     if not (torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)):
         found = _compute(q, k, v, plain)
         return found.output, found.used
@@ -71,28 +127,21 @@ def attention_in_one_node(call: Call, leaf: Active) -> tuple[Tensor, Tensor]:
 
 
 def _compute(q: Tensor, k: Tensor, v: Tensor, plain: _Plain) -> _Computed:
-    leaf, visible = plain.leaf, plain.visible
-    logits = (q * plain.scale) @ k.transpose(-1, -2)
-    entry = entry_of(leaf.spec)
-    dropped = entry.decide(leaf, logits, visible)  # type: ignore[misc]
-    if entry.stage.place == "dropout":  # type: ignore[union-attr]
+    scale, visible, decide, how, factor = plain
+    logits = (q * scale) @ k.transpose(-1, -2)
+    dropped = decide(logits.detach())
+    if how == "weights":
         weights = regularisers.masked_softmax(logits, visible)
-        used = regularisers.attention_dropout(weights, dropped, leaf.rate("p"))
+        used = (weights * factor).masked_fill(dropped, 0.0)
         return _Computed(used @ v, used, weights, None if visible is None else ~visible, dropped)
-    fill = -torch.inf if _hides(plain, k) else 0.0
+    fill = 0.0 if how == "zero" else -torch.inf
     # In place, unless a mode watches operations and keeps their results.
     logits = logits.masked_fill_(dropped, fill) if is_untouched() else logits.masked_fill(dropped, fill)
     if visible is None:
         weights = torch.softmax(logits, dim=-1)
         return _Computed(weights @ v, weights, weights, dropped, None)
-    weights = regularisers.masked_softmax(logits, visible & ~dropped if fill else visible)
+    weights = regularisers.masked_softmax(logits, visible if how == "zero" else visible & ~dropped)
     return _Computed(weights @ v, weights, weights, dropped | ~visible, None)
-
-
-def _hides(plain: _Plain, k: Tensor) -> bool:
-    """Whether dropped logits become -inf, rather than 0."""
-    entry = entry_of(plain.leaf.spec)
-    return entry.stage.drop(plain.leaf.spec, k.shape[2]).kind != "zero"  # type: ignore[union-attr,misc]
 
 
 class _Node(torch.autograd.Function):
@@ -130,7 +179,7 @@ def _gradients(
         through_output = of_output @ v.transpose(-1, -2)
         grad = through_output if grad is None else through_output + grad
     if found.dropped is not None:
-        grad = grad.masked_fill(found.dropped, 0.0) * regularisers.kept_factor(ctx.plain.leaf.rate("p"))  # type: ignore[union-attr]
+        grad = grad.masked_fill(found.dropped, 0.0) * ctx.plain.factor  # type: ignore[union-attr]
     grad = torch._softmax_backward_data(grad, found.weights, -1, found.weights.dtype)
     if found.cut is not None:
         grad = grad.masked_fill_(found.cut, 0.0) if is_untouched() else grad.masked_fill(found.cut, 0.0)
@@ -148,12 +197,11 @@ def _recorded(
     (q, k, v), plain = inputs, ctx.plain
     with torch.enable_grad():
         logits = (q * plain.scale) @ k.transpose(-1, -2)
-        entry = entry_of(plain.leaf.spec)
         visible = plain.visible
-        if entry.stage.place == "dropout":  # type: ignore[union-attr]
-            weights = regularisers.masked_softmax(logits, visible)
-            weights = regularisers.attention_dropout(weights, found.dropped, plain.leaf.rate("p"))  # type: ignore[arg-type]
-        elif _hides(plain, k):
+        if plain.how == "weights":
+            weights = regularisers.masked_softmax(logits, visible) * plain.factor
+            weights = weights.masked_fill(found.dropped, 0.0)  # type: ignore[arg-type]
+        elif plain.how == "hide":
             weights = regularisers.masked_softmax(logits, ~found.cut)  # type: ignore[operator]
         else:
             weights = regularisers.masked_softmax(logits.masked_fill(found.cut, 0.0), visible)  # type: ignore[arg-type]

@@ -51,9 +51,9 @@ def top_k(logits: Tensor, visible: Tensor | None, k: int) -> Tensor:
         numbers = ~shown.isnan()
         return numbers if visible is None else numbers & visible
     if is_at_hand(shown) and (shown.numel() <= FEW or torch.get_num_threads() <= _FEW_THREADS):
-        selected = _top_k_without_ties(shown.numpy(), k)
-        if selected is not None:
-            return selected
+        found = top_k_without_ties(shown.numpy(), k)
+        if found is not None:
+            return torch.from_numpy(found)
     # torch.topk may pick any of equal logits. So only the threshold is taken from it; ties are counted from the left.
     threshold = shown.topk(k, dim=-1, sorted=False).values.amin(dim=-1, keepdim=True)
     above = shown > threshold
@@ -63,14 +63,14 @@ def top_k(logits: Tensor, visible: Tensor | None, k: int) -> Tensor:
     return selected if visible is None else selected & visible
 
 
-def _top_k_without_ties(shown: npt.NDArray[Any], k: int) -> Tensor | None:
+def top_k_without_ties(shown: npt.NDArray[Any], k: int) -> npt.NDArray[np.bool_] | None:
     """The same by NumPy; None if a row has ties, hidden keys or NaN."""
     threshold = np.partition(shown, -k, axis=-1)[..., -k, None]
     selected = shown >= threshold
     # A row with ties at the threshold, or with few visible keys, has more than k. Only one with NaN has fewer.
     if np.count_nonzero(selected) != k * threshold.size or np.isnan(shown).any():
         return None
-    return torch.from_numpy(selected)
+    return selected
 
 
 def _all_known(flags: Tensor) -> bool:
@@ -149,6 +149,14 @@ def gaussian_kernel(sigma: Tensor, width: int) -> Tensor:
     return weights / weights.sum(dim=-1, keepdim=True)
 
 
+def gaussian_kernel_of_number(sigma: np.floating[Any], width: int, dtype: torch.dtype) -> Tensor:
+    """`gaussian_kernel` of one sigma, [1, 1, width]. NumPy takes the steps that it computes as torch does."""
+    number = type(sigma)
+    variance = max(sigma * sigma, number(torch.finfo(dtype).tiny * 2 * width**2))
+    weights = torch.from_numpy(_squares_once(width, dtype).numpy() / (number(-2) * variance)).exp_()
+    return (weights / weights.sum(dim=-1, keepdim=True)).view(1, 1, width)
+
+
 def convolve(x: Tensor, kernel: Tensor, dim: int) -> Tensor:
     """`sum_d kernel[d] x[j + d]` along `dim` (-1 or -2), zeros outside; `kernel` is [B or 1, H or 1, width]."""
     if x.requires_grad and torch.is_grad_enabled() and not kernel.requires_grad and is_recorded_as_usual(x, kernel):
@@ -192,6 +200,10 @@ def _terms(x: Tensor, kernel: Tensor, dim: int) -> list[tuple[Tensor, Tensor]]:
     width, length = kernel.shape[-1], x.shape[dim]
     padded = F.pad(x, (width // 2, width // 2) if dim == -1 else (0, 0, width // 2, width // 2))
     weights = kernel[..., None, None].unbind(2)
+    if is_at_hand(padded) and not (torch.is_grad_enabled() and padded.requires_grad):
+        # All offsets as one view: fewer calls.
+        views = padded.as_strided((width, *x.shape), (padded.stride(dim), *padded.stride())).unbind(0)
+        return list(zip(views, weights, strict=True))
     return [(padded.narrow(dim, place, length), weights[place]) for place in range(width)]
 
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from ... import hashing
 from ...errors import bad_argument
 from ...specs import (
     AttentionDropout,
@@ -28,6 +30,7 @@ from ...specs import (
 from ...specs.after_softmax import LEAST_SHARE
 from ..call.leaves import Active, LogitShape
 from ..call.stages import Drop, Stage
+from ..draws import is_at_hand
 from . import regularisers
 
 #: Logits [B, H, N, M], and what is visible of them.
@@ -152,10 +155,25 @@ def blur_sigma(leaf: Active, shape: LogitShape, dtype: torch.dtype) -> Tensor:
     return sigma if leaf.gate is None else sigma * leaf.gate
 
 
+def blur_kernel(leaf: Active, shape: LogitShape, dtype: torch.dtype) -> Tensor:
+    """The kernel of a blur leaf as [B or 1, H or 1, width]."""
+    spec: BlurSmoothing = leaf.spec
+    if spec.sampling == "batch" and leaf.gate is None and not leaf.values and is_at_hand(leaf.seed):
+        return regularisers.gaussian_kernel_of_number(_one_sigma(leaf, dtype), spec.width, dtype)
+    return regularisers.gaussian_kernel(blur_sigma(leaf, shape, dtype), spec.width)
+
+
+def _one_sigma(leaf: Active, dtype: torch.dtype) -> np.floating[Any]:
+    """`blur_sigma` where one number serves all, computed without torch: the same steps in the same precision."""
+    number = np.float64 if dtype == torch.float64 else np.float32
+    uniform = hashing.uniforms(hashing.vector_words(hashing.stream_key(int(leaf.seed.item()), leaf.number), 1))[0]
+    low, high = leaf.spec.sigma_min, leaf.spec.sigma_max
+    return number(low) + number(high - low) * number(uniform)
+
+
 def _blur(leaf: Active, logits: Tensor, visible: Tensor | None) -> Logits:
     spec: BlurSmoothing = leaf.spec
-    sigma = blur_sigma(leaf, LogitShape(*logits.shape), logits.dtype)
-    kernel = regularisers.gaussian_kernel(sigma, spec.width)
+    kernel = blur_kernel(leaf, LogitShape(*logits.shape), logits.dtype)
     return regularisers.blur_smoothing(logits, visible, kernel, spec.axes, spec.edges)
 
 
