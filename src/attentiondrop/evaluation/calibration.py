@@ -28,7 +28,7 @@ class _Bins(NamedTuple):
 
     confidence: list[float | None]
     accuracy: list[float | None]
-    count: list[int]
+    samples: list[int]
 
 
 def calibration_error(predictions: Tensor, labels: Tensor, bins: int = BINS, norm: Norm = "l1") -> float:

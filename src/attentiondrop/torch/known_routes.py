@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
 from .call.known_calls import Signature
@@ -20,6 +21,8 @@ Run = Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor | None]]
 _known: dict[Signature, Run] = {}
 #: Lengths may change all the time.
 _MOST = 1024
+#: A causal mask of so many places is kept with what is known.
+_SMALL_MASK = 2**12
 
 
 def known_run(signature: Signature) -> Run | None:
@@ -32,9 +35,13 @@ def remember_route(signature: Signature, route: Route, run: Callable[[Route], tu
     call = route.call
     if call.seed is None or any(leaf.gate is not None or leaf.values or leaf.state for leaf in call.leaves):
         return
+    if torch.is_inference_mode_enabled():
+        return  # a mask that is kept could not be used in training later
     if len(_known) >= _MOST:
         _known.clear()
-    leaf = alone(call) if route.path == "eager" else None
+    shape = call.inputs.shape
+    keeps_little = not call.visibility.causal or shape.rows * shape.columns <= _SMALL_MASK
+    leaf = alone(call) if route.path == "eager" and keeps_little else None
     _known[signature] = _replaced(route, run) if leaf is None else repeated(call, leaf)
 
 

@@ -180,7 +180,7 @@ def _gradients(
         grad = through_output if grad is None else through_output + grad
     if found.dropped is not None:
         grad = grad.masked_fill(found.dropped, 0.0) * ctx.plain.factor  # type: ignore[union-attr]
-    grad = torch._softmax_backward_data(grad, found.weights, -1, found.weights.dtype)
+    grad = torch._softmax_backward_data(grad, found.weights, -1, found.weights.dtype)  # type: ignore[arg-type]
     if found.cut is not None:
         grad = grad.masked_fill_(found.cut, 0.0) if is_untouched() else grad.masked_fill(found.cut, 0.0)
     if needs_q:
@@ -200,11 +200,11 @@ def _recorded(
         visible = plain.visible
         if plain.how == "weights":
             weights = regularisers.masked_softmax(logits, visible) * plain.factor
-            weights = weights.masked_fill(found.dropped, 0.0)  # type: ignore[arg-type]
+            weights = weights.masked_fill(found.dropped, 0.0)
         elif plain.how == "hide":
             weights = regularisers.masked_softmax(logits, ~found.cut)  # type: ignore[operator]
         else:
-            weights = regularisers.masked_softmax(logits.masked_fill(found.cut, 0.0), visible)  # type: ignore[arg-type]
+            weights = regularisers.masked_softmax(logits.masked_fill(found.cut, 0.0), visible)
         output = weights @ v
         wanted = [x for x, needed in zip(inputs, ctx.needs_input_grad, strict=False) if needed]
         pairs = [(y, grad) for y, grad in zip((output, weights), grads, strict=True) if grad is not None]
