@@ -12,8 +12,6 @@ from torch import Tensor
 from attentiondrop import AttentionDropError
 from attentiondrop.evaluation import ReliabilityDiagram, brier_score, calibration_error, reliability, scores
 
-pytest.importorskip("torchmetrics")
-
 
 def slow_bins(probabilities: Tensor, labels: Tensor, bins: int) -> list[list[tuple[float, bool]]]:
     """(confidence, right) of each sample, sorted into bins [i / bins, (i + 1) / bins), the last closed."""
@@ -107,6 +105,20 @@ def test_perfect_calibration_has_no_error() -> None:
     probabilities = torch.tensor([[0.75, 0.25]] * 4)
     assert calibration_error(probabilities, torch.tensor([0, 0, 0, 1])) == pytest.approx(0.0, abs=1e-7)
     assert calibration_error(probabilities, torch.tensor([0, 0, 0, 1]), norm="l2") == pytest.approx(0.0, abs=1e-7)
+
+
+def test_scores_are_those_of_torchmetrics() -> None:
+    metrics = pytest.importorskip("torchmetrics.functional.classification")
+    logits, labels = random_predictions()
+    logits = logits.double()
+    found = scores(logits, labels)
+    for top, accuracy in ((1, found.accuracy), (5, found.top5)):
+        theirs = metrics.multiclass_accuracy(logits, labels, num_classes=7, average="micro", top_k=top)
+        assert accuracy == pytest.approx(float(theirs), abs=1e-6)  # theirs is a float32
+    probabilities = logits.softmax(-1)
+    for norm in ("l1", "l2", "max"):
+        theirs = metrics.multiclass_calibration_error(probabilities, labels, num_classes=7, n_bins=15, norm=norm)
+        assert calibration_error(probabilities, labels, 15, norm) == pytest.approx(float(theirs), abs=1e-6)
 
 
 def test_brier_score_sums_over_classes() -> None:

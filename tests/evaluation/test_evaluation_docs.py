@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from torch import nn
 
@@ -18,7 +17,6 @@ PAGE = (Path(__file__).parents[2] / "docs" / "evaluation.md").read_text(encoding
 
 
 def test_the_examples_run_and_the_masked_model_is_found_out() -> None:
-    pytest.importorskip("torchmetrics")
     blocks = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
     assert len(blocks) == 3
     pixels = torch.rand(64, 3, 4, 4)

@@ -49,9 +49,14 @@ def test_numpy_selects_what_torch_selects(monkeypatch: pytest.MonkeyPatch, logit
                 assert torch.equal(regularisers.masked_softmax(logits, visible).nan_to_num(), softmax.nan_to_num())
 
 
-def test_numpy_is_used_for_few_logits_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-    monkeypatch.setattr(regularisers, "_top_k_without_ties", lambda shown, k: asked.append(shown.size))
+def test_numpy_is_used_for_few_logits_or_few_threads_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads[0])
+    threads = [3]
+    monkeypatch.setattr(regularisers, "top_k_without_ties", lambda shown, k: asked.append(shown.size))
     for size in (regularisers.FEW, regularisers.FEW + 1):
         regularisers.top_k(torch.randn(1, size), None, 3)
     assert asked == [regularisers.FEW]
+    threads = [2]
+    regularisers.top_k(torch.randn(1, regularisers.FEW + 1), None, 3)
+    assert asked == [regularisers.FEW, regularisers.FEW + 1]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ..experiments.config.schema import Recipe
     from ..experiments.runs.pool import Where
 
-_NEEDS = ("torch", "timm", "torchmetrics", "accelerate", "safetensors", "filelock", "yaml", "rich", "scipy", "jinja2")
+_NEEDS = ("torch", "timm", "accelerate", "safetensors", "filelock", "yaml", "rich", "scipy", "jinja2")
 _TRACKERS = {"tensorboard": "tensorboard", "wandb": "wandb"}
 
 
@@ -55,7 +55,10 @@ def add_study_arguments(parser: argparse.ArgumentParser) -> None:
         "--seeds", type=positive, help="The number of seeds of each method. Default: what the recipe says."
     )
     parser.add_argument(
-        "--workers", type=positive, default=1, help="How many runs to do at once on this machine. Default: 1."
+        "--workers",
+        type=positive,
+        help="How many runs to do at once on this machine. "
+        "Default: one for each core for long studies on a CPU, otherwise 1.",
     )
     parser.add_argument("--ray", metavar="ADDRESS", help="Run on this Ray cluster. Its machines must share --out.")
 
@@ -110,11 +113,11 @@ def where(args: argparse.Namespace) -> Where:
     """Where runs are executed: on this machine or on a Ray cluster."""
     if args.ray is not None:
         require(["ray"], extra="ray")
-        if args.workers > 1:
+        if (args.workers or 1) > 1:
             raise bad_argument("workers", "1 with --ray, which has workers of its own", args.workers)
     from ..experiments.runs.pool import Where
 
-    return Where(args.workers, args.ray)
+    return Where(args.workers or (0 if args.ray is None else 1), args.ray)
 
 
 def command_line() -> str:

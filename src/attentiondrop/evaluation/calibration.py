@@ -6,6 +6,7 @@ probabilities if no entry is negative and every row sums to 1 (to within 0.001, 
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -22,11 +23,12 @@ BINS = 15
 Norm = Literal["l1", "l2", "max"]
 
 
-class _Confident(NamedTuple):
-    """The largest probability of each sample, in float64 on the CPU, and whether its class is the right one."""
+class _Bins(NamedTuple):
+    """Of each bin of confidence: the mean confidence, the accuracy, and the number of samples."""
 
-    confidence: Tensor
-    right: Tensor
+    confidence: list[float | None]
+    accuracy: list[float | None]
+    samples: list[int]
 
 
 def calibration_error(predictions: Tensor, labels: Tensor, bins: int = BINS, norm: Norm = "l1") -> float:
@@ -34,7 +36,7 @@ def calibration_error(predictions: Tensor, labels: Tensor, bins: int = BINS, nor
 
     `norm="l1"` is the expected calibration error (ECE): the mean of |accuracy - confidence| over bins, weighted with
     their number of samples. `"l2"` is the root of the weighted mean of squares, `"max"` the largest difference.
-    torchmetrics computes it, with one change: a confidence of exactly 1 belongs to the last bin, not to an extra one.
+    It is that of torchmetrics, with one change: a confidence of exactly 1 belongs to the last bin, not to an extra one.
 
     On a finite sample, the error is too large on average: compare models on the same number of samples.
 
@@ -44,11 +46,17 @@ def calibration_error(predictions: Tensor, labels: Tensor, bins: int = BINS, nor
     """
     bins = integer("bins", bins, 1)
     one_of("norm", norm, ("l1", "l2", "max"))
-    confidence, right = _confidence(_probabilities(predictions, labels), labels)
-    from torchmetrics.functional.classification import binary_calibration_error
-
-    # The calibration of the predicted class is that of the binary statement "this class is right".
-    return float(binary_calibration_error(confidence, right.long(), n_bins=bins, norm=norm))
+    found = _sorted(_probabilities(predictions, labels), labels, bins)
+    filled = [
+        (many / len(labels), abs(accuracy - confidence))
+        for confidence, accuracy, many in zip(*found, strict=True)
+        if confidence is not None and accuracy is not None
+    ]
+    if norm == "max":
+        return max(gap for _, gap in filled)
+    if norm == "l2":
+        return math.sqrt(sum(share * gap**2 for share, gap in filled))
+    return sum(share * gap for share, gap in filled)
 
 
 def reliability(predictions: Tensor, labels: Tensor, bins: int = BINS) -> ReliabilityDiagram:
@@ -59,16 +67,7 @@ def reliability(predictions: Tensor, labels: Tensor, bins: int = BINS) -> Reliab
     ([0, 3], None, 0.667)
     """
     bins = integer("bins", bins, 1)
-    confidence, right = _confidence(_probabilities(predictions, labels), labels)
-    edges = torch.linspace(0, 1, bins + 1, dtype=confidence.dtype)
-    index = torch.bucketize(confidence, edges, right=True) - 1
-    count = torch.bincount(index, minlength=bins)
-
-    def means(values: Tensor) -> list[float | None]:
-        sums = torch.bincount(index, weights=values, minlength=bins)
-        return [total / many if many else None for total, many in zip(sums.tolist(), count.tolist(), strict=True)]
-
-    return ReliabilityDiagram(means(confidence), means(right.to(confidence.dtype)), count.tolist())
+    return ReliabilityDiagram(*_sorted(_probabilities(predictions, labels), labels, bins))
 
 
 def brier_score(predictions: Tensor, labels: Tensor) -> float:
@@ -102,11 +101,9 @@ def scores(logits: Tensor, labels: Tensor, bins: int = BINS) -> Scores:
 
 
 def _accuracy(logits: Tensor, labels: Tensor, top: int) -> float:
-    from torchmetrics.functional.classification import multiclass_accuracy
-
-    found = multiclass_accuracy(logits, labels, num_classes=logits.shape[1], average="micro", top_k=top)
-    # torchmetrics returns a float32; dividing the count in Python gives the exact share.
-    return round(float(found) * len(labels)) / len(labels)
+    # The largest alone by argmax, which takes the first of equal logits, as everywhere.
+    named = logits.argmax(-1, keepdim=True) if top == 1 else logits.topk(top, dim=-1).indices
+    return int((named == labels[:, None]).sum()) / len(labels)
 
 
 def _brier(probabilities: Tensor, labels: Tensor) -> float:
@@ -115,11 +112,20 @@ def _brier(probabilities: Tensor, labels: Tensor) -> float:
     return float((probabilities.square().sum(-1) - 2 * right + 1).double().mean())
 
 
-def _confidence(probabilities: Tensor, labels: Tensor) -> _Confident:
-    confidence, predicted = probabilities.detach().max(dim=-1)
-    confidence = confidence.double().cpu()
-    # Rounding may give more than 1, and torchmetrics has an extra bin for 1.
-    return _Confident(confidence.clamp(max=1 - torch.finfo(confidence.dtype).eps), (predicted == labels).cpu())
+def _sorted(probabilities: Tensor, labels: Tensor, bins: int) -> _Bins:
+    """Samples sorted into bins by their largest probability, in float64 on the CPU. Bins hold their lower edge."""
+    largest, predicted = probabilities.detach().max(dim=-1)
+    # Rounding may give more than 1, and 1 itself is no lower edge.
+    confidence = largest.double().cpu().clamp(max=1 - torch.finfo(torch.float64).eps)
+    right = (predicted == labels).cpu().double()
+    index = torch.bucketize(confidence, torch.linspace(0, 1, bins + 1, dtype=torch.float64), right=True) - 1
+    count = torch.bincount(index, minlength=bins).tolist()
+
+    def means(values: Tensor) -> list[float | None]:
+        sums = torch.bincount(index, weights=values, minlength=bins).tolist()
+        return [total / many if many else None for total, many in zip(sums, count, strict=True)]
+
+    return _Bins(means(confidence), means(right), count)
 
 
 def _probabilities(predictions: Tensor, labels: Tensor) -> Tensor:

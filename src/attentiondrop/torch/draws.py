@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from .. import hashing
 from ..errors import BackendError
@@ -76,6 +77,23 @@ def is_untouched() -> bool:
         and torch._C._functorch.peek_interpreter_stack() is None
         and torch._C._get_tracing_state() is None
     )
+
+
+def is_recorded_as_usual(*tensors: Tensor) -> bool:
+    """Whether an operation on these tensors may be a `torch.autograd.Function` of ours.
+
+    Compilers and `torch.func` could not look into it, and it has no forward-mode derivative.
+    """
+    return (
+        not torch.compiler.is_compiling()
+        and forward_ad._current_level < 0
+        and torch._C._functorch.peek_interpreter_stack() is None
+        and torch._C._get_tracing_state() is None
+        and all(type(x) in _PLAIN for x in tensors)
+    )
+
+
+_PLAIN = (Tensor, torch.nn.Parameter)
 
 
 def is_at_hand(x: Tensor) -> bool:

@@ -13,9 +13,10 @@ from ..errors import ArgumentError, bad_argument
 from ..specs import Spec
 from ..validation import number, one_of
 from .call.inputs import Options, check_tensors, normalise
+from .call.known_calls import Signature, signature_of
 from .call.leaves import Active, Driven, active_leaves
 from .call.one_call import make_call
-from .call.sharded import refuse_sharded_sequences
+from .call.sharded import refuse_context_parallel, refuse_sharded_sequences
 from .call.watching import Watcher
 from .dispatch import BACKENDS, Backend, Route, choose
 from .draws import draw_seed
@@ -25,7 +26,8 @@ from .fused.blurred_causal import causal_blurred_attention
 from .fused.blurred_keys import sdpa_attention
 from .fused.blurred_library import blurred_attention
 from .fused.decide_inside import decided_attention
-from .fused.short_rows import Signature, known_attention, remember, short_attention, signature_of
+from .fused.short_rows import known_attention, remember, short_attention
+from .known_routes import known_run, remember_route
 
 
 def attention(
@@ -126,6 +128,13 @@ def perturbed_attention(
 
     `seed` replaces the seed that the call would draw. `monitor` measures the call.
     """
+    # A call like one before needs no checks. (Measured calls are never like one before: what is measured changes.)
+    signature = signature_of(query, key, value, drop, options, backend) if monitor is None else None
+    if signature is not None and query.is_cpu:
+        known = known_run(signature)
+        if known is not None:
+            refuse_context_parallel()
+            return Attended(*known(query, key, value, draw_seed(query, generator) if seed is None else seed))
     number("dropout_p", options.dropout_p, 0.0, 1.0)
     if options.attn_mask is not None and options.is_causal:
         raise ArgumentError("is_causal: expected False where attn_mask is given, as in scaled_dot_product_attention")
@@ -137,9 +146,9 @@ def perturbed_attention(
     casts = kind != "meta" and torch.is_autocast_enabled(kind)
     if casts:
         query, key, value = _autocast(query, key, value)
-    # A call like one before. (Measured calls are not: what is measured changes.)
-    signature = signature_of(query, key, value, drop, options, backend) if monitor is None else None
-    if signature is not None:
+    if casts and query.is_cuda and monitor is None:
+        signature = signature_of(query, key, value, drop, options, backend, cast=True)
+    if signature is not None and query.is_cuda:
         output = known_attention(
             signature, query, key, value, lambda: draw_seed(query, generator) if seed is None else seed
         )
@@ -173,6 +182,8 @@ def _attended(
     output, weights = _run(route)
     if signature is not None and route.path == "short rows" and inputs.q is query and inputs.k is key:
         remember(signature, call, route.plan)
+    elif signature is not None and query.is_cpu and inputs.q is query and inputs.k is key and inputs.v is value:
+        remember_route(signature, route, _run)
     if monitor is not None and turn is not None and not turn.again:
         monitor.measure(call, turn.new)
     return Attended(inputs.restore(output), None if weights is None else inputs.restore(weights))

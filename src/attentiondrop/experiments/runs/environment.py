@@ -16,7 +16,7 @@ from ...bench.environment import source_commit, version_of
 from ..train.accelerator import processes
 from .store import AT_ONCE, VERSIONS
 
-_PACKAGES = ("torchvision", "torchmetrics", "accelerate", "numpy")
+_PACKAGES = ("torchvision", "accelerate", "numpy")
 
 
 def environment(device: str, at_once: int = 1) -> dict[str, str]:

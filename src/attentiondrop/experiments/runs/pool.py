@@ -54,6 +54,7 @@ class Where:
 
     No job is started after `until`, in seconds as `time.time()` counts them; then `OutOfTimeError` is raised once the
     started ones have ended. A Ray cluster takes all jobs at once, and is not limited.
+    With 0 `workers`, a study takes as many as suit it, see `worker_count`.
     """
 
     workers: int = 1

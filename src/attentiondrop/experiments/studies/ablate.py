@@ -15,6 +15,7 @@ from ..runs.identity import recipe_of
 from ..runs.job import Job
 from ..runs.kinds import VARIED
 from ..runs.pool import Listener, Where, run_jobs
+from ..runs.worker_count import with_workers
 from ..train.accelerator import on_this_machine
 from .claiming import claim
 from .compare import check_alone
@@ -46,7 +47,8 @@ def ablate(
     checksums = data_for(recipe).checksums
     chosen_seeds = recipe.seed_numbers(seeds)
     study = Ablation(command, recipe.to_dict(), chosen_seeds, found, NONE, checksums, VARIED)
-    where = where or Where()
+    runs = seeds * len(study.all_methods())
+    where = with_workers(where or Where(), recipe, runs, runs * recipe.training.epochs)
     jobs = [
         _job(recipe, method, seed, out, where, overwrite) for seed in chosen_seeds for method in study.all_methods()
     ]
@@ -61,6 +63,7 @@ def jobs_of_ablation(
     """The jobs of `ablate` by method: the baseline first, then every point of every grid."""
     recipe = on_this_machine(recipe)
     methods = [NONE, *(method for grid in _grids(recipe, grids) for method in grid.methods)]
+    where = with_workers(where, recipe, seeds * len(methods), seeds * len(methods) * recipe.training.epochs)
     return {
         method: [_job(recipe, method, seed, out, where, overwrite) for seed in recipe.seed_numbers(seeds)]
         for method in methods

@@ -16,6 +16,7 @@ from ..runs.job import Job
 from ..runs.kinds import FINAL, TUNING
 from ..runs.pool import Listener, Where, run_jobs
 from ..runs.store import Result
+from ..runs.worker_count import with_workers
 from ..tasks.metrics import Metrics
 from ..tasks.registry import find_task
 from ..train.accelerator import on_this_machine, processes
@@ -44,7 +45,6 @@ def compare(
     check_alone("compare")
     methods = expanded(methods)
     each = read_methods(methods)
-    where = where or Where()
     recipe = on_this_machine(recipe)
     checksums = data_for(recipe).checksums
     tuning, metrics = recipe.tuning, find_task(recipe.task).metrics
@@ -53,6 +53,7 @@ def compare(
     entries = {text: Entry(text, None if text in tuned else trials[text][0], trials[text][:0]) for text in methods}
     chosen_seeds = recipe.seed_numbers(seeds)
     final_epochs = seeds * sum(method.training(recipe.training).epochs for method in each)
+    where = with_workers(where or Where(), recipe, seeds * len(methods), final_epochs)
 
     def study() -> Comparison:
         methods = list(entries.values())
@@ -86,7 +87,10 @@ def jobs_of_comparison(
 ) -> dict[str, list[Job]]:
     """The jobs of `compare` by method, in the order in which they run. A tuned method has its first setting."""
     recipe = on_this_machine(recipe)
-    trials, tuning = _trials(recipe, expanded(methods)), recipe.tuning
+    methods = expanded(methods)
+    trials, tuning = _trials(recipe, methods), recipe.tuning
+    epochs = seeds * sum(method.training(recipe.training).epochs for method in read_methods(methods))
+    where = with_workers(where, recipe, seeds * len(methods), epochs)
     tried = {
         f"{text}, tuning": [_job(recipe, TUNING, trial, tuning.seed, out, where, (), overwrite) for trial in each]
         for text, each in trials.items()

@@ -7,16 +7,8 @@ from typing import Any
 from accelerate import Accelerator
 from accelerate.utils import DistributedType
 from torch import Tensor, nn
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_model_state_dict,
-    get_optimizer_state_dict,
-    set_model_state_dict,
-    set_optimizer_state_dict,
-)
 
-_WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
-_SPREAD = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+# `torch.distributed.checkpoint` takes a second to load, so it is loaded only where weights are split.
 
 
 def is_sharded(accelerator: Accelerator) -> bool:
@@ -27,7 +19,10 @@ def is_sharded(accelerator: Accelerator) -> bool:
 def model_weights(accelerator: Accelerator, model: nn.Module) -> dict[str, Tensor]:
     """The `state_dict` of the unwrapped model. With FSDP every process must call this; only the main one gets it."""
     if is_sharded(accelerator):
-        return get_model_state_dict(model, options=_WHOLE)  # type: ignore[return-value]
+        from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+
+        whole = StateDictOptions(full_state_dict=True, cpu_offload=True)
+        return get_model_state_dict(model, options=whole)  # type: ignore[return-value]
     weights: dict[str, Tensor] = accelerator.unwrap_model(model).state_dict()
     return weights
 
@@ -35,7 +30,10 @@ def model_weights(accelerator: Accelerator, model: nn.Module) -> dict[str, Tenso
 def full_state(accelerator: Accelerator, model: nn.Module, optimizer: Any) -> dict[str, Any]:
     """What resuming needs of model, optimiser and gradient scaler."""
     if is_sharded(accelerator):
-        optimizer_state = get_optimizer_state_dict(model, optimizer.optimizer, options=_WHOLE)
+        from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict
+
+        whole = StateDictOptions(full_state_dict=True, cpu_offload=True)
+        optimizer_state = get_optimizer_state_dict(model, optimizer.optimizer, options=whole)
     else:
         optimizer_state = optimizer.state_dict()
     scaler = None if accelerator.scaler is None else accelerator.scaler.state_dict()
@@ -45,8 +43,11 @@ def full_state(accelerator: Accelerator, model: nn.Module, optimizer: Any) -> di
 def load_full_state(accelerator: Accelerator, model: nn.Module, optimizer: Any, state: dict[str, Any]) -> None:
     """Restore what `full_state` returned."""
     if is_sharded(accelerator):
-        set_model_state_dict(model, state["model"], options=_SPREAD)
-        set_optimizer_state_dict(model, optimizer.optimizer, state["optimizer"], options=_SPREAD)
+        from torch.distributed.checkpoint import state_dict as split
+
+        spread = split.StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+        split.set_model_state_dict(model, state["model"], options=spread)
+        split.set_optimizer_state_dict(model, optimizer.optimizer, state["optimizer"], options=spread)
     else:
         accelerator.unwrap_model(model).load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])

@@ -23,6 +23,11 @@ def refuse_sharded_sequences(query: Tensor, key: Tensor) -> None:
             if getattr(placement, "dim", None) in (x.ndim - 2, -2):
                 raise BackendError(_REFUSED.format(f"a {name} with the placement {placement!r}"))
     if not torch.compiler.is_compiling():
-        module = getattr(F.scaled_dot_product_attention, "__module__", None) or ""
-        if module.startswith(_CONTEXT_PARALLEL):
-            raise BackendError(_REFUSED.format("a call within torch's context_parallel"))
+        refuse_context_parallel()
+
+
+def refuse_context_parallel() -> None:
+    """Raise `BackendError` within torch's `context_parallel`, where every sequence is a part of a longer one."""
+    module = getattr(F.scaled_dot_product_attention, "__module__", None) or ""
+    if module.startswith(_CONTEXT_PARALLEL):
+        raise BackendError(_REFUSED.format("a call within torch's context_parallel"))

@@ -10,11 +10,15 @@ from ..call.leaves import DROPOUT_STREAM, Active, LogitShape
 from ..call.one_call import Call
 from ..draws import Stream
 from . import regularisers
+from .one_node import alone, attention_in_one_node
 from .table import entry_of
 
 
 def eager_attention(call: Call) -> tuple[Tensor, Tensor]:
     """Output [B, H, N, E] in the dtype of the inputs, and the weights that made it in the compute dtype."""
+    leaf = alone(call)
+    if leaf is not None:
+        return attention_in_one_node(call, leaf)
     inputs, softcap = call.inputs, call.softcap
     dtype = inputs.compute_dtype
     q, k, v = inputs.q, inputs.k, inputs.v

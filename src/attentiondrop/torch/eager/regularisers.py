@@ -15,12 +15,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..draws import is_at_hand
+from ..draws import is_at_hand, is_recorded_as_usual
 
 Rate = float | Tensor
 
-#: So few logits are compared faster by NumPy than by torch.
+#: NumPy ranks logits in a third of the time that one thread of torch takes. It has one thread: with several, torch is
+#: faster unless there are so few.
 FEW = 2**15
+_FEW_THREADS = 2
 
 #: Temperature of the relaxed Bernoulli. A lower one is closer to a step, and makes noisier gradients.
 TEMPERATURE = 0.5
@@ -48,10 +50,10 @@ def top_k(logits: Tensor, visible: Tensor | None, k: int) -> Tensor:
     if k >= shown.shape[-1]:
         numbers = ~shown.isnan()
         return numbers if visible is None else numbers & visible
-    if is_at_hand(shown) and shown.numel() <= FEW:
-        selected = _top_k_without_ties(shown.numpy(), k)
-        if selected is not None:
-            return selected
+    if is_at_hand(shown) and (shown.numel() <= FEW or torch.get_num_threads() <= _FEW_THREADS):
+        found = top_k_without_ties(shown.numpy(), k)
+        if found is not None:
+            return torch.from_numpy(found)
     # torch.topk may pick any of equal logits. So only the threshold is taken from it; ties are counted from the left.
     threshold = shown.topk(k, dim=-1, sorted=False).values.amin(dim=-1, keepdim=True)
     above = shown > threshold
@@ -61,14 +63,14 @@ def top_k(logits: Tensor, visible: Tensor | None, k: int) -> Tensor:
     return selected if visible is None else selected & visible
 
 
-def _top_k_without_ties(shown: npt.NDArray[Any], k: int) -> Tensor | None:
-    """The same by NumPy, which takes a third of the time for few logits; None if a row has ties, hidden keys or NaN."""
+def top_k_without_ties(shown: npt.NDArray[Any], k: int) -> npt.NDArray[np.bool_] | None:
+    """The same by NumPy; None if a row has ties, hidden keys or NaN."""
     threshold = np.partition(shown, -k, axis=-1)[..., -k, None]
     selected = shown >= threshold
-    # A row with ties at the threshold, or with few visible keys, has more than k; one with NaN has fewer.
-    if (selected.sum(axis=-1) != k).any():
+    # A row with ties at the threshold, or with few visible keys, has more than k. Only one with NaN has fewer.
+    if np.count_nonzero(selected) != k * threshold.size or np.isnan(shown).any():
         return None
-    return torch.from_numpy(selected)
+    return selected
 
 
 def _all_known(flags: Tensor) -> bool:
@@ -93,14 +95,10 @@ def by_key(logits: Tensor, visible: Tensor | None, below: Tensor) -> Tensor:
     return torch.zeros_like(shown, dtype=torch.bool).scatter(-1, order, below)
 
 
-def hard_masking(
-    logits: Tensor, visible: Tensor | None, below: Tensor, k: int, fill: str
-) -> tuple[Tensor, Tensor | None]:
-    """Each of the `k` largest logits of a row becomes 0 (or -inf) where its uniform was `below` p."""
+def dropped_largest(logits: Tensor, visible: Tensor | None, below: Tensor, k: int, fill: str) -> Tensor:
+    """Which logits hard masking drops: of the `k` largest of each row those whose uniform was `below` p."""
     dropped = top_k(logits, visible, k) & below
-    if fill == "zero":
-        return logits.masked_fill(dropped, 0.0), visible
-    return _hide(logits, visible, dropped)
+    return dropped if fill == "zero" else without_emptying(dropped, logits, visible)
 
 
 def learned_hard_masking(logits: Tensor, visible: Tensor | None, uniform: Tensor, p: Tensor, k: int) -> Tensor:
@@ -110,18 +108,13 @@ def learned_hard_masking(logits: Tensor, visible: Tensor | None, uniform: Tensor
     return shown * (1.0 - top_k(logits, visible, k) * relaxed_below(uniform, p))
 
 
-def drop_key(logits: Tensor, visible: Tensor | None, below: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Each visible key is hidden from the row where its uniform was `below` p; [B, H, 1, M] is one for all rows.
+def dropped_keys(logits: Tensor, visible: Tensor | None, below: Tensor) -> Tensor:
+    """Which keys DropKey hides from each row: the visible ones whose uniform was `below` p.
 
-    A NaN is not hidden, so that it reaches the output.
+    `below` may be [B, H, 1, M], for all rows. A NaN is not hidden, so that it reaches the output.
     """
     dropped = below & ~logits.detach().isnan()
-    return _hide(logits, visible, dropped if visible is None else dropped & visible)
-
-
-def _hide(logits: Tensor, visible: Tensor | None, dropped: Tensor) -> tuple[Tensor, Tensor]:
-    dropped = without_emptying(dropped, logits, visible)
-    return logits, ~dropped if visible is None else visible & ~dropped
+    return without_emptying(dropped if visible is None else dropped & visible, logits, visible)
 
 
 def gaussian_noise(logits: Tensor, normal: Tensor, sigma: Rate) -> Tensor:
@@ -156,17 +149,62 @@ def gaussian_kernel(sigma: Tensor, width: int) -> Tensor:
     return weights / weights.sum(dim=-1, keepdim=True)
 
 
+def gaussian_kernel_of_number(sigma: np.floating[Any], width: int, dtype: torch.dtype) -> Tensor:
+    """`gaussian_kernel` of one sigma, [1, 1, width]. NumPy takes the steps that it computes as torch does."""
+    number = type(sigma)
+    variance = max(sigma * sigma, number(torch.finfo(dtype).tiny * 2 * width**2))
+    weights = torch.from_numpy(_squares_once(width, dtype).numpy() / (number(-2) * variance)).exp_()
+    return (weights / weights.sum(dim=-1, keepdim=True)).view(1, 1, width)
+
+
 def convolve(x: Tensor, kernel: Tensor, dim: int) -> Tensor:
     """`sum_d kernel[d] x[j + d]` along `dim` (-1 or -2), zeros outside; `kernel` is [B or 1, H or 1, width]."""
-    width = kernel.shape[-1]
-    radius = width // 2
-    length = x.shape[dim]
-    padded = F.pad(x, (radius, radius) if dim == -1 else (0, 0, radius, radius))
-    weights = kernel[..., None, None].unbind(2)
-    total = padded.narrow(dim, 0, length) * weights[0]
-    for place in range(1, width):
-        total = torch.addcmul(total, padded.narrow(dim, place, length), weights[place])
+    if x.requires_grad and torch.is_grad_enabled() and not kernel.requires_grad and is_recorded_as_usual(x, kernel):
+        found: Tensor = _Convolution.apply(x, kernel, dim)
+        return found
+    return _convolved(x, kernel, dim)
+
+
+class _Convolution(torch.autograd.Function):
+    """`convolve` as one node of the graph, with a constant kernel. Its gradient is a convolution, too."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, kernel: Tensor, dim: int) -> Tensor:
+        ctx.save_for_backward(kernel)
+        ctx.dim = dim
+        return _convolved(x, kernel, dim)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        grad, kernel = grads[0], ctx.saved_tensors[0].flip(-1)
+        if torch.is_grad_enabled():
+            return convolve(grad, kernel, ctx.dim), None, None
+        # Each product is rounded before it is added, as in the gradient that autograd makes of single operations.
+        first, *others = _terms(grad, kernel, ctx.dim)
+        total = first[0] * first[1]
+        for part, weight in others:
+            total = total + part * weight
+        return total, None, None
+
+
+def _convolved(x: Tensor, kernel: Tensor, dim: int) -> Tensor:
+    first, *others = _terms(x, kernel, dim)
+    total = first[0] * first[1]
+    for part, weight in others:
+        total = torch.addcmul(total, part, weight)
     return total
+
+
+def _terms(x: Tensor, kernel: Tensor, dim: int) -> list[tuple[Tensor, Tensor]]:
+    """What a convolution sums up: `x` at each offset along `dim`, and its weight."""
+    width, length = kernel.shape[-1], x.shape[dim]
+    padded = F.pad(x, (width // 2, width // 2) if dim == -1 else (0, 0, width // 2, width // 2))
+    weights = kernel[..., None, None].unbind(2)
+    if is_at_hand(padded) and not (torch.is_grad_enabled() and padded.requires_grad):
+        # All offsets as one view: fewer calls.
+        views = padded.as_strided((width, *x.shape), (padded.stride(dim), *padded.stride())).unbind(0)
+        return list(zip(views, weights, strict=True))
+    return [(padded.narrow(dim, place, length), weights[place]) for place in range(width)]
 
 
 def blur_smoothing(
@@ -222,12 +260,12 @@ def masked_softmax(logits: Tensor, visible: Tensor | None, sinks: Tensor | None 
 
 def attention_dropout(weights: Tensor, below: Tensor, p: Rate) -> Tensor:
     """Each weight becomes 0 where its uniform was `below` p; the others grow by `1 / (1 - p)`."""
-    return (weights * _kept_factor(p)).masked_fill(below, 0.0)
+    return (weights * kept_factor(p)).masked_fill(below, 0.0)
 
 
 def learned_attention_dropout(weights: Tensor, uniform: Tensor, p: Tensor) -> Tensor:
     """The same with a gradient for `p`."""
-    return weights * _kept_factor(p) * (1.0 - relaxed_below(uniform, p))
+    return weights * kept_factor(p) * (1.0 - relaxed_below(uniform, p))
 
 
 def drop_attention(weights: Tensor, dropped: Tensor, least_share: float) -> Tensor:
@@ -257,7 +295,8 @@ def by_block(below: Tensor, span: int) -> Tensor:
     return below.index_select(-1, keys // span * span)
 
 
-def _kept_factor(p: Rate) -> Rate:
+def kept_factor(p: Rate) -> Rate:
+    """By how much dropout makes the kept weights grow."""
     kept = 1.0 - p
     # At p = 1 all weights become 0, so the factor only has to be finite.
     return 1.0 / torch.clamp_min(kept, 2.0**-24) if isinstance(kept, Tensor) else 1.0 / max(kept, 2.0**-24)

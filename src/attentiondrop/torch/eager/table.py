@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from ... import hashing
 from ...errors import bad_argument
 from ...specs import (
     AttentionDropout,
@@ -28,6 +30,7 @@ from ...specs import (
 from ...specs.after_softmax import LEAST_SHARE
 from ..call.leaves import Active, LogitShape
 from ..call.stages import Drop, Stage
+from ..draws import is_at_hand
 from . import regularisers
 
 #: Logits [B, H, N, M], and what is visible of them.
@@ -57,6 +60,8 @@ class Regulariser(NamedTuple):
     observe: Callable[[Active, Tensor, Tensor | None], Observed]
     #: How a fused pass does it; None if only eager attention can.
     stage: Stage | None = None
+    #: (leaf, logits, visible) -> which logits or weights it drops, if that is all it does; its `stage` says how.
+    decide: Callable[[Active, Tensor, Tensor | None], Tensor] | None = None
 
 
 def entry_of(spec: Spec) -> Regulariser:
@@ -75,7 +80,17 @@ def _hard(leaf: Active, logits: Tensor, visible: Tensor | None) -> Logits:
     if regularisers.is_learned(p):
         uniform = leaf.draw(LogitShape(*logits.shape))
         return regularisers.learned_hard_masking(logits, visible, uniform, p, spec.k), visible
-    return regularisers.hard_masking(logits, visible, _below_p(leaf, logits, visible), spec.k, spec.fill)
+    dropped = _dropped_largest(leaf, logits, visible)
+    return (logits.masked_fill(dropped, 0.0), visible) if spec.fill == "zero" else _hide(logits, visible, dropped)
+
+
+def _dropped_largest(leaf: Active, logits: Tensor, visible: Tensor | None) -> Tensor:
+    below = _below_p(leaf, logits, visible)
+    return regularisers.dropped_largest(logits, visible, below, leaf.spec.k, leaf.spec.fill)
+
+
+def _hide(logits: Tensor, visible: Tensor | None, dropped: Tensor) -> Logits:
+    return logits, ~dropped if visible is None else visible & ~dropped
 
 
 def _below_p(leaf: Active, logits: Tensor, visible: Tensor | None) -> Tensor:
@@ -103,7 +118,11 @@ def _keys_below_p(leaf: Active, logits: Tensor) -> Tensor:
 
 
 def _drop_key(leaf: Active, logits: Tensor, visible: Tensor | None) -> Logits:
-    return regularisers.drop_key(logits, visible, _keys_below_p(leaf, logits))
+    return _hide(logits, visible, _dropped_keys(leaf, logits, visible))
+
+
+def _dropped_keys(leaf: Active, logits: Tensor, visible: Tensor | None) -> Tensor:
+    return regularisers.dropped_keys(logits, visible, _keys_below_p(leaf, logits))
 
 
 def _observe_dropped(leaf: Active, logits: Tensor, visible: Tensor | None) -> Observed:
@@ -136,10 +155,25 @@ def blur_sigma(leaf: Active, shape: LogitShape, dtype: torch.dtype) -> Tensor:
     return sigma if leaf.gate is None else sigma * leaf.gate
 
 
+def blur_kernel(leaf: Active, shape: LogitShape, dtype: torch.dtype) -> Tensor:
+    """The kernel of a blur leaf as [B or 1, H or 1, width]."""
+    spec: BlurSmoothing = leaf.spec
+    if spec.sampling == "batch" and leaf.gate is None and not leaf.values and is_at_hand(leaf.seed):
+        return regularisers.gaussian_kernel_of_number(_one_sigma(leaf, dtype), spec.width, dtype)
+    return regularisers.gaussian_kernel(blur_sigma(leaf, shape, dtype), spec.width)
+
+
+def _one_sigma(leaf: Active, dtype: torch.dtype) -> np.floating[Any]:
+    """`blur_sigma` where one number serves all, computed without torch: the same steps in the same precision."""
+    number = np.float64 if dtype == torch.float64 else np.float32
+    uniform = hashing.uniforms(hashing.vector_words(hashing.stream_key(int(leaf.seed.item()), leaf.number), 1))[0]
+    low, high = leaf.spec.sigma_min, leaf.spec.sigma_max
+    return number(low) + number(high - low) * number(uniform)
+
+
 def _blur(leaf: Active, logits: Tensor, visible: Tensor | None) -> Logits:
     spec: BlurSmoothing = leaf.spec
-    sigma = blur_sigma(leaf, LogitShape(*logits.shape), logits.dtype)
-    kernel = regularisers.gaussian_kernel(sigma, spec.width)
+    kernel = blur_kernel(leaf, LogitShape(*logits.shape), logits.dtype)
     return regularisers.blur_smoothing(logits, visible, kernel, spec.axes, spec.edges)
 
 
@@ -170,7 +204,11 @@ def _dropout(leaf: Active, weights: Tensor) -> Tensor:
     shape, p = LogitShape(*weights.shape), leaf.rate("p")
     if regularisers.is_learned(p):
         return regularisers.learned_attention_dropout(weights, leaf.draw(shape), p)
-    return regularisers.attention_dropout(weights, leaf.below(shape, p), p)
+    return regularisers.attention_dropout(weights, _dropped_weights(leaf, weights, None), p)
+
+
+def _dropped_weights(leaf: Active, logits: Tensor, visible: Tensor | None) -> Tensor:
+    return leaf.below(LogitShape(*logits.shape), leaf.rate("p"))
 
 
 def _blocks_below_p(leaf: Active, logits: Tensor) -> Tensor:
@@ -224,12 +262,12 @@ def _observe_head_mask(leaf: Active, logits: Tensor, visible: Tensor | None) -> 
 
 
 TABLE: dict[type[Spec], Regulariser] = {
-    HardMasking: Regulariser(_hard, _observe_hard, Stage("drop", "p", _why_not_hard, _drop_of_hard)),
+    HardMasking: Regulariser(_hard, _observe_hard, Stage("drop", "p", _why_not_hard, _drop_of_hard), _dropped_largest),
     BlurSmoothing: Regulariser(_blur, _observe_blur, Stage("blur", "sigma_max")),
     GaussianNoise: Regulariser(_noise, _observe_sigma, Stage("noise", "sigma")),
     TemperatureNoise: Regulariser(_temperature, _observe_sigma),
-    DropKey: Regulariser(_drop_key, _observe_dropped, Stage("drop", "p", _why_not_key, _drop_of_key)),
-    AttentionDropout: Regulariser(_dropout, _observe_dropped, Stage("dropout", "p")),
+    DropKey: Regulariser(_drop_key, _observe_dropped, Stage("drop", "p", _why_not_key, _drop_of_key), _dropped_keys),
+    AttentionDropout: Regulariser(_dropout, _observe_dropped, Stage("dropout", "p"), _dropped_weights),
     DropAttention: Regulariser(_drop_attention, _observe_blocks, Stage("dropout", "p", _why_not_attention)),
     DropHead: Regulariser(_drop_head, _observe_drop_head, Stage("heads", "p")),
     HeadMask: Regulariser(_head_mask, _observe_head_mask, Stage("heads", "count")),

@@ -18,7 +18,7 @@ from ..call.leaves import Active
 from ..call.one_call import Call
 from ..call.stages import Plan
 from ..eager import regularisers
-from ..eager.table import blur_sigma
+from ..eager.table import blur_kernel
 from ..kernels.support import has_kernels
 from . import blur_operators as _registered  # noqa: F401
 from .blur_arguments import blur_arguments, suits_operators
@@ -79,12 +79,12 @@ def operands(call: Call, blurs: tuple[Active, ...]) -> Operands:
             q = torch.ops.attentiondrop.blur(q, leaf.seed, gate, None, *sigma, False)
         return Operands(q, k, repeat_heads(inputs.v, k.shape[1]), None)
     dtype = inputs.compute_dtype
-    q, k = inputs.q, inputs.k.to(dtype)
+    q, k = inputs.q, inputs.k if inputs.k.dtype == dtype else inputs.k.to(dtype)
     bias = None if bias is None else bias.to(dtype)
     by_head = visible_keys is not None and visible_keys.shape[1] > 1
     for leaf in blurs:
         spec: BlurSmoothing = leaf.spec
-        kernel = regularisers.gaussian_kernel(blur_sigma(leaf, inputs.shape, dtype), spec.width)
+        kernel = blur_kernel(leaf, inputs.shape, dtype)
         if by_head or kernel.shape[1] > 1:
             k = repeat_heads(k, q.shape[1])
         k = regularisers.convolve_keys(k, visible_keys, kernel, spec.edges)
@@ -101,4 +101,6 @@ def operands(call: Call, blurs: tuple[Active, ...]) -> Operands:
                 bias = regularisers.convolve(bias, kernel, -2)
                 bias = bias / share if spec.edges == "renormalize" else bias
     # The bias stays in the dtype of the logits: it can be far larger than a dot product, so its rounding would be, too.
-    return Operands(q.to(inputs.q.dtype), k.to(inputs.k.dtype), repeat_heads(inputs.v, k.shape[1]), bias)
+    if q.dtype != inputs.q.dtype or k.dtype != inputs.k.dtype:
+        q, k = q.to(inputs.q.dtype), k.to(inputs.k.dtype)
+    return Operands(q, k, repeat_heads(inputs.v, k.shape[1]), bias)

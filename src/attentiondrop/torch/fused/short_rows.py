@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ...specs import Spec
-from ..call.inputs import Options
+from ..call.known_calls import Signature
 from ..call.leaves import DROPOUT_STREAM, Active
 from ..call.one_call import Call
 from ..call.stages import Plan as Places
@@ -22,7 +21,7 @@ from ..call.visibility import visible_keys
 from ..draws import is_untouched
 from ..kernels.short.run_kernels import Extras, Plan, Results, backward, empty_results, forward
 from .blur_arguments import blur_arguments
-from .derivatives import checked, has_tangent
+from .derivatives import checked
 from .operators import Operator, like_inputs, register
 from .slots import drop_of, rate_of
 
@@ -85,40 +84,8 @@ def _truth(text: str) -> bool:
     return text == "True"
 
 
-class Signature(NamedTuple):
-    """All that the plan of a call depends on, if no tensor but queries, keys and values takes part."""
-
-    drop: Any
-    dropout_p: float
-    is_causal: bool
-    scale: float | None
-    enable_gqa: bool
-    backend: str
-    #: Of queries, keys and values: dtype, device and shape.
-    tensors: tuple[tuple[torch.dtype, torch.device, torch.Size], ...]
-
-
 #: Plans by signature: most calls are repetitions, and finding the plan again takes longer than the kernels.
 _known: dict[Signature, Plan] = {}
-
-
-def signature_of(q: Tensor, k: Tensor, v: Tensor, drop: Any, options: Options, backend: str) -> Signature | None:
-    """The signature of a call that might be known; None if other tensors take part, or somebody watches."""
-    if not isinstance(drop, Spec | None):
-        return None  # its rates are tensors
-    if not (q.is_cuda and is_untouched() and type(q) is type(k) is type(v) is Tensor) or has_tangent(q, k, v):
-        return None
-    return describe(q, k, v, drop, options, backend)
-
-
-def describe(q: Tensor, k: Tensor, v: Tensor, drop: Spec | None, options: Options, backend: str) -> Signature | None:
-    """The signature of a call in which no other tensor takes part; None if one does."""
-    mask, dropout_p, is_causal, scale, enable_gqa, *others = options
-    if mask is not None or any(other is not None for other in others):
-        return None
-    # What is refused must not look like a call that was not: whatever the checks of a call read belongs here.
-    tensors = tuple([(x.dtype, x.device, x.shape) for x in (q, k, v)])
-    return Signature(drop, dropout_p, is_causal, scale, enable_gqa, backend, tensors)
 
 
 def remember(signature: Signature, call: Call, places: Places) -> None:
