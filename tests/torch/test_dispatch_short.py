@@ -14,10 +14,10 @@ import attentiondrop as ad
 from attentiondrop.specs import Spec
 from attentiondrop.torch import dispatch
 from attentiondrop.torch.call.inputs import Options, normalise
+from attentiondrop.torch.call.known_calls import describe
 from attentiondrop.torch.call.leaves import active_leaves
 from attentiondrop.torch.call.one_call import make_call
 from attentiondrop.torch.call.stages import Plan
-from attentiondrop.torch.call.known_calls import describe
 
 HARD = ad.HardMasking(p=0.1, k=5)
 BLUR = ad.BlurSmoothing(0.5)

@@ -46,8 +46,8 @@ def signature_of(
 
 def describe(q: Tensor, k: Tensor, v: Tensor, drop: Spec | None, options: Options, backend: str) -> Signature | None:
     """The signature of a call in which no other tensor takes part; None if one does."""
-    mask, dropout_p, is_causal, scale, enable_gqa, bias, softcap, sinks, window, blocks = options
-    if not (mask is bias is softcap is sinks is window is blocks is None):
+    mask, dropout_p, is_causal, scale, enable_gqa, *others = options
+    if mask is not None or any(other is not None for other in others):
         return None
     # What is refused must not look like a call that was not: whatever the checks of a call read belongs here.
     tensors = tuple([(x.dtype, x.device, x.shape) for x in (q, k, v)])
