@@ -24,6 +24,7 @@ TORCH = (
     "eager",
     "fused",
     "dispatch",
+    "known_routes",
     "functional",
     "modules",
     "rates",

@@ -14,6 +14,7 @@ from .call.known_calls import Signature
 from .call.one_call import Call
 from .dispatch import Route, plan_of
 from .eager.one_node import alone, repeated
+from .fused.blurred_keys import repeated_blur
 
 #: From queries, keys, values and seed to output and weights.
 Run = Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor | None]]
@@ -42,7 +43,10 @@ def remember_route(signature: Signature, route: Route, run: Callable[[Route], tu
     shape = call.inputs.shape
     keeps_little = not call.visibility.causal or shape.rows * shape.columns <= _SMALL_MASK
     leaf = alone(call) if route.path == "eager" and keeps_little else None
-    _known[signature] = _replaced(route, run) if leaf is None else repeated(call, leaf)
+    short: Run | None = repeated_blur(call, route.plan) if route.path == "sdpa" else None
+    if leaf is not None:
+        short = repeated(call, leaf)
+    _known[signature] = short or _replaced(route, run)
 
 
 def _replaced(route: Route, run: Callable[[Route], tuple[Tensor, Tensor | None]]) -> Run:

@@ -6,6 +6,7 @@ Under a causal mask this does not hold on the last `radius` diagonals: `blurred_
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -56,6 +57,24 @@ def sdpa_attention(call: Call, plan: Plan) -> Tensor:
         q, k, v, mask, 0.0, is_causal, scale=inputs.scale, enable_gqa=k.shape[1] != q.shape[1]
     )
     return output if blind is None else output.masked_fill(blind, 0.0)
+
+
+def repeated_blur(call: Call, plan: Plan) -> Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, None]] | None:
+    """`sdpa_attention` of queries, keys, values and seed, for calls that look like `call`; None if it does more."""
+    inputs, shape, dtype = call.inputs, call.inputs.shape, call.inputs.compute_dtype
+    is_plain = call.visibility == (False, None, None) and call.bias is None and inputs.q.dtype == dtype
+    if not is_plain or len(plan.blurs) != 1 or plan.heads or inputs.k.shape[1] != shape.heads:
+        return None
+    spec, number, scale = plan.blurs[0].spec, plan.blurs[0].number, inputs.scale
+    if spec.axes != "keys":
+        return None
+
+    def run(q: Tensor, k: Tensor, v: Tensor, seed: Tensor) -> tuple[Tensor, None]:
+        kernel = blur_kernel(Active(spec, seed, number), shape, dtype)
+        k = regularisers.convolve_keys(k, None, kernel, spec.edges)
+        return F.scaled_dot_product_attention(q, k, v, None, 0.0, False, scale=scale), None
+
+    return run
 
 
 def can_blur_by_kernel(call: Call, blurs: tuple[Active, ...]) -> bool:
