@@ -18,6 +18,7 @@ from ..call.inputs import repeat_heads
 from ..call.leaves import Active
 from ..call.one_call import Call
 from ..call.stages import Plan
+from ..call.visibility import Visibility
 from ..eager import regularisers
 from ..eager.table import blur_kernel
 from ..kernels.support import has_kernels
@@ -62,7 +63,7 @@ def sdpa_attention(call: Call, plan: Plan) -> Tensor:
 def repeated_blur(call: Call, plan: Plan) -> Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, None]] | None:
     """`sdpa_attention` of queries, keys, values and seed, for calls that look like `call`; None if it does more."""
     inputs, shape, dtype = call.inputs, call.inputs.shape, call.inputs.compute_dtype
-    is_plain = call.visibility == (False, None, None) and call.bias is None and inputs.q.dtype == dtype
+    is_plain = call.visibility == Visibility(False) and call.bias is None and inputs.q.dtype == dtype
     if not is_plain or len(plan.blurs) != 1 or plan.heads or inputs.k.shape[1] != shape.heads:
         return None
     spec, number, scale = plan.blurs[0].spec, plan.blurs[0].number, inputs.scale
