@@ -14,9 +14,9 @@ from torch.utils._pytree import tree_leaves
 import attentiondrop as ad
 from attentiondrop.torch import Blocks, attention, dispatch
 from attentiondrop.torch.call.inputs import Options, normalise
+from attentiondrop.torch.call.known_calls import describe
 from attentiondrop.torch.call.one_call import make_call
 from attentiondrop.torch.fused import row_blocks
-from attentiondrop.torch.fused.short_rows import describe
 from attentiondrop.torch.rates.sampled_rows import sample_rows
 
 CASES = [
