@@ -8,7 +8,9 @@ from __future__ import annotations
 import difflib
 import sys
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 #: Longer texts of a value are cut off in messages.
@@ -69,6 +71,17 @@ def _shown(value: Any) -> str:
 
 
 _warned: set[str] = set()
+_is_quiet: ContextVar[bool] = ContextVar("is_quiet", default=False)
+
+
+@contextmanager
+def without_advice() -> Iterator[None]:
+    """Within, `warn_once` is silent: values are only checked, and whoever uses them is warned then."""
+    token = _is_quiet.set(True)
+    try:
+        yield
+    finally:
+        _is_quiet.reset(token)
 
 
 def warn_once(topic: str, message: str) -> None:
@@ -76,7 +89,7 @@ def warn_once(topic: str, message: str) -> None:
 
     The warning points at the first line outside of this package.
     """
-    if topic in _warned:
+    if topic in _warned or _is_quiet.get():
         return
     _warned.add(topic)
     warn_outside(message)

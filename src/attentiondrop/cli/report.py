@@ -28,7 +28,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         help="The intervals of paired differences; with few seeds, bootstrap is too narrow. Default: %(default)s.",
     )
     parser.add_argument(
-        "--baseline", metavar="METHOD", help="the method that differences are to (default: the first of the comparison)"
+        "--baseline", metavar="METHOD", help="The method that differences are to. Default: the first of the comparison."
     )
     return parser
 

@@ -11,7 +11,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...errors import ArgumentError, AttentionDropError, bad_argument
+from ...errors import ArgumentError, AttentionDropError, bad_argument, without_advice
 from ...specs import REGISTRY
 from ..files.typed_settings import unknown
 from . import COMPARATORS
@@ -105,7 +105,8 @@ def check_grid(grid: Any, name: str, where: str) -> None:
     each = grid if listed else [{field: value} for field, values in grid.items() for value in values]
     for setting in each:
         try:
-            check_part(terms(name)[0].having(**setting))
+            with without_advice():
+                check_part(terms(name)[0].having(**setting))
         except AttentionDropError as error:
             raise ArgumentError(f"{where}.{', '.join(setting)}: {error}") from None
 
