@@ -14,8 +14,8 @@ DEMO_SETUP := $(if $(wildcard $(SETUP)),$(SETUP),$(VENV)/.installed-demo)
 demo: $(DEMO_SETUP)  ## train a small ViT on digits with seven methods and three seeds, and compare
 	PYTHONDONTWRITEBYTECODE= $(BIN)/attentiondrop compare digits --size demo --workers $(WORKERS) --out runs/digits
 
-# Without byte code: Python writes it when it first imports a module (`demo` allows that), and compiling all of torch takes
-# longer.
+# Without byte code: Python writes it when it first imports a module (`demo` and the tests allow that), and compiling all of
+# torch takes longer.
 $(VENV)/.installed-demo: pyproject.toml constraints.txt
 	$(MAKE_VENV)
 	$(BIN)/python -m pip install --progress-bar on --no-compile -c constraints.txt -e ".[experiments]"
@@ -33,7 +33,7 @@ test: lint  ## everything that CI runs
 
 # The output of a stage in one piece, where this make can do that.
 TOGETHER := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest
+PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest
 # Inductor compiles in the process that asks, and without vector instructions, of which it would try each kind first.
 QUICK_COMPILER := TORCHINDUCTOR_COMPILE_THREADS=1 TORCHINDUCTOR_VEC_ISA_OK=0
 
@@ -128,11 +128,11 @@ clean:
 # pip leaves the environment half-built if it is interrupted: the stamp is written last, so the next make goes on.
 $(SETUP): pyproject.toml constraints.txt
 	$(MAKE_VENV)
-	$(BIN)/python -m pip install --progress-bar on -c constraints.txt -e ".[dev]"
+	$(BIN)/python -m pip install --progress-bar on --no-compile -c constraints.txt -e ".[dev]"
 	touch $@
 
 # Fewer packages than for the tests: neither TensorFlow nor JAX.
 $(DOCS_SETUP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --progress-bar on -c constraints.txt -e ".[docs]"
+	$(BIN)/python -m pip install --progress-bar on --no-compile -c constraints.txt -e ".[docs]"
 	touch $@
