@@ -216,7 +216,7 @@ def test_a_part_with_the_gradients_of_groups(device: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
-@pytest.mark.parametrize("visible", ["", "keys"])
+@pytest.mark.parametrize("visible", [pytest.param("", marks=pytest.mark.slow), "keys"])
 def test_the_operators_keep_their_promises(visible: str, device: str) -> None:
     """Schema, fake tensors and autograd registration; dynamic shapes, too."""
     setting, sizes = Setting(width=3, visible=visible, gate=0.5), Sizes(heads=2, key_heads=1, rows=4, columns=4, size=4)

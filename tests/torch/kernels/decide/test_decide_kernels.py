@@ -74,8 +74,11 @@ def situations() -> list[Any]:
     found = []
     for spec in SPECS:
         is_slow = [] if spec in QUICK_DTYPES else [pytest.mark.slow]
-        # One dtype of them all is enough for the interpreter.
-        found.append(pytest.param(spec, torch.float32, "cpu", True, marks=[IN_INTERPRETER, *is_slow]))
+        # One dtype of them all is enough for the interpreter; the composition has noise and dropout in it.
+        is_more = (
+            [] if spec in QUICK_DTYPES and str(spec).startswith(("hard", "dropkey", "blur")) else [pytest.mark.slow]
+        )
+        found.append(pytest.param(spec, torch.float32, "cpu", True, marks=[IN_INTERPRETER, *is_more]))
         if not is_slow:
             found.append(pytest.param(spec, QUICK_DTYPES[spec], "cuda", True, marks=ON_GPU))
         for dtype in dtypes("cuda"):
