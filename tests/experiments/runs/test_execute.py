@@ -160,7 +160,8 @@ def test_a_full_disk_is_raised_and_the_last_state_survives(job, tmp_path: Path) 
             sys.exit(f"refused: {{error}}")
         """
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    # -B: under that limit, Python would leave truncated byte code behind for everybody.
+    done = subprocess.run([sys.executable, "-B", "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "refused: " in done.stderr and "File too large" in done.stderr and str(one.folder) in done.stderr
     assert not (one.folder / RESULT).exists()
