@@ -30,7 +30,7 @@ from attentiondrop.bench.step_rows import Steps
 from attentiondrop.experiments.failures import in_words
 
 MPS = "nvidia-cuda-mps-control"
-#: Name of a row: what runs, how many processes, runs in each of them, with MPS.
+#: Name of a row -> what runs; whether all runs are streams of one process; whether with MPS.
 ROWS = {
     "bare, alone": ("bare", False, False),
     "bare, streams": ("bare", True, False),

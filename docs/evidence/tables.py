@@ -13,7 +13,7 @@ from attentiondrop.experiments.analysis.improvement import Improvement, improvem
 from attentiondrop.experiments.analysis.intervals import Difference, Spread, corrected, paired_difference
 from attentiondrop.experiments.report.chart import Chart, Point
 from attentiondrop.experiments.report.differences import verdict
-from attentiondrop.experiments.report.interval_plot import interval_scale
+from attentiondrop.experiments.report.interval_plot import group_of, interval_marks, interval_scale
 from attentiondrop.experiments.report.markup import Markup, tag
 from attentiondrop.experiments.report.palette import Look, looks
 from attentiondrop.experiments.report.scales import Scale, fit, without_far_off
@@ -153,18 +153,12 @@ def forest(study: Study) -> str | None:
 
 
 def _row(label: str, each: Difference, scale: Scale, y: float, metric: Metric) -> list[Markup]:
-    group = "interval marked" if each.marked else "interval"
     drawn = [tag("text", label if len(label) < 48 else f"{label[:46]}...", x=4, y=y + 4, class_="code")]
-    for interval, kind in ((each.holm_interval, "thin"), (each.interval, "bar")):
-        if interval is not None and interval.low <= scale.high and interval.high >= scale.low:
-            low, high = _place(interval.low, scale), _place(interval.high, scale)
-            drawn.append(tag("path", d=f"M{low:.2f} {y}H{high:.2f}", class_=f"{group} {kind}"))
-    if scale.low <= each.mean <= scale.high:
-        drawn.append(tag("circle", cx=_place(each.mean, scale), cy=y, r=3.6, class_=f"{group} dot"))
-    else:
+    drawn += interval_marks(each, scale, _place, y)
+    if not scale.low <= each.mean <= scale.high:
         left = each.mean < scale.low
         x, turn = (_LEFT, 1) if left else (_WIDTH - 2, -1)
-        drawn.append(tag("path", d=f"M{x} {y}l{8 * turn} -5v10z", class_=f"{group} dot"))
+        drawn.append(tag("path", d=f"M{x} {y}l{8 * turn} -5v10z", class_=f"{group_of(each)} dot"))
         text = f"{each.mean:+.{metric.digits}f}"
         drawn.append(tag("text", text, x=x + 12 * turn, y=y + 4, text_anchor="start" if left else "end"))
     return drawn

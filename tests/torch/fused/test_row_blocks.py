@@ -23,6 +23,7 @@ from attentiondrop.torch.call.leaves import DROPOUT_STREAM, LogitShape
 from attentiondrop.torch.call.visibility import split
 from attentiondrop.torch.draws import Stream, Words, draw_seed
 from attentiondrop.torch.fused import row_blocks
+from attentiondrop.torch.fused.largest_of_rows import largest
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", ad.AttentionDropWarning)  # extreme rates are part of the test
@@ -238,7 +239,7 @@ def test_largest_selects_as_the_oracle(columns: int) -> None:
             logits[:, :, 3] = -torch.inf
             logits[:, :, 4, k - 1 :] = -torch.inf
             logits[:, :, 5, ::2] = -torch.inf
-            values, indices = row_blocks.largest(logits, k)
+            values, indices = largest(logits, k)
             assert torch.equal(values, logits.gather(-1, indices))
             chosen = torch.zeros_like(logits, dtype=torch.bool).scatter(-1, indices, values > -torch.inf)
             visible = (logits > -torch.inf).numpy()

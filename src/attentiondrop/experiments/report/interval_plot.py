@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ..analysis.intervals import Difference
 from .markup import Markup, tag
@@ -29,6 +29,25 @@ def _ends(each: Difference) -> list[float]:
     return [each.mean, *(end for interval in known for end in (interval.low, interval.high))]
 
 
+def group_of(difference: Difference) -> str:
+    """The class of all that is drawn for a difference."""
+    return "interval marked" if difference.marked else "interval"
+
+
+def interval_marks(
+    difference: Difference, scale: Scale, place: Callable[[float, Scale], float], y: float
+) -> list[Markup]:
+    """The intervals before and after correction, and the mean if it is on the scale; `place` gives the x of a value."""
+    group, drawn = group_of(difference), []
+    for interval, kind in ((difference.holm_interval, "thin"), (difference.interval, "bar")):
+        if interval is not None and interval.low <= scale.high and interval.high >= scale.low:
+            low, high = place(interval.low, scale), place(interval.high, scale)
+            drawn.append(tag("path", d=f"M{low:.2f} {y}H{high:.2f}", class_=f"{group} {kind}"))
+    if scale.low <= difference.mean <= scale.high:
+        drawn.append(tag("circle", cx=place(difference.mean, scale), cy=y, r=3.6, class_=f"{group} dot"))
+    return drawn
+
+
 def interval_axis(scale: Scale, label: str) -> Markup:
     """The axis labels above the column; `label` names what the axis shows."""
     labels = [
@@ -51,13 +70,8 @@ def interval_plot(difference: Difference | None, scale: Scale, margin: float | N
     drawn.append(tag("path", d=f"M{zero:.2f} 0V{HEIGHT}", class_="zero"))
     middle = HEIGHT / 2
     if difference is not None:
-        group = "interval marked" if difference.marked else "interval"
-        for interval, kind in ((difference.holm_interval, "thin"), (difference.interval, "bar")):
-            if interval is not None and interval.low <= scale.high and interval.high >= scale.low:
-                low, high = _left(interval.low, scale), _left(interval.high, scale)
-                drawn.append(tag("path", d=f"M{low:.2f} {middle}H{high:.2f}", class_=f"{group} {kind}"))
-        if scale.low <= difference.mean <= scale.high:
-            drawn.append(tag("circle", cx=_left(difference.mean, scale), cy=middle, r=3.6, class_=f"{group} dot"))
+        group = group_of(difference)
+        drawn += interval_marks(difference, scale, _left, middle)
         ends = _ends(difference)
         drawn += [_arrow(-1, middle, group)] * (min(ends) < scale.low)
         drawn += [_arrow(1, middle, group)] * (max(ends) > scale.high)

@@ -165,9 +165,9 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) backward_wgmma(
       const bool more = next_unit < a.units;
       const int lane = fresh_lane();
       if (more) {
-      start_copies(a, at, next_unit, next_step, runs, row_tiles, warp, lane);
-      send_for_rest(a, next_unit, next_step, runs, warp, lane);
-    }
+        start_copies(a, at, next_unit, next_step, runs, row_tiles, warp, lane);
+        send_for_rest(a, next_unit, next_step, runs, warp, lane);
+      }
       if (is_last) {
         write_rows(a.d_v + now.batch * a.of_d_v.batch + now.key_head * a.of_d_v.head, a.of_d_v.row, warp * 16, a.keys, d_v, 1.f, 1.f, lane);
 #if RADIUS == 0
