@@ -27,6 +27,7 @@ from torch._dynamo.utils import compilation_time_metrics, counters
 from attentiondrop.bench.environment import environment
 from attentiondrop.experiments.runs import execute as runs
 from attentiondrop.experiments.runs.job import Job
+from attentiondrop.experiments.runs.pool import set_aside
 from attentiondrop.experiments.train import captured_step, changed_tensors, cuda_recorder, loop
 
 #: Pairs of runs: the second one of each differs in its rate alone, or in nothing but its seed.
@@ -83,6 +84,7 @@ def one_run(method: str, seed: int, folder: str, phases: Phases, options: argpar
     counters.clear()
     compilation_time_metrics.clear()
     phases.start()
+    set_aside()  # as a worker does between two runs
     result = runs.execute(Job(recipe, method, seed, folder))
     whole = time.perf_counter() - phases.began
     state = result.error or result.capture or "not captured, on a CPU"
