@@ -352,8 +352,8 @@ def why_not_short(call: Call, plan: Plan) -> str | None:
     if visible is not None and visible.shape[1] > 1 and q.shape[1] != inputs.k.shape[1]:
         return "heads that share keys need one mask"
     has_dropout = dropout is not None or call.dropout_p > 0
-    wanted = short.Wanted(-(-shape.columns // 16), q.shape[-1], "" if kind is None else kind.drop, has_dropout)
-    return _why_not_short_blur(call, plan) or _why_no_short_kernels(q.device.index, wanted)
+    wanted = (-(-shape.columns // 16), q.shape[-1], "" if kind is None else kind.drop, has_dropout)
+    return _why_not_short_blur(call, plan) or _why_no_short_kernels(q.device.index, *wanted)
 
 
 def _why_not_short_blur(call: Call, plan: Plan) -> str | None:
@@ -373,11 +373,13 @@ def _why_not_short_blur(call: Call, plan: Plan) -> str | None:
     return None
 
 
-def _why_no_short_kernels(index: int, wanted: short.Wanted) -> str | None:
+def _why_no_short_kernels(index: int, key_tiles: int, head_size: int, drop: str, dropout: bool) -> str | None:
+    """The same for the device. (Plain values: the compiler of torch 2.15 empties a named tuple that it hands over.)"""
     if compute_capability(index) < 80:
         return "the kernels for short rows need compute capability 8.0"
     if reason := short_kernels.why_not_built():
         return reason
+    wanted = short.Wanted(key_tiles, head_size, drop, dropout)
     return None if short.fits(wanted, short_kernels.device_of(index)) else "there is not enough shared memory"
 
 

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import NamedTuple
+import weakref
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -101,12 +103,19 @@ def is_at_hand(x: Tensor) -> bool:
     return type(x) is Tensor and x.is_cpu and is_untouched()
 
 
-_calls = itertools.count(1)
+#: Numbers for the calls of each graph that a compiler traces, and for calls outside of any.
+_calls: weakref.WeakKeyDictionary[Any, Iterator[int]] = weakref.WeakKeyDictionary()
+_other_calls = itertools.count(1)
 
 
 def _next_call() -> int:
-    """A number that differs in every call. A compiler calls this while it traces, and keeps it as a constant."""
-    return next(_calls)
+    """A number that differs in every call of a graph. A compiler calls this while it traces, and keeps the number.
+
+    Each graph counts from 1: the same model gives the same graph whenever it is traced, so that torch finds the code
+    that it has compiled before.
+    """
+    graph = torch._guards.TracingContext.try_get()
+    return next(_other_calls if graph is None else _calls.setdefault(graph, itertools.count(1)))
 
 
 # What torch.compiler.assume_constant_result does, without loading the compiler.
