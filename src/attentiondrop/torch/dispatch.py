@@ -339,6 +339,8 @@ def why_not_short(call: Call, plan: Plan) -> str | None:
         return "the kernels for short rows know no noise"
     if [plan.drop is not None, plan.dropout is not None, call.dropout_p > 0].count(True) > 1:
         return "the kernels for short rows do one drop or dropout, not several"
+    if drop_of(plan.drop, shape.columns).kind == "column":
+        return "the kernels for short rows decide for each row by itself"
     # (Where all keys are candidates, none has to be chosen.)
     if plan.drop is not None and short.MOST_OF_TOP < drop_of(plan.drop, shape.columns).top < shape.columns:
         return f"the kernels for short rows choose from at most {short.MOST_OF_TOP} of the largest logits"
