@@ -85,6 +85,7 @@ def reason(
         {"spec": ad.Compose([HARD, ad.AttentionDropout(0.1)])},
         {"spec": ad.Compose([BLUR, ad.AttentionDropout(0.1)]), "is_causal": True, "keys": 256},
         {"spec": BLUR, "is_causal": True},
+        {"spec": ad.DropKey(0.1, by="column"), "is_causal": True},
     ],
     ids=str,
 )

@@ -78,8 +78,8 @@ class Active(NamedTuple):
 
     `gate` is None or a 0-dim tensor: 1 if each `OneOf` around the regulariser chose it, else 0. `branches` are the
     parts of these `OneOf`s. `values` are the fields that are tensors, in the dtype of the logits. They belong to this
-    call: nothing changes them later. `bounds` are numbers that rates never exceed. `state` is what the regulariser keeps
-    from call to call, if anything.
+    call: nothing changes them later. `bounds` are numbers that rates never exceed. `state` is what the regulariser
+    keeps from call to call, if anything.
     """
 
     spec: Any
