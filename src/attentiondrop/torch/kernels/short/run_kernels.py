@@ -111,7 +111,6 @@ class NotePlaces(NamedTuple):
         return start, start + 4 * self.dropped, start + 4 * self.kept, start + 4 * self.share, start + 4 * self.band
 
 
-@functools.lru_cache(maxsize=1024)
 def _places(plan: Plan, lines: int, heads: int, rows: int, keys: int) -> NotePlaces:
     kept = lines
     share = kept + (lines if plan.hide else 0)
