@@ -99,6 +99,7 @@ def test_served(call: dict[str, Any]) -> None:
         ({"scale": -1.0}, "no scale of 0 or less"),
         ({"spec": ad.GaussianNoise(0.1)}, "no noise"),
         ({"spec": ad.DropKey(0.1, by="column")}, "for each row by itself"),
+        ({"spec": ad.DropAttention(0.1)}, "do not divide by the share"),
         ({"dropout_p": 0.1}, "one drop or dropout"),
         ({"spec": ad.Compose([HARD, ad.AttentionDropout(0.1)])}, "one drop or dropout"),
         ({"spec": ad.HardMasking(p=0.1, k=65), "keys": 70}, "at most 64 of the largest"),

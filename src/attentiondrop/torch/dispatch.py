@@ -29,7 +29,7 @@ from .fused.blurred_keys import can_blur_by_kernel
 from .fused.decide_inside import why_not_by_kernels
 from .fused.derivatives import has_tangent, is_in_functional_gradient
 from .fused.short_rows import kind_of
-from .fused.slots import drop_of, stage_of
+from .fused.slots import drop_of, stage_of, weight_drop_of
 from .kernels import library_attention
 from .kernels.attention_with_lse import has_lse
 from .kernels.short import build as short_kernels
@@ -339,8 +339,8 @@ def why_not_short(call: Call, plan: Plan) -> str | None:
         return "the kernels for short rows know no noise"
     if [plan.drop is not None, plan.dropout is not None, call.dropout_p > 0].count(True) > 1:
         return "the kernels for short rows do one drop or dropout, not several"
-    if drop_of(plan.drop, shape.columns).kind == "column":
-        return "the kernels for short rows decide for each row by itself"
+    if drop_of(plan.drop, shape.columns).kind == "column" or weight_drop_of(plan.dropout, shape.columns).by_share:
+        return "the kernels for short rows decide for each row by itself, and do not divide by the share that is left"
     # (Where all keys are candidates, none has to be chosen.)
     if plan.drop is not None and short.MOST_OF_TOP < drop_of(plan.drop, shape.columns).top < shape.columns:
         return f"the kernels for short rows choose from at most {short.MOST_OF_TOP} of the largest logits"
