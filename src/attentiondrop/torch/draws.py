@@ -162,6 +162,12 @@ class Stream:
         line, column = self._hash.words(batch * heads * rows, columns)
         return Words(line.view(batch, heads, rows, 1), column)
 
+    def vector_words(self, batch: int, heads: int, columns: int) -> Words:
+        """The words of `uniform_vector(batch * heads * columns)`, one for each key of a (sample, head)."""
+        # A uniform is made of the top 24 bits of a word, so the last bit may be set: `Words` needs odd words.
+        words = self._hash.vector(batch * heads * columns) | 1
+        return Words(torch.ones_like(words[:1]).view(1, 1, 1, 1), words.view(batch, heads, 1, columns))
+
     def below(self, shape: tuple[int, int, int, int], rate: float | Tensor) -> Tensor:
         """`uniforms(*shape) < rate`."""
         if isinstance(self._hash, _OnHost) and isinstance(rate, float) and math.prod(shape) <= _FEW:
@@ -225,7 +231,7 @@ class _OnTensors:
 
 
 class Words(NamedTuple):
-    """Row words [..., rows, 1] and key words [columns] (or [..., rows, anything]), which broadcast against each other.
+    """Row words [..., rows, 1] and key words [columns], or [..., rows or 1, anything]: they broadcast to each other.
 
     A slice of them gives the draws of the whole at the same positions.
     """

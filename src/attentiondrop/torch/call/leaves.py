@@ -77,8 +77,9 @@ class Active(NamedTuple):
     """One regulariser of a call. Its draws are made when `draw` is called, not before.
 
     `gate` is None or a 0-dim tensor: 1 if each `OneOf` around the regulariser chose it, else 0. `branches` are the
-    parts of these `OneOf`s. `values` are the fields that are tensors, in the dtype of the logits; `bounds` are numbers
-    that rates never exceed. `state` is what the regulariser keeps from call to call, if anything.
+    parts of these `OneOf`s. `values` are the fields that are tensors, in the dtype of the logits. They belong to this
+    call: nothing changes them later. `bounds` are numbers that rates never exceed. `state` is what the regulariser
+    keeps from call to call, if anything.
     """
 
     spec: Any
@@ -287,7 +288,9 @@ def _values_of(
     if device.type == "meta":
         # Autograd cannot send a gradient from a meta tensor back to a rate on a real device.
         given = {field: value.detach() for field, value in given.items()}
-    found = {field: value.to(device, dtype) for field, value in given.items()}
+    # A call keeps the rates that it began with, since its backward may read them: an adaptive rate moves in place right
+    # after the call. In a captured graph the copy is a part of the graph, so that every replay reads the present rate.
+    found = {field: value.to(device, dtype, copy=True) for field, value in given.items()}
     for field, schedule in scheduled.items():
         if field not in found:
             if not isinstance(schedule, PerHead) or not all(isinstance(value, float) for value in schedule.values):
