@@ -41,7 +41,7 @@ def call_directly(operator: str, implementation: Callable[..., Any]) -> None:
             torch.is_grad_enabled()
             or forward_ad._current_level >= 0
             or torch._C._is_torch_function_mode_enabled()
-            or torch.autograd._profiler_enabled()
+            or torch.autograd.profiler._is_profiler_enabled
             or not is_untouched()
             or kwargs
             or not _PLAIN.issuperset(map(type, args))
