@@ -19,8 +19,8 @@ from ..call.leaves import DROPOUT_STREAM, Active
 from ..call.one_call import Call
 from ..call.stages import Plan as Places
 from ..call.visibility import visible_keys
-from ..draws import is_untouched
 from ..kernels.short.run_kernels import Extras, Plan, Results, backward, empty_results, forward
+from ..untouched import is_untouched
 from .blur_arguments import blur_arguments
 from .derivatives import checked
 from .operators import Operator, like_inputs, register
