@@ -54,6 +54,10 @@ class Bounds:
         return bound
 
 
+#: Of rates that are numbers.
+UNBOUNDED = Bounds()
+
+
 class Driven(NamedTuple):
     """A spec with rates that are tensors. A compiled or captured graph reads their current values in each run.
 
@@ -63,7 +67,7 @@ class Driven(NamedTuple):
 
     spec: Spec
     values: Values
-    bounds: Bounds = Bounds()
+    bounds: Bounds = UNBOUNDED
     states: Mapping[int, Any] = {}
 
 
@@ -89,7 +93,7 @@ class Active(NamedTuple):
     gate: Tensor | None = None
     branches: tuple[Branch, ...] = ()
     values: Mapping[str, Tensor] = {}
-    bounds: Bounds = Bounds()
+    bounds: Bounds = UNBOUNDED
     excerpt: Excerpt | None = None
     state: Any = None
 
@@ -249,7 +253,8 @@ def active_leaves(drop: Spec | Driven, seed: Tensor, dtype: torch.dtype) -> list
     Gates instead of a branch: the choice stays on the device, so nothing synchronises and a compiled or captured graph
     chooses anew in each replay.
     """
-    spec, values, bounds, states = drop if isinstance(drop, Driven) else Driven(drop, {})
+    # (Not a `Driven` with its defaults: the compiler of torch 2.11 does not find out where they come from.)
+    spec, values, bounds, states = drop if isinstance(drop, Driven) else (drop, {}, UNBOUNDED, {})
     # A compiler ignores such a cache, and warns of it.
     read = _read(spec) if torch.compiler.is_compiling() else _read_once(spec)
     # One draw for each `OneOf`, which its parts share: making the stream is the expensive part.
