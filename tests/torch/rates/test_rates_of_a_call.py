@@ -76,14 +76,16 @@ def _backward(
 
 def _decisions(extras: Extras, plan: Plan, columns: int) -> Decisions:
     """What the kernels would do, in the words of row blocks. They read the gates when they run, as the kernels do."""
-    slot = {"": None, "weights": 2}.get(plan.drop, 1)
-    rate = plan.rate if extras.gate is None else extras.gate * plan.rate
+    slot, stream, rate, gate = (1 if plan.drop else None), plan.stream, plan.rate, extras.gate
+    if plan.dropout:
+        slot, stream, rate, gate = 2, plan.dropout_stream, plan.dropout_rate, extras.dropout_gate
+    rate = rate if gate is None else gate * rate
     gates = torch.stack([torch.as_tensor(rate if index == slot else 1.0, dtype=torch.float64) for index in range(4)])
     kernel = None
     if plan.radius and extras.blur_gate is not None:
         kernel = gaussian_kernel(plan.sigma_max * extras.blur_gate.view(1, 1), 2 * plan.radius + 1)
     return Decisions(
-        None, None, extras.seed, gates, [1.0] * 4, [plan.stream if index == slot else -1 for index in range(4)],
+        None, None, extras.seed, gates, [1.0] * 4, [stream if index == slot else -1 for index in range(4)],
         "" if slot != 1 else "-inf" if plan.hide else "zero", plan.top or columns, plan.is_causal, plan.scale,
         kernel=kernel, renormalize=plan.renormalize,
     )  # fmt: skip
