@@ -92,15 +92,19 @@ def costs() -> tuple[dict[tuple[str, str], str], str]:
         with path.open(encoding="utf-8") as file:
             lines = list(csv.DictReader(file))
         if lines:
-            found.append(("cpu" not in path.stem, lines[0]["date"], path.stem, lines))
+            found.append(("cpu" not in path.stem, max(line["date"] for line in lines), path.stem, lines))
     if not found:
         return {}, "The costs have not been measured yet (`benchmarks/methods_cost.py`)."
     _, date, name, lines = max(found, key=lambda one: one[:3])
     cells = {(line["model"], line["method"]): f"{float(line['cost']):.2f}" for line in lines if line["cost"]}
-    about = f"{lines[0]['device']}, torch {lines[0]['torch']}, commit {lines[0]['commit']}, {date}"
+    # A run that was stopped may have been continued at a later commit, on the same GPU.
+    commits = list(dict.fromkeys(line["commit"] for line in lines))
+    runs = "one run" if len(commits) == 1 else f"{len(commits)} runs on one GPU"
+    about = f"{lines[0]['device']}, torch {lines[0]['torch']}, commit {' and '.join(commits)}, {date}"
     return (
         cells,
-        f"Costs: time of training as a ratio to `none`, from [one run](../benchmarks/results/{name}.md) ({about}).",
+        f"Costs: time of training as a ratio to `none`, from [{runs}](../benchmarks/results/{name}.md) ({about}). "
+        '"-": not measured.',
     )
 
 

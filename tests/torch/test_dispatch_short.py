@@ -26,6 +26,7 @@ BLUR = ad.BlurSmoothing(0.5)
 @pytest.fixture(autouse=True)
 def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(dispatch, "_why_no_short_kernels", lambda *_: None)
+    monkeypatch.setattr(dispatch, "has_kernels", lambda _: True)
     with FakeTensorMode():
         yield
 
@@ -80,6 +81,11 @@ def reason(
         {"spec": ad.BlurSmoothing(0.5, width=7, sampling="head")},
         {"spec": ad.Compose([BLUR, HARD, ad.DropHead(0.1)])},
         {"key_heads": 2, "attn_mask": (2, 1, 1, 50)},
+        {"dropout_p": 0.1, "is_causal": True},
+        {"spec": ad.Compose([HARD, ad.AttentionDropout(0.1)])},
+        {"spec": ad.Compose([BLUR, ad.AttentionDropout(0.1)]), "is_causal": True, "keys": 256},
+        {"spec": BLUR, "is_causal": True},
+        {"spec": ad.DropKey(0.1, by="column"), "is_causal": True},
     ],
     ids=str,
 )
@@ -98,15 +104,13 @@ def test_served(call: dict[str, Any]) -> None:
         ({"bias": (1, 4, 50, 50)}, "no additive bias"),
         ({"scale": -1.0}, "no scale of 0 or less"),
         ({"spec": ad.GaussianNoise(0.1)}, "no noise"),
-        ({"dropout_p": 0.1}, "one drop or dropout"),
-        ({"spec": ad.Compose([HARD, ad.AttentionDropout(0.1)])}, "one drop or dropout"),
+        ({"spec": ad.AttentionDropout(0.1), "dropout_p": 0.1}, "one drop and one dropout"),
         ({"spec": ad.HardMasking(p=0.1, k=65), "keys": 70}, "at most 64 of the largest"),
         ({"attn_mask": (2, 1, 50, 50)}, "masks of keys only"),
         ({"key_heads": 2, "attn_mask": (2, 4, 1, 50)}, "need one mask"),
         ({"spec": ad.BlurSmoothing(0.5, width=9)}, "width of at most 7"),
         ({"spec": ad.BlurSmoothing(0.5, axes="both")}, "along the keys"),
         ({"spec": ad.Compose([BLUR, BLUR])}, "blur once"),
-        ({"spec": BLUR, "is_causal": True}, "under a causal mask"),
         ({"spec": BLUR, "keys": 209}, "up to 208 keys"),
         ({"spec": ad.BlurSmoothing(0.5, sampling="head"), "key_heads": 2}, "need one sigma"),
     ],

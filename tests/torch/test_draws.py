@@ -100,6 +100,20 @@ def test_calls_and_streams_are_independent(field: Tensor) -> None:
     assert abs(z_of_correlation(Stream(first, 1).uniforms(*SHAPE), Stream(second, 1).uniforms(*SHAPE))) < LIMIT
 
 
+def test_a_graph_counts_its_calls_from_one() -> None:
+    """Whenever it is traced: another count would be another graph, which torch has not compiled yet."""
+    found = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        found.append([node.args[1] for node in graph.graph.nodes if "draw_seed" in str(node.target)])
+        return graph.forward
+
+    for _ in range(2):
+        torch.compiler.reset()
+        torch.compile(lambda: (draw_seed(CPU), draw_seed(CPU)), backend=backend)()
+    assert found == [[1, 2], [1, 2]]
+
+
 def test_seeds_that_differ_in_one_bit_are_independent() -> None:
     shape = (1, 2, 64, 64)
     base = Stream(torch.tensor(0), 0).uniforms(*shape)

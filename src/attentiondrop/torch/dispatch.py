@@ -28,7 +28,7 @@ from .fused.blur_arguments import suits_operators
 from .fused.blurred_keys import can_blur_by_kernel
 from .fused.decide_inside import why_not_by_kernels
 from .fused.derivatives import has_tangent, is_in_functional_gradient
-from .fused.short_rows import kind_of
+from .fused.short_rows import drops_of, kind_of
 from .fused.slots import drop_of, stage_of
 from .kernels import library_attention
 from .kernels.attention_with_lse import has_lse
@@ -196,7 +196,9 @@ def _why_not_blurred(call: Call, plan: Plan, inside: bool) -> str | None:
     if not visibility.causal:
         return None
     if inside:
-        return "causal blur together with decisions on single logits or weights needs the logits"
+        if why_not_short(call, plan) is None:
+            return None
+        return "causal blur together with decisions on single logits or weights needs the logits in longer rows"
     if len(plan.blurs) > 1:
         return "several blurs under a causal mask do not reduce to blurred keys"
     if call.bias is not None:
@@ -337,19 +339,21 @@ def why_not_short(call: Call, plan: Plan) -> str | None:
         return "the kernels for short rows know no additive bias, and no scale of 0 or less"
     if plan.noise is not None:
         return "the kernels for short rows know no noise"
-    if [plan.drop is not None, plan.dropout is not None, call.dropout_p > 0].count(True) > 1:
-        return "the kernels for short rows do one drop or dropout, not several"
+    drop, dropout = drops_of(plan)
+    if (dropout is not None and call.dropout_p > 0) or (drop is not plan.drop and plan.drop is not None):
+        return "the kernels for short rows do one drop and one dropout, not several"
     # (Where all keys are candidates, none has to be chosen.)
-    if plan.drop is not None and short.MOST_OF_TOP < drop_of(plan.drop, shape.columns).top < shape.columns:
+    kind = None if drop is None else kind_of(drop, shape.columns)
+    if kind is not None and kind.top > short.MOST_OF_TOP:
         return f"the kernels for short rows choose from at most {short.MOST_OF_TOP} of the largest logits"
     visible = visible_keys(visibility)
     if visibility.is_local or (visible is None and visibility.pairs is not None):
         return "the kernels for short rows know masks of keys only"
     if visible is not None and visible.shape[1] > 1 and q.shape[1] != inputs.k.shape[1]:
         return "heads that share keys need one mask"
-    drop = "" if plan.drop is None else kind_of(plan.drop, shape.columns)[0]
-    wanted = short.Wanted(-(-shape.columns // 16), q.shape[-1], drop)
-    return _why_not_short_blur(call, plan) or _why_no_short_kernels(q.device.index, wanted)
+    has_dropout = dropout is not None or call.dropout_p > 0
+    wanted = (-(-shape.columns // 16), q.shape[-1], "" if kind is None else kind.drop, has_dropout)
+    return _why_not_short_blur(call, plan) or _why_no_short_kernels(q.device.index, *wanted)
 
 
 def _why_not_short_blur(call: Call, plan: Plan) -> str | None:
@@ -360,8 +364,8 @@ def _why_not_short_blur(call: Call, plan: Plan) -> str | None:
         return f"the kernels for short rows blur once, along the keys, with a width of at most {short.WIDEST_BLUR}"
     if not suits_operators(plan.blurs[0]):
         return "the kernels for short rows know one sigma for all, or the numbers of a spec"
-    if call.visibility.causal:
-        return "the kernels for short rows do not blur under a causal mask"
+    if call.visibility.causal and not has_kernels(call.inputs.q):
+        return "causal blur in short rows also needs Triton"
     if not plan.decides_inside(call.dropout_p) and call.inputs.shape.columns > short.MOST_KEYS_OF_BLUR:
         return f"rows that are only blurred are short up to {short.MOST_KEYS_OF_BLUR} keys"
     if spec.sampling == "head" and call.inputs.q.shape[1] != call.inputs.k.shape[1]:
@@ -369,11 +373,13 @@ def _why_not_short_blur(call: Call, plan: Plan) -> str | None:
     return None
 
 
-def _why_no_short_kernels(index: int, wanted: short.Wanted) -> str | None:
+def _why_no_short_kernels(index: int, key_tiles: int, head_size: int, drop: str, dropout: bool) -> str | None:
+    """The same for the device. (Plain values: the compiler of torch 2.15 empties a named tuple that it hands over.)"""
     if compute_capability(index) < 80:
         return "the kernels for short rows need compute capability 8.0"
     if reason := short_kernels.why_not_built():
         return reason
+    wanted = short.Wanted(key_tiles, head_size, drop, dropout)
     return None if short.fits(wanted, short_kernels.device_of(index)) else "there is not enough shared memory"
 
 

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import NamedTuple
+import weakref
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -101,12 +103,19 @@ def is_at_hand(x: Tensor) -> bool:
     return type(x) is Tensor and x.is_cpu and is_untouched()
 
 
-_calls = itertools.count(1)
+#: Numbers for the calls of each graph that a compiler traces, and for calls outside of any.
+_calls: weakref.WeakKeyDictionary[Any, Iterator[int]] = weakref.WeakKeyDictionary()
+_other_calls = itertools.count(1)
 
 
 def _next_call() -> int:
-    """A number that differs in every call. A compiler calls this while it traces, and keeps it as a constant."""
-    return next(_calls)
+    """A number that differs in every call of a graph. A compiler calls this while it traces, and keeps the number.
+
+    Each graph counts from 1: the same model gives the same graph whenever it is traced, so that torch finds the code
+    that it has compiled before.
+    """
+    graph = torch._guards.TracingContext.try_get()
+    return next(_other_calls if graph is None else _calls.setdefault(graph, itertools.count(1)))
 
 
 # What torch.compiler.assume_constant_result does, without loading the compiler.
@@ -163,6 +172,12 @@ class Stream:
         """The words of these draws: one for each row and one for each key. A draw is made of a product of the two."""
         line, column = self._hash.words(batch * heads * rows, columns)
         return Words(line.view(batch, heads, rows, 1), column)
+
+    def vector_words(self, batch: int, heads: int, columns: int) -> Words:
+        """The words of `uniform_vector(batch * heads * columns)`, one for each key of a (sample, head)."""
+        # A uniform is made of the top 24 bits of a word, so the last bit may be set: `Words` needs odd words.
+        words = self._hash.vector(batch * heads * columns) | 1
+        return Words(torch.ones_like(words[:1]).view(1, 1, 1, 1), words.view(batch, heads, 1, columns))
 
     def below(self, shape: tuple[int, int, int, int], rate: float | Tensor) -> Tensor:
         """`uniforms(*shape) < rate`."""
@@ -227,7 +242,7 @@ class _OnTensors:
 
 
 class Words(NamedTuple):
-    """Row words [..., rows, 1] and key words [columns] (or [..., rows, anything]), which broadcast against each other.
+    """Row words [..., rows, 1] and key words [columns], or [..., rows or 1, anything]: they broadcast to each other.
 
     A slice of them gives the draws of the whole at the same positions.
     """

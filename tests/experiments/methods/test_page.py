@@ -25,6 +25,32 @@ def test_the_page_is_up_to_date(program) -> None:
     assert program.renewed(program.renewed(page)) == program.renewed(page)
 
 
+def line(model: str, method: str, cost: float | None, commit: str = "c", date: str = "2026-01") -> dict[str, object]:
+    about = {"device": "D", "torch": "2", "commit": commit, "date": date}
+    return {"model": model, "method": method, "cost": cost, **about}
+
+
+def write(path: Path, lines: list[dict[str, object]]) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(lines[0]))
+        writer.writeheader()
+        writer.writerows(lines)
+
+
+def test_costs_of_a_run_that_was_stopped_and_continued(program, monkeypatch, tmp_path) -> None:
+    monkeypatch.setattr(program, "RESULTS", tmp_path)
+    lines = [line("small", "mixup", 1.0), line("small", "cutmix", None), line("vit-b16", "mixup", 2.0)]
+    write(tmp_path / "methods-a.csv", lines)
+    found = program.tables()
+    assert "from [one run](../benchmarks/results/methods-a.md) (D, torch 2, commit c, 2026-01)" in found
+    rows = {row.split("(")[0]: row for row in found.splitlines() if row.startswith(("| `mixup(", "| `cutmix("))}
+    assert "| 1.00 | 2.00 |" in rows["| `mixup"] and "| - | - |" in rows["| `cutmix"]
+    write(tmp_path / "methods-a.csv", [*lines, line("vit-b16", "cutmix", 3.0, "d", "2026-02")])
+    assert "[2 runs on one GPU](../benchmarks/results/methods-a.md) (D, torch 2, commit c and d, 2026-02)" in (
+        program.tables()
+    )
+
+
 def test_costs_come_from_the_newest_file_of_a_gpu(program, monkeypatch, tmp_path) -> None:
     monkeypatch.setattr(program, "RESULTS", tmp_path)
     assert "not been measured" in program.tables()
@@ -33,19 +59,7 @@ def test_costs_come_from_the_newest_file_of_a_gpu(program, monkeypatch, tmp_path
         ("methods-a", "2026-01", 8.0),
         ("methods-b", "2026-02", 7.0),
     ):
-        fields = {
-            "model": "small",
-            "method": "mixup",
-            "cost": cost,
-            "device": "D",
-            "torch": "2",
-            "commit": "c",
-            "date": date,
-        }
-        with (tmp_path / f"{name}.csv").open("w", newline="") as file:
-            writer = csv.DictWriter(file, list(fields))
-            writer.writeheader()
-            writer.writerow(fields)
+        write(tmp_path / f"{name}.csv", [line("small", "mixup", cost, date=date)])
     found = program.tables()
-    (line,) = [line for line in found.splitlines() if line.startswith("| `mixup(")]
-    assert "| 7.00 | - |" in line and "results/methods-b.md" in found
+    (row,) = [row for row in found.splitlines() if row.startswith("| `mixup(")]
+    assert "| 7.00 | - |" in row and "results/methods-b.md" in found

@@ -49,6 +49,20 @@ def test_a_bundle_ends_with_the_time(job, monkeypatch) -> None:
     assert pool._several([job("none", seed) for seed in range(5)], 1.5) == [("none, seed 0", []), ("none, seed 1", [])]
 
 
+def test_a_worker_sets_compiled_code_aside(tiny, tmp_path, monkeypatch) -> None:
+    """Else each captured step would search all of it for garbage."""
+    asked = []
+    monkeypatch.setattr(pool, "execute", lambda one, say: one.label)
+    monkeypatch.setattr(pool, "atexit", SimpleNamespace(register=asked.append, unregister=lambda function: None))
+    fake = {"collect": lambda: asked.append(1), "freeze": lambda: asked.append(2), "unfreeze": 3}
+    monkeypatch.setattr(pool, "gc", SimpleNamespace(**fake))
+    for compiled in (False, True):
+        training = dataclasses.replace(tiny.training, compile=compiled)
+        recipe = dataclasses.replace(tiny, training=training).to_dict()
+        pool._several([Job(recipe, "none", seed, str(tmp_path)) for seed in range(2)], math.inf)
+        assert asked == [1, 2, 3] * (2 if compiled else 0)
+
+
 def test_bundles_hold_runs_that_share_compiled_code(tiny, tmp_path) -> None:
     compiled = dataclasses.replace(tiny, training=dataclasses.replace(tiny.training, compile=True)).to_dict()
     order = [(method, seed) for seed in range(6) for method in ("none", "hard(p=0.1,k=5)", "hard(p=0.2,k=5)+dropout")]

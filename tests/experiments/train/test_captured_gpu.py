@@ -18,6 +18,7 @@ from attentiondrop.experiments.tasks.classification.data import load_data
 from attentiondrop.experiments.tasks.interface import Batch
 from attentiondrop.experiments.train import loop
 from attentiondrop.experiments.train.loop import Training
+from attentiondrop.torch import functional
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
@@ -99,6 +100,32 @@ def test_20_captured_steps_end_where_uncaptured_ones_do(tmp_path, method: str, c
     if plain.applied.attachment is not None and captured.applied.attachment is not None:
         rates = [[list(site.values()) for site in one.applied.attachment.rates().values()] for one in (plain, captured)]
         assert np.asarray(rates[0]) == pytest.approx(np.asarray(rates[1]), rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        "hard(p=entropy(target=0.8,start=0.2))",
+        "dropkey(p=entropy(target=0.9,start=0.2))+consistency",
+        "attndropout(p=entropy(target=0.9,start=0.2))",
+        "blur(sigma_max=entropy(target=0.9,high=2.0,start=0.2))",
+    ],
+)
+def test_adaptive_rates_of_short_rows(tmp_path, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In 16 bits, short rows have kernels of their own, which read the rate in the backward, too."""
+    paths: set[str] = set()
+    fused = functional.fused_attention
+    monkeypatch.setattr(functional, "fused_attention", lambda route: (paths.add(route.path), fused(route))[1])
+    found = [
+        training(tmp_path / capture, method, "training.precision=bfloat16", capture=capture)
+        for capture in ("off", "on")
+    ]
+    losses = [run(one) for one in found]
+    assert paths == {"short rows"} and found[1].captured == "captured"
+    assert losses[0] == pytest.approx(losses[1], rel=2e-2)
+    rates = [np.asarray([list(site.values()) for site in one.applied.attachment.rates().values()]) for one in found]
+    # 20 replays moved them as 20 steps did.
+    assert rates[0] == pytest.approx(rates[1], abs=5e-3) and abs(rates[0] - 0.2).max() > 0.02
 
 
 @pytest.mark.slow

@@ -42,7 +42,7 @@ def losses(folder: Path, method: str, seed: int, compiled: bool) -> list[float |
     ("methods", "compiled"),
     [
         (["none", "none"], 1),
-        (["hard(p=0.2)", "hard(p=0.3)", "hard(p=linear(start=0.1,end=0.4))", "hard(p=0.1)"], 2),
+        (["hard(p=0.2)", "hard(p=0.3)", "hard(p=linear(start=0.1,end=0.4))", "hard(p=0.1)"], 1),
         (["blur(sigma_max=0.5)", "blur(sigma_max=2.0)"], 1),
     ],
 )

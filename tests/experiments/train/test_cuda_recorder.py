@@ -8,6 +8,7 @@ from unittest import mock
 import pytest
 import torch
 
+from attentiondrop.experiments.train import cuda_recorder
 from attentiondrop.experiments.train.cuda_recorder import CudaRecorder
 
 
@@ -46,7 +47,14 @@ def cuda(monkeypatch: pytest.MonkeyPatch):
     for name, fake in fakes.items():
         monkeypatch.setattr(torch.cuda, name, fake, raising=False)
     monkeypatch.setattr(torch, "Generator", mock.MagicMock())
-    return found
+    cuda_recorder._stream_of.cache_clear()
+    yield found
+    cuda_recorder._stream_of.cache_clear()
+
+
+def test_the_runs_of_a_process_share_a_stream(cuda) -> None:
+    device = torch.device("cuda", 0)
+    assert CudaRecorder(device)._stream is CudaRecorder(device)._stream
 
 
 def test_the_last_pass_of_a_warm_up_refuses_to_wait_for_the_gpu(cuda) -> None:

@@ -16,6 +16,7 @@ from attentiondrop.errors import ArgumentError, AttachError
 from attentiondrop.torch import attach
 from attentiondrop.torch.attach.attention_kinds import kinds_of_modules
 from attentiondrop.torch.attach.sites import Site
+from attentiondrop.torch.call.leaves import Driven
 
 HARD = ad.HardMasking(p=0.5, k=2)
 
@@ -199,13 +200,15 @@ def test_only_the_chosen_kind_is_perturbed_and_evaluation_stays() -> None:
 
 
 def test_pickles_of_older_versions() -> None:
-    """There, `kind` was what `way` is now."""
+    """There, `kind` was what `way` is now, and bounds were a dict."""
     site = Site("x", HARD, "auto", "multihead", "encoder")
     state = site.__getstate__()
     older = {key: value for key, value in state.items() if key != "way"} | {"kind": "multihead"}
+    older["driven"] = Driven(HARD, {}, {0: {"p": 0.15}})  # type: ignore[arg-type]
     twin = object.__new__(Site)
     twin.__setstate__(older)
     assert (twin.way, twin.kind) == ("multihead", None)
+    assert twin.driven is not None and twin.driven.bounds.of(0, "p") == 0.15
 
 
 @pytest.mark.parametrize(

@@ -33,10 +33,11 @@ with warnings.catch_warnings():
         *(ad.DropKey(p) for p in (0.0, 0.1, 0.5, 1.0)),
         *(ad.GaussianNoise(sigma) for sigma in (0.0, 0.7)),
         *(ad.AttentionDropout(p) for p in (0.1, 0.5, 1.0)),
+        *(ad.DropKey(p, by="column") for p in (0.5, 1.0)),
         ad.Compose([ad.GaussianNoise(0.5), ad.HardMasking(p=0.5, k=3), ad.AttentionDropout(0.1)]),
         ad.Compose([ad.GaussianNoise(0.5), ad.DropKey(0.5), ad.AttentionDropout(0.5)]),
     ]
-    NARROW = [SPECS[1], SPECS[6], SPECS[12], SPECS[16], SPECS[17], *SPECS[-2:]]
+    NARROW = [SPECS[1], SPECS[6], SPECS[12], SPECS[16], SPECS[17], SPECS[20], *SPECS[-2:]]
 PLAIN = [case for case in CASES if not {"softcap", "sinks"} & case.options.keys()]
 #: Logits in a block of most cases: everything, a sample, two heads, a few rows (ragged).
 BUDGETS = [2**20, 330, 200, 45]
@@ -81,7 +82,7 @@ def run(
         elif isinstance(leaf, ad.HardMasking):
             rates[1], streams[1], drop, top = leaf.p, number, leaf.fill, leaf.k
         elif isinstance(leaf, ad.DropKey):
-            rates[1], streams[1], drop = leaf.p, number, "key"
+            rates[1], streams[1], drop = leaf.p, number, "key" if leaf.by == "element" else "column"
         else:
             rates[2], streams[2] = leaf.p, number
     if dropout_p > 0:

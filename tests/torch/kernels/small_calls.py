@@ -20,6 +20,7 @@ SPECS = [
     "hard(p=0.5,k=3)",
     "hard(p=0.5,k=3,fill=-inf)",
     "dropkey(p=0.5)",
+    "noise(sigma=0.5)+dropkey(p=0.5,by=column)",
     "noise(sigma=0.5)+attndropout(p=0.3)",
     "blur(sigma_max=1.0)+hard(p=0.5,k=3)",
     "blur(sigma_max=1.0)",

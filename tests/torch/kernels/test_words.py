@@ -32,7 +32,7 @@ def tables(seed: int, rates: list[float], lines: int, columns: int, device: str)
     limits = torch.empty(4, dtype=torch.int32, device=device)
     words_kernel[(triton.cdiv(lines + columns, 128), 4)](
         torch.tensor(seed, device=device), None, words, limits, torch.empty(4, device=device), 0, 1, 7, 2**20, *rates,
-        lines, columns, HAS_GATES=False, BLOCK=128,
+        lines, columns, lines + columns, VECTORS=0, HAS_GATES=False, BLOCK=128,
     )  # fmt: skip
     return words.cpu(), limits.cpu()
 
@@ -43,6 +43,24 @@ def test_words_are_those_of_the_hash(device: str, seed: int) -> None:
     for slot, stream in enumerate((0, 1, 7, 2**20)):
         expected = hashing.line_and_column_words(hashing.stream_key(seed, stream), 150, 33)
         assert np.array_equal(words[slot].numpy().view(np.uint32), expected)
+
+
+def test_words_of_columns(device: str) -> None:
+    """Slot 1 has key words for each head, and rows of 1. The other slots have the key words of all heads, for each."""
+    lines, columns, heads = 150, 33, 6
+    total = lines + heads * columns
+    words = torch.empty(4, total, dtype=torch.int32, device=device)
+    rest = torch.empty(4, dtype=torch.int32, device=device), torch.empty(4, device=device)
+    words_kernel[(triton.cdiv(total, 128), 4)](
+        torch.tensor(3, device=device), None, words, *rest, 0, 1, -1, -1, 0.1, 0.1, 0.1, 0.1, lines, columns, total,
+        VECTORS=2, HAS_GATES=False, BLOCK=128,
+    )  # fmt: skip
+    found = words.cpu().numpy().view(np.uint32)
+    shared = hashing.line_and_column_words(hashing.stream_key(3, 0), lines, columns)
+    assert np.array_equal(found[0], np.concatenate([shared[:lines], np.tile(shared[lines:], heads)]))
+    assert (found[1, :lines] == 1).all()
+    own = hashing.vector_words(hashing.stream_key(3, 1), heads * columns)
+    assert np.array_equal(found[1, lines:], own | 1) and (own % 2 == 0).any()
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -240,7 +240,7 @@ class TestSharedCode:
         low, high = (
             driven_at(ad.parse(f"hard(p=constant(value={p}))"), 0, 0, 1, nn.Linear(2, 2), None) for p in (0.15, 0.16)
         )
-        assert low.bounds[0]["p"] == HIGHEST_RATE < high.bounds[0]["p"]
+        assert low.bounds.of(0, "p") == HIGHEST_RATE < high.bounds.of(0, "p")
 
     def test_values_move_in_place_for_all_heads(self) -> None:
         spec, layer = ad.parse("noise(sigma=heads(values=[0.1,linear(start=0.0,end=2.0)]))"), nn.Linear(2, 2)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import logging
 import math
 import multiprocessing
@@ -177,7 +179,22 @@ def _several(jobs: Sequence[Job], until: float) -> list[tuple[Result, list[str]]
         if time.time() > until:
             break
         found.append(_elsewhere(job))
+        if job.recipe["training"].get("compile"):
+            set_aside()
     return found
+
+
+def set_aside() -> None:
+    """Free what a run has left. What stays is above all compiled code: later searches for garbage leave it out.
+
+    A search through all of it takes a second, and each captured step begins with one. Only for processes of our own:
+    what is set aside is never searched again.
+    """
+    gc.collect()
+    gc.freeze()
+    # At the end of the process it must be free again: Triton's library prints a complaint otherwise.
+    atexit.unregister(gc.unfreeze)
+    atexit.register(gc.unfreeze)
 
 
 def _bundles(jobs: Sequence[Job], workers: int) -> list[list[Job]]:

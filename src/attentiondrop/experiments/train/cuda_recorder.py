@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import weakref
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ class CudaRecorder:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._stream = torch.cuda.Stream(device)
+        self._stream = _stream_of(device)
         self._graphs: list[weakref.ref[torch.cuda.CUDAGraph]] = []
         self._pool = torch.cuda.graph_pool_handle()
 
@@ -73,6 +74,12 @@ class CudaRecorder:
                 yield
         finally:
             current.wait_stream(self._stream)
+
+
+@functools.cache
+def _stream_of(device: torch.device) -> torch.cuda.Stream:
+    """The stream of a device to record on. The runs of a process share it: torch keeps memory for each stream."""
+    return torch.cuda.Stream(device)
 
 
 def _forget_workspaces() -> None:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from ...specs import Spec
-from ..call.leaves import Driven
+from ..call.leaves import Bounds, Driven
 from ..rates.monitoring import Monitor
 from ..rates.scheduled import controllers_of, driven_at
 from .exchange_class import exchanged, own_class
@@ -56,8 +56,10 @@ class Site:
         return {**self.__dict__, "views": 1, "stacks": (), "rank": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """In pickles of older versions, `kind` is what `way` is now."""
+        """In pickles of older versions, `kind` is what `way` is now, and bounds are a dict."""
         self.__dict__.update(state if "way" in state else {**state, "way": state["kind"], "kind": None})
+        if self.driven is not None and not isinstance(self.driven.bounds, Bounds):
+            self.driven = self.driven._replace(bounds=Bounds(self.driven.bounds))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Site:
         """A copy has no running passes either, but keeps the rank."""

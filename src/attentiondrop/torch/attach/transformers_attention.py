@@ -38,6 +38,13 @@ def attention_forward(
 ) -> tuple[Tensor, Tensor | None]:
     """Attention as transformers calls it: [B, H, N, D] in, [B, N, H, D] and weights (or None) out."""
     site = site_of(module)
+    is_usual = isinstance(attention_mask, Tensor | None) and all(x is None for x in (softcap, s_aux, position_bias))
+    if site is None and is_usual:
+        # A model that nothing is attached to is plain, also in its dropout.
+        plain: tuple[Tensor, Tensor | None] = sdpa_attention_forward(
+            module, query, key, value, attention_mask, dropout, scaling, is_causal, **kwargs
+        )
+        return plain
     # Read in each call: a user may set it after `attach`, and transformers builds the mask for the present one.
     origin = None if site is None else implementation_now(module, site)
     if origin == "eager":

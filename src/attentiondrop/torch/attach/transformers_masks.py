@@ -3,6 +3,9 @@
 transformers describes a mask by a function of positions. sdpa gets the whole mask, which at 32,768 tokens takes 1 GiB
 for each sample. The same function also tells which blocks are visible, and what is visible in each of the others.
 
+A mask that is only causal is no tensor at all. Some releases of transformers make one of it while a CUDA graph is
+recorded or a model is compiled, although it would not depend on any value.
+
 Importing this loads transformers.
 """
 
@@ -13,7 +16,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.masking_utils import and_masks, padding_mask_function, prepare_padding_mask, sdpa_mask
+from transformers.masking_utils import (
+    and_masks,
+    causal_mask_function,
+    padding_mask_function,
+    prepare_padding_mask,
+    sdpa_mask,
+)
 
 from ..call.blocks import Blocks, with_patterns
 
@@ -27,6 +36,8 @@ def mask_of(*arguments: Any, **options: Any) -> Tensor | Blocks | None:
     """What `sdpa_mask` returns for the same arguments, or the same visibility in blocks."""
     if not arguments and _is_long_window(**options) and not torch.compiler.is_compiling():
         return _in_blocks(**options)
+    if not arguments and _is_only_causal(**options):
+        return None
     whole: Tensor | None = sdpa_mask(*arguments, **options)
     return whole
 
@@ -38,6 +49,24 @@ def _is_long_window(
     if local_size is None or use_vmap or not isinstance(q_length, int) or q_length != kv_length:
         return False
     return q_length >= LONG and q_length > local_size
+
+
+def _is_only_causal(
+    q_length: Any = None,
+    kv_length: Any = None,
+    cache_position: Any = None,
+    mask_function: Any = causal_mask_function,
+    attention_mask: Tensor | None = None,
+    local_size: int | None = None,
+    allow_is_causal_skip: bool = True,
+    **others: Any,
+) -> bool:
+    """Whether `is_causal=True` says the same. (Older releases give positions, `cache_position`, and no length.)"""
+    if q_length is None and cache_position is not None:
+        q_length = len(cache_position)
+    is_plain = mask_function is causal_mask_function and attention_mask is None and local_size is None
+    lengths_are_known = isinstance(q_length, int) and isinstance(kv_length, int)
+    return allow_is_causal_skip and is_plain and lengths_are_known and q_length == kv_length
 
 
 def _in_blocks(

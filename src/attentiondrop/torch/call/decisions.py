@@ -9,6 +9,9 @@ from torch import Tensor
 
 from .blocks import Blocks
 
+#: The drops that hide logits from the softmax.
+HIDING = ("-inf", "key", "column")
+
 
 class Decisions(NamedTuple):
     """The arguments beside queries, keys and values.
@@ -16,7 +19,7 @@ class Decisions(NamedTuple):
     `visible` and `bias` broadcast to [B, H, N, M]. `rates`, `streams` and `gates` have an entry for each of four slots:
     noise, a drop of logits, dropout of the weights, and `dropout_p`. A stream of -1 says that the slot is empty. The
     rate of a slot is multiplied by its gate, if there are gates. `drop` is "" (none), "zero" or "-inf" (hard masking of
-    the `top` largest) or "key" (DropKey).
+    the `top` largest), "key" (DropKey) or "column" (DropKey that decides once for all rows of a head).
     """
 
     visible: Tensor | None
@@ -51,7 +54,7 @@ def empty_notes(q: Tensor, k: Tensor, drop: str, top: int) -> tuple[Tensor, ...]
     """
     full, none = q.shape[:-1], (0,)
     ranked = full if is_ranked(drop, top, k.shape[2]) else none
-    hidden = full if drop in ("-inf", "key") else none
+    hidden = full if drop in HIDING else none
     tied = full[:2] if ranked == full else none
     floats = [q.new_empty(ranked, dtype=torch.float32) for _ in range(2)]
     return (*floats, *(q.new_empty(shape, dtype=torch.int32) for shape in (ranked, hidden, tied)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import math
@@ -19,6 +20,9 @@ from ..draws import Stream, Words
 #: The stream of SDPA's own `dropout_p`. Regularisers are numbered from 0, so none has this number.
 DROPOUT_STREAM = 2**20
 
+#: No values. All calls share it.
+_NOTHING: Mapping[str, Any] = {}
+
 
 class LogitShape(NamedTuple):
     """The shape of the logits that the draws are for."""
@@ -34,16 +38,31 @@ class LogitShape(NamedTuple):
 Values = Mapping[int, dict[str, Any]]
 
 
+@dataclasses.dataclass(frozen=True)
+class Bounds:
+    """Numbers that rates never exceed, by the number of the regulariser and the field.
+
+    An object of its own, and no dict: a compiler looks into a dict that it passes on, and compiles again for other
+    numbers, although most paths do not depend on them.
+    """
+
+    known: Mapping[int, Mapping[str, float]] = dataclasses.field(default_factory=dict)
+
+    def of(self, number: int, field: str) -> float:
+        """The bound of one rate, infinite if none is known."""
+        return self.known.get(number, _NOTHING).get(field, math.inf)
+
+
 class Driven(NamedTuple):
     """A spec with rates that are tensors. A compiled or captured graph reads their current values in each run.
 
-    `bounds` are numbers that these rates never exceed. The path of a call is chosen by them, because reading a tensor
-    would synchronise. `states` are what regularisers keep from call to call, by their numbers.
+    The path of a call is chosen by the `bounds` of these rates, because reading a tensor would synchronise. `states`
+    are what regularisers keep from call to call, by their numbers.
     """
 
     spec: Spec
     values: Values
-    bounds: Mapping[int, dict[str, float]] = {}
+    bounds: Bounds = Bounds()
     states: Mapping[int, Any] = {}
 
 
@@ -58,8 +77,9 @@ class Active(NamedTuple):
     """One regulariser of a call. Its draws are made when `draw` is called, not before.
 
     `gate` is None or a 0-dim tensor: 1 if each `OneOf` around the regulariser chose it, else 0. `branches` are the
-    parts of these `OneOf`s. `values` are the fields that are tensors, in the dtype of the logits; `bounds` are numbers
-    that they never exceed. `state` is what the regulariser keeps from call to call, if anything.
+    parts of these `OneOf`s. `values` are the fields that are tensors, in the dtype of the logits. They belong to this
+    call: nothing changes them later. `bounds` are numbers that rates never exceed. `state` is what the regulariser
+    keeps from call to call, if anything.
     """
 
     spec: Any
@@ -68,7 +88,7 @@ class Active(NamedTuple):
     gate: Tensor | None = None
     branches: tuple[Branch, ...] = ()
     values: Mapping[str, Tensor] = {}
-    bounds: Mapping[str, float] = {}
+    bounds: Bounds = Bounds()
     excerpt: Excerpt | None = None
     state: Any = None
 
@@ -109,7 +129,7 @@ class Active(NamedTuple):
     def bound(self, field: str) -> float:
         """A number that the rate never exceeds."""
         if field in self.values:
-            return self.bounds.get(field, math.inf)
+            return self.bounds.of(self.number, field)
         bound: float = getattr(self.spec, field)
         return bound
 
@@ -241,15 +261,11 @@ def active_leaves(drop: Spec | Driven, seed: Tensor, dtype: torch.dtype) -> list
             _gate(place.branches, choices, dtype) if choices else None,
             place.branches,
             _values_of(place, scheduled, seed.device, dtype, values) if scheduled or values else _NOTHING,
-            bounds.get(place.number, _NOTHING),
+            bounds,
             state=states.get(place.number),
         )
         for place, scheduled in zip(read.places, read.scheduled, strict=True)
     ]
-
-
-#: No values. All calls share it.
-_NOTHING: Mapping[str, Any] = {}
 
 
 def _gate(branches: tuple[Branch, ...], choices: Mapping[int, Tensor], dtype: torch.dtype) -> Tensor | None:
@@ -272,7 +288,9 @@ def _values_of(
     if device.type == "meta":
         # Autograd cannot send a gradient from a meta tensor back to a rate on a real device.
         given = {field: value.detach() for field, value in given.items()}
-    found = {field: value.to(device, dtype) for field, value in given.items()}
+    # A call keeps the rates that it began with, since its backward may read them: an adaptive rate moves in place right
+    # after the call. In a captured graph the copy is a part of the graph, so that every replay reads the present rate.
+    found = {field: value.to(device, dtype, copy=True) for field, value in given.items()}
     for field, schedule in scheduled.items():
         if field not in found:
             if not isinstance(schedule, PerHead) or not all(isinstance(value, float) for value in schedule.values):

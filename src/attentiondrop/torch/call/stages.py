@@ -18,7 +18,10 @@ SINGLE = {"noise": "noises", "drop": "ways of dropping logits", "dropout": "drop
 
 
 class Drop(NamedTuple):
-    """A drop of logits: "zero", "-inf" or "key", and for the first two how many of the largest are candidates."""
+    """A drop of logits: "zero", "-inf", "key" or "column".
+
+    For the first two, how many of the largest are candidates. "column" decides once for all rows of a head.
+    """
 
     kind: str
     top: int = 0

@@ -134,12 +134,8 @@ def _observed(below: Tensor, logits: Tensor, visible: Tensor | None) -> Observed
     return Observed("drop", candidates & below, candidates)
 
 
-def _why_not_key(spec: DropKey) -> str | None:
-    return "keys dropped by column have no fused path" if spec.by == "column" else None
-
-
 def _drop_of_key(spec: DropKey, columns: int) -> Drop:
-    return Drop("key")
+    return Drop("key" if spec.by == "element" else "column")
 
 
 # --- blur and noise --------------------------------------------------------------------------------------------------
@@ -266,7 +262,7 @@ TABLE: dict[type[Spec], Regulariser] = {
     BlurSmoothing: Regulariser(_blur, _observe_blur, Stage("blur", "sigma_max")),
     GaussianNoise: Regulariser(_noise, _observe_sigma, Stage("noise", "sigma")),
     TemperatureNoise: Regulariser(_temperature, _observe_sigma),
-    DropKey: Regulariser(_drop_key, _observe_dropped, Stage("drop", "p", _why_not_key, _drop_of_key), _dropped_keys),
+    DropKey: Regulariser(_drop_key, _observe_dropped, Stage("drop", "p", drop=_drop_of_key), _dropped_keys),
     AttentionDropout: Regulariser(_dropout, _observe_dropped, Stage("dropout", "p"), _dropped_weights),
     DropAttention: Regulariser(_drop_attention, _observe_blocks, Stage("dropout", "p", _why_not_attention)),
     DropHead: Regulariser(_drop_head, _observe_drop_head, Stage("heads", "p")),

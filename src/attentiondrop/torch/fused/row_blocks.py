@@ -155,7 +155,9 @@ class Problem:
             if streams[slot] < 0 or idle or (gates is None and rates[slot] == 0):
                 continue
             self.rates[slot] = rates[slot] if gates is None else gates[slot].to(self.dtype) * rates[slot]
-            self.words[slot] = Stream(decisions.seed, streams[slot]).words(*self.shape)
+            stream, by_column = Stream(decisions.seed, streams[slot]), slot == DROP and decisions.drop == "column"
+            batch, heads, _, columns = self.shape
+            self.words[slot] = stream.vector_words(batch, heads, columns) if by_column else stream.words(*self.shape)
 
         self.spaces: dict[str, Tensor] = {}
         #: Whether a logit may be NaN or infinite. Checked on the inputs, which are smaller than the logits.
@@ -200,8 +202,8 @@ class Problem:
 
     def draws(self, slot: int, block: Block) -> Words:
         """The words of a block's draws."""
-        words = self.words[slot]
-        return Words(block.queries(words.line), words.column[block.columns])
+        line, column = self.words[slot]
+        return Words(block.pairs(line), column[block.columns] if column.ndim == 1 else block.pairs(column))
 
     def logits(self, q: Tensor, block: Block) -> Tensor:
         """Logits [b, h, n, m] of folded and scaled queries, -inf where a key is hidden."""
@@ -273,7 +275,7 @@ class Problem:
         """Which logits are dropped. That a row must keep its last one is left to the caller."""
         rate = self.rates[DROP]
         draws = self.draws(DROP, block)
-        if self.drop == "key" or self.top >= block.keys:
+        if self.drop in ("key", "column") or self.top >= block.keys:
             decided = draws.below(rate)
             # A hidden logit must not become 0. (The comparison is also False for a NaN, which must stay.)
             if self.drop == "zero" or self.doubtful:

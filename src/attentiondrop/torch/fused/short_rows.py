@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from ...specs import DropAttention, DropKey
 from ..call.known_calls import Signature
 from ..call.leaves import DROPOUT_STREAM, Active
 from ..call.one_call import Call
@@ -29,8 +30,8 @@ from .slots import drop_of, rate_of
 def short_attention(call: Call, places: Places) -> Tensor:
     """Output [B, H, N, E] of a call that `dispatch` found to be short."""
     inputs = call.inputs
-    plan, gate, blur_gate = _planned(call, places)
-    extras = Extras(call.seed, gate, blur_gate, visible_keys(call.visibility))
+    plan, gate, dropout_gate, blur_gate = _planned(call, places)
+    extras = Extras(call.seed, gate, dropout_gate, blur_gate, visible_keys(call.visibility))
     output: Tensor
     if is_untouched():
         output = _Untouched.apply(inputs.q, inputs.k, inputs.v, extras, plan)
@@ -39,32 +40,56 @@ def short_attention(call: Call, places: Places) -> Tensor:
     return output
 
 
-def _planned(call: Call, places: Places) -> tuple[Plan, Tensor | None, Tensor | None]:
-    """The plan of a call, and the factors on its rate and on its sigmas."""
-    drop, top, hide, leaf = "", 0, False, places.drop or places.dropout
-    stream, rate, gate = DROPOUT_STREAM, call.dropout_p, None
-    if places.drop is not None:
-        drop, top, hide = kind_of(places.drop, call.inputs.shape.columns)
-    elif leaf is not None or rate > 0:
-        drop = "weights"
-    if leaf is not None:
-        stream, rate, gate = leaf.number, *rate_of(leaf, torch.float32)
+def _planned(call: Call, places: Places) -> tuple[Plan, Tensor | None, Tensor | None, Tensor | None]:
+    """The plan of a call, and the factors on its two rates and on its sigmas."""
+    drop, dropout = drops_of(places)
+    kind, stream, rate, gate = Kind("", 0, False), 0, 0.0, None
+    if drop is not None:
+        kind, stream, (rate, gate) = kind_of(drop, call.inputs.shape.columns), drop.number, rate_of(drop, torch.float32)
+    dropout_rate, dropout_gate, dropout_stream = call.dropout_p, None, DROPOUT_STREAM
+    if dropout is not None:
+        dropout_stream, (dropout_rate, dropout_gate) = dropout.number, rate_of(dropout, torch.float32)
+    has_dropout = dropout is not None or dropout_rate > 0
     blur_gate, blur = None, (0, "batch", 0.0, 0.0, 1, False)
     if places.blurs:
         blur_gate, blur = blur_arguments(places.blurs[0])
     blur_stream, sampling, sigma_min, sigma_max, width, renormalize = blur
     plan = Plan(
-        drop, top, hide, call.visibility.causal, width // 2, renormalize, stream if drop else 0, float(rate),
+        kind.drop, kind.top, kind.hide, call.visibility.causal, width // 2, renormalize, stream, float(rate),
+        kind.by_column, kind.shares, kind.span, has_dropout, dropout_stream if has_dropout else 0, float(dropout_rate),
         blur_stream, sampling, sigma_min, sigma_max, call.inputs.scale,
     )  # fmt: skip
-    return plan, gate, blur_gate
+    return plan, gate, dropout_gate, blur_gate
 
 
-def kind_of(leaf: Active, columns: int) -> tuple[str, int, bool]:
-    """What a drop of logits chooses from, of how many of the largest, and whether it hides."""
-    kind, top = drop_of(leaf, columns)
-    is_ranked = kind in ("zero", "-inf") and top < columns
-    return "largest" if is_ranked else "every", top if is_ranked else 0, kind != "zero"
+def drops_of(places: Places) -> tuple[Active | None, Active | None]:
+    """What the kernels do as a drop, and what as a dropout: `DropAttention` counts as a drop (see `layout.cuh`)."""
+    if places.dropout is not None and isinstance(places.dropout.spec, DropAttention):
+        return places.dropout, None
+    return places.drop, places.dropout
+
+
+class Kind(NamedTuple):
+    """What a drop chooses from, of how many of the largest, and whether it hides; the rest as in `Plan`."""
+
+    drop: str
+    top: int
+    hide: bool
+    by_column: bool = False
+    shares: bool = False
+    span: int = 1
+
+
+def kind_of(leaf: Active, columns: int) -> Kind:
+    """What the kernels are told about a drop."""
+    spec = leaf.spec
+    if isinstance(spec, DropAttention):
+        return Kind("every", 0, True, spec.by == "column", True, spec.span)
+    if isinstance(spec, DropKey):
+        return Kind("every", 0, True, spec.by == "column")
+    kind, top = drop_of(leaf, columns)[:2]
+    is_ranked = top < columns
+    return Kind("largest" if is_ranked else "every", top if is_ranked else 0, kind != "zero")
 
 
 def _written(plan: Plan) -> str:
@@ -75,7 +100,10 @@ def _written(plan: Plan) -> str:
 @functools.lru_cache(maxsize=1024)
 def _read(text: str) -> Plan:
     kinds: tuple[Callable[[str], Any], ...]
-    kinds = (str, int, _truth, _truth, int, _truth, int, float, int, str, float, float, float)
+    kinds = (
+        str, int, _truth, _truth, int, _truth, int, float,
+        _truth, _truth, int, _truth, int, float, int, str, float, float, float,
+    )  # fmt: skip
     fields: list[Any] = [kind(field) for kind, field in zip(kinds, text.split(";"), strict=True)]
     return Plan(*fields)
 
@@ -101,7 +129,7 @@ def known_attention(signature: Signature, q: Tensor, k: Tensor, v: Tensor, draw:
     plan = _known.get(signature)
     if plan is None:
         return None
-    output: Tensor = _Untouched.apply(q, k, v, Extras(draw(), None, None, None), plan)
+    output: Tensor = _Untouched.apply(q, k, v, Extras(draw(), None, None, None, None), plan)
     return output
 
 
@@ -130,22 +158,22 @@ _Untouched.backward = staticmethod(checked("short_attention", _Untouched.backwar
 
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    return forward(q, k, v, Extras(*rest[:4]), _read(rest[4]))
+    return forward(q, k, v, Extras(*rest[:5]), _read(rest[5]))
 
 
 def _backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
-    return backward(grad, q, k, v, Results(*rest[:2]), Extras(*rest[2:6]), _read(rest[6]))
+    return backward(grad, q, k, v, Results(*rest[:2]), Extras(*rest[2:7]), _read(rest[7]))
 
 
 def _fake_forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    return empty_results(q, k, v, _read(rest[4]))
+    return empty_results(q, k, v, _read(rest[5]))
 
 
 register(
     Operator(
         "short_attention",
         ("q", "k", "v"),
-        "Tensor? seed, Tensor? gate, Tensor? blur_gate, Tensor? visible, str plan",
+        "Tensor? seed, Tensor? gate, Tensor? dropout_gate, Tensor? blur_gate, Tensor? visible, str plan",
         ("output", "notes"),
         _forward,
         _backward,

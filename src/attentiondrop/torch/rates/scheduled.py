@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ...adaptive import EntropyTarget, Learnable
 from ...schedules import PerHead, Schedule
 from ...specs import Compose, OneOf, Spec
-from ..call.leaves import Driven, places
+from ..call.leaves import Bounds, Driven, places
 from .entropy_controller import Controller
 from .head_importance import importances_of
 from .learned import LearnedRate
@@ -51,7 +51,7 @@ def driven_at(
             number: {field: _bound(schedule) for field, schedule in leaf.scheduled().items()}
             for number, leaf, _ in places(spec)
         }
-        return Driven(_without_rates(spec), values, bounds, states)
+        return Driven(_without_rates(spec), values, Bounds(bounds), states)
     for place, evaluated in pairs:
         for field, schedule in place.spec.scheduled().items():
             _move(before.values[place.number], field, schedule, getattr(evaluated.spec, field), like)

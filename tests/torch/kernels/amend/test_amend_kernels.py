@@ -18,7 +18,7 @@ import attentiondrop as ad
 from attentiondrop.specs import Spec
 from attentiondrop.torch import attention
 from attentiondrop.torch.call.inputs import Options, normalise
-from attentiondrop.torch.call.leaves import Driven, active_leaves
+from attentiondrop.torch.call.leaves import Bounds, Driven, active_leaves
 from attentiondrop.torch.call.one_call import make_call
 from attentiondrop.torch.dispatch import choose
 from attentiondrop.torch.functional import perturbed_attention
@@ -348,7 +348,7 @@ def test_a_scheduled_rate(fill: str, device: str, calls: list[str], monkeypatch:
 
     def run(q: Tensor, k: Tensor, v: Tensor, bound: float, backend: str) -> list[Tensor]:
         inputs = [x.detach().requires_grad_() for x in (q, k, v)]
-        drop = Driven(spec, {0: {"p": torch.tensor(0.3, device=device)}}, {0: {"p": bound}})
+        drop = Driven(spec, {0: {"p": torch.tensor(0.3, device=device)}}, Bounds({0: {"p": bound}}))
         torch.manual_seed(1)
         output = perturbed_attention(*inputs, drop, Options(), backend=backend).output
         output.square().sum().backward()

@@ -33,6 +33,7 @@ SPECS = [
     ad.HardMasking(p=0.4, k=3),
     ad.HardMasking(p=0.4, k=3, fill="-inf"),
     ad.DropKey(0.5),
+    ad.Compose([ad.GaussianNoise(0.5), ad.DropKey(0.5, by="column")]),
     ad.Compose([ad.GaussianNoise(0.5), ad.AttentionDropout(0.3)]),
 ]
 

@@ -34,6 +34,19 @@ with warnings.catch_warnings():
         ad.HardMasking(p=0.4, k=300),
         ad.HardMasking(p=0.5, k=40),
         ad.BlurSmoothing(sigma_max=1.0, width=3, sampling="head"),
+        ad.Compose([ad.HardMasking(p=0.4, k=5), ad.AttentionDropout(p=0.3)]),
+        ad.DropKey(p=0.4, by="column"),
+        ad.DropAttention(p=0.5),
+        ad.DropAttention(p=0.4, by="column", span=3),
+    ]
+    #: What is tested in all situations, beside the first of `SPECS`.
+    OTHERS: list[Spec] = [
+        *SPECS[10:],
+        ad.Compose(
+            [ad.BlurSmoothing(sigma_max=1.0), ad.HardMasking(p=0.5, k=3, fill="-inf"), ad.AttentionDropout(0.2)]
+        ),
+        ad.Compose([ad.BlurSmoothing(1.0, edges="renormalize", sampling="sample"), ad.DropAttention(p=0.3, span=2)]),
+        ad.DropAttention(p=0.95),
     ]
 SIZES = (64, 16, 32, 128)
 DTYPES = (torch.bfloat16, torch.float16)
@@ -56,7 +69,7 @@ def paths(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
     assert taken - {"sdpa"} == {"short rows"}
 
 
-@pytest.mark.parametrize("turn", [0, *[pytest.param(turn, marks=pytest.mark.slow) for turn in range(1, 10)]])
+@pytest.mark.parametrize("turn", [0, *[pytest.param(turn, marks=pytest.mark.slow) for turn in range(1, len(SPECS))]])
 @pytest.mark.parametrize("tiles", range(1, 17))
 def test_every_length(tiles: int, turn: int) -> None:
     """All lengths of a number of tiles with one spec, so that each test compiles one pair of kernels."""
@@ -102,12 +115,20 @@ CAUSAL = [
 
 
 @pytest.mark.parametrize("size", [64, pytest.param(32, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("spec", SPECS[:6], ids=str)
+@pytest.mark.parametrize("spec", SPECS[:6] + OTHERS, ids=str)
 def test_situations(spec: Spec, size: int) -> None:
     worst = Worst()
-    is_blur = isinstance(spec, ad.BlurSmoothing)
-    for case in SITUATIONS if is_blur else SITUATIONS + CAUSAL:
+    for case in SITUATIONS + CAUSAL:
         worst.add(spec, replace(case, size=size, value_size=size), torch.bfloat16, "cuda")
+    worst.check()
+
+
+@pytest.mark.parametrize("spec", [ad.DropKey(p=0.3), ad.HardMasking(p=0.5, k=3), ad.DropAttention(p=0.3)], ids=str)
+def test_dropout_p_after_a_drop(spec: Spec) -> None:
+    worst = Worst()
+    for case in (SITUATIONS[0], CAUSAL[0], Case("long", rows=256, columns=256, is_causal=True)):
+        chosen = replace(case, size=64, value_size=64, options={"dropout_p": 0.2})
+        worst.add(spec, chosen, torch.bfloat16, "cuda")
     worst.check()
 
 

@@ -33,7 +33,11 @@ KINDS = {
     "hard masking": PLAIN,
     "hidden": PLAIN._replace(hide=True, top=10),
     "every logit": PLAIN._replace(drop="every", top=0, hide=True, is_causal=True),
-    "weights": PLAIN._replace(drop="weights", top=0, is_masked=True),
+    "weights": PLAIN._replace(drop="", top=0, is_masked=True, dropout=True),
+    "hard masking and dropout": PLAIN._replace(hide=True, dropout=True),
+    "shares of columns": PLAIN._replace(drop="every", top=0, hide=True, by_column=True, shares=True),
+    "shares and dropout": PLAIN._replace(drop="every", top=0, hide=True, shares=True, dropout=True),
+    "causal blur and dropout": PLAIN._replace(drop="", top=0, radius=2, is_causal=True, dropout=True),
     "blur": PLAIN._replace(drop="", top=0, radius=2),
     "blur, renormalised, and hard masking": PLAIN._replace(radius=3, renormalize=True, is_masked=True, is_float16=True),
 }
@@ -73,14 +77,14 @@ def test_what_fits_has_its_kernels(device: Device) -> None:
     for tiles, size, kind in product(range(1, 17), HEAD_SIZES, KINDS.values()):
         variant = kind._replace(key_tiles=tiles, head_size=size)
         found = forward_of(variant, device), backward_of(variant, device, tiles, 1)
-        assert None not in found or not fits(Wanted(tiles, size, variant.drop), device)
+        assert None not in found or not fits(Wanted(tiles, size, variant.drop, variant.dropout), device)
 
 
 def test_a_head_of_64_fits_everywhere() -> None:
     """What most models have."""
     for device, tiles, kind in product(DEVICES.values(), range(1, 17), KINDS.values()):
         variant = kind._replace(key_tiles=tiles)
-        assert fits(Wanted(tiles, 64, variant.drop), device)
+        assert fits(Wanted(tiles, 64, variant.drop, variant.dropout), device)
 
 
 def test_the_bit_map_has_a_place_for_every_logit() -> None:
@@ -100,8 +104,8 @@ def test_the_bit_map_has_a_place_for_every_logit() -> None:
 
 def test_the_arguments_have_the_size_of_the_structures() -> None:
     # Pointers and strides of 8 bytes; numbers of 4, in pairs.
-    assert run_kernels._FORWARD.size == 8 * (11 + 15) + 4 * (5 + 8 + 4) + 4
-    assert run_kernels._BACKWARD.size == 8 * (15 + 27) + 4 * (5 + 8 + 2) + 4
+    assert run_kernels._FORWARD.size == 8 * (14 + 15) + 4 * (6 + 10 + 4)
+    assert run_kernels._BACKWARD.size == 8 * (19 + 27) + 4 * (6 + 10 + 2)
 
 
 def test_division_by_a_product_and_a_shift_is_exact() -> None:

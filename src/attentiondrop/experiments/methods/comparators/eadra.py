@@ -43,7 +43,7 @@ class EaDRA(Comparator):
     perturbs = "the loss"
     kernel = "as in the model, and once more in memory"
     formula = "task loss + sum over blocks of entropy * mean H(A_i) + distance * mean over rows of sum_j A_ij |i - j|"
-    reference = "Araabi et al. 2024, Entropy- and Distance-Regularized Attention (its weights could not be checked)"
+    reference = "Araabi et al. 2024, Entropy- and Distance-Regularized Attention"
 
     def __post_init__(self) -> None:
         number("entropy", self.entropy, 0.0)

@@ -28,4 +28,15 @@ def build_decoder(
         config.pad_token_id = None
 
     sizes = {"vocab_size": vocabulary, "max_position_embeddings": block}
-    return build_model("AutoModelForCausalLM", settings, sizes=sizes, rates=rates, seed=seed, check=check)
+    model = build_model("AutoModelForCausalLM", settings, sizes=sizes, rates=rates, seed=seed, check=check)
+    if getattr(model, "_supports_attention_backend", False):
+        _without_causal_masks(model)
+    return model
+
+
+def _without_causal_masks(model: Any) -> None:
+    """With our implementation a causal mask is never a tensor. In a recorded step it would be one."""
+    from ....torch.attach import transformers_attention as _registered  # noqa: F401
+    from ....torch.attach.transformers_names import NAME
+
+    model.set_attn_implementation(NAME)

@@ -1,9 +1,8 @@
 # mypy: ignore-errors
 """The diagonals where a causal mask truncates the blur, merged with attention over blurred keys (the *part*): Triton.
 
-For row i and key j = i - t, t = 0..r-1, the blur kernel is truncated: the blurred logit is `sum_u G[t - u] * raw_u`,
-where raw_u is the raw logit of key i - u, u = 0..2r-1. These r logits of each row, the *band*, and the logits of the
-part share one softmax. A tile of rows holds the band as [rows, SLOTS]; SLOTS is r rounded up to a power of two.
+For row i and key j = i - t, t = 0..r-1, the blur kernel is truncated. These r logits of each row, the *band* (see
+`band`), and the logits of the part share one softmax.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .band import UNROLL, band_of, gradient_of_keys, gradient_of_queries, places_in_band, share_in_band
 from .rows import (
     Blur,
     blurred_tile,
@@ -26,59 +26,11 @@ from .rows import (
     visible_argument,
 )
 
-# With the usual width of 5, all loads are in flight at once. With larger widths, registers do not spill.
-UNROLL = tl.constexpr(4)
-
-
-@triton.jit
-def _gains(slots, u, rate, norm, RADIUS: tl.constexpr):
-    """The weight of the raw diagonal `u` in each slot."""
-    offsets = (slots - u).to(tl.float32)
-    used = (tl.abs(offsets) <= RADIUS) & (slots < RADIUS)
-    return tl.where(used, tl.exp(rate * offsets * offsets) * norm, 0.0)
-
-
-@triton.jit
-def _kept(weights, index, queries, rows, slots, RADIUS: tl.constexpr):
-    """The addresses at which the weights of a band are stored, and a mask of those that exist."""
-    lines = weights + (index * RADIUS + slots) * queries
-    return lines[None, :] + rows[:, None], (rows < queries)[:, None] & (slots < RADIUS)[None, :]
-
 
 @triton.jit
 def _column(band, slots, t):
     """Slot `t` of each row."""
     return tl.sum(tl.where((slots == t)[None, :], band, 0.0), axis=1)
-
-
-@triton.jit
-def _share(
-    rows, slots, rate, norm, visible, visible_place, keys, RADIUS: tl.constexpr, HAS_VISIBLE: tl.constexpr
-):  # fmt: skip
-    """For each key of the band, the sum of the kernel's weights on keys that the row sees: [rows, slots], never 0."""
-    share = tl.zeros_like(rows.to(tl.float32))[:, None] + tl.zeros_like(slots.to(tl.float32))[None, :]
-    for u in tl.range(0, 2 * RADIUS, loop_unroll_factor=UNROLL):
-        inside = seen(visible, visible_place, rows - u, keys, HAS_VISIBLE)
-        share += tl.where(inside, 1.0, 0.0)[:, None] * _gains(slots, u, rate, norm, RADIUS)[None, :]
-    return tl.where(share > 0.0, share, 1.0)
-
-
-@triton.jit
-def _band(
-    q_tile, k, k_row, rows, columns, slots, rate, norm, visible, visible_place, keys,
-    SIZE: tl.constexpr, UNIT: tl.constexpr, RADIUS: tl.constexpr, HAS_VISIBLE: tl.constexpr,
-    RENORMALIZE: tl.constexpr,
-):  # fmt: skip
-    """Blurred logits [rows, slots] from scaled queries, -inf where the key is hidden."""
-    band = tl.zeros_like(rows.to(tl.float32))[:, None] + tl.zeros_like(slots.to(tl.float32))[None, :]
-    for u in tl.range(0, 2 * RADIUS, loop_unroll_factor=UNROLL):
-        inside = seen(visible, visible_place, rows - u, keys, HAS_VISIBLE)
-        raw = tl.sum(q_tile * load_rows(k, k_row, rows - u, inside, columns, SIZE, UNIT), axis=1)
-        band += raw[:, None] * _gains(slots, u, rate, norm, RADIUS)[None, :]
-    if RENORMALIZE:
-        band = band / _share(rows, slots, rate, norm, visible, visible_place, keys, RADIUS, HAS_VISIBLE)
-    shown = seen(visible, visible_place, rows[:, None] - slots[None, :], keys, HAS_VISIBLE) & (slots < RADIUS)[None, :]
-    return tl.where(shown, band, float("-inf"))
 
 
 @triton.jit(do_not_specialize=["stream", "heads", "group", "queries", "keys"])
@@ -113,7 +65,7 @@ def merge_kernel(
     q += (batch * q_batch + head * q_head) * UNIT
 
     q_tile = load_rows(q, q_row, rows, rows < queries, columns, SIZE, UNIT) * scale
-    band = _band(
+    band = band_of(
         q_tile, k, k_row, rows, columns, slots, rate, norm, visible, visible_place, keys, SIZE, UNIT, RADIUS,
         HAS_VISIBLE, RENORMALIZE,
     )  # fmt: skip
@@ -148,7 +100,7 @@ def merge_kernel(
         output += tile * _column(band, slots, t)[:, None]
 
     tl.store(lse + index * queries + rows, top + tl.log(total), mask=rows < queries)
-    kept, real = _kept(weights, index, queries, rows, slots, RADIUS)
+    kept, real = places_in_band(weights, index, queries, rows, slots, RADIUS)
     tl.store(kept, band, mask=real)
     out += (batch * out_batch + head * out_head) * UNIT
     mask = (rows < queries)[:, None] & (value_columns < VALUE_SIZE)[None, :]
@@ -189,7 +141,7 @@ def rows_backward_kernel(
     grad += (batch * grad_batch + head * grad_head) * UNIT
     out += (batch * out_batch + head * out_head) * UNIT
 
-    kept, known = _kept(weights, index, queries, rows, slots, RADIUS)
+    kept, known = places_in_band(weights, index, queries, rows, slots, RADIUS)
     band = tl.load(kept, mask=known, other=0.0)
     grad_tile = load_rows(grad, grad_row, rows, real, value_columns, VALUE_SIZE, UNIT)
     delta = tl.sum(grad_tile * load_rows(out, out_row, rows, real, value_columns, VALUE_SIZE, UNIT), axis=1)
@@ -200,18 +152,16 @@ def rows_backward_kernel(
         d_band += tl.where((slots == t)[None, :], tl.sum(grad_tile * tile, axis=1)[:, None], 0.0)
     d_band *= band
     if RENORMALIZE:
-        d_band = d_band / _share(rows, slots, rate, norm, visible, visible_place, keys, RADIUS, HAS_VISIBLE)
+        d_band = d_band / share_in_band(rows, slots, rate, norm, visible, visible_place, keys, RADIUS, HAS_VISIBLE)
 
     total = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
     if HAS_PART:
         part += (batch * part_batch + head * part_head) * UNIT
         total += load_rows(part, part_row, rows - RADIUS, real & (rows >= RADIUS), columns, SIZE, UNIT)
-    for u in tl.range(0, 2 * RADIUS, loop_unroll_factor=UNROLL):
-        inside = seen(visible, visible_place, rows - u, keys, HAS_VISIBLE)
-        d = tl.sum(d_band * _gains(slots, u, rate, norm, RADIUS)[None, :], axis=1) * scale
-        d = tl.where(inside, d, 0.0)
-        tl.store(d_raw + (index * (2 * RADIUS) + u) * queries + rows, d, mask=real)
-        total += d[:, None] * load_rows(k, k_row, rows - u, inside, columns, SIZE, UNIT)
+    total += gradient_of_queries(
+        d_band, d_raw, k, k_row, index, rows, columns, slots, rate, norm, scale, visible, visible_place, queries, keys,
+        SIZE, UNIT, RADIUS, HAS_VISIBLE,
+    )  # fmt: skip
     d_q += (batch * d_q_batch + head * d_q_head) * UNIT
     places = (rows * d_q_row * UNIT)[:, None] + columns[None, :]
     tl.store(d_q + places, total.to(d_q.dtype.element_ty), mask=real[:, None] & (columns < SIZE)[None, :])
@@ -268,10 +218,7 @@ def keys_backward_kernel(
         query_head = head * GROUP + member
         line = batch * heads * GROUP + query_head
         queried = q + (batch * q_batch + query_head * q_head) * UNIT
-        for u in tl.range(0, 2 * RADIUS, loop_unroll_factor=UNROLL):
-            inside = real & (places + u < queries)
-            d = tl.load(d_raw + (line * (2 * RADIUS) + u) * queries + places + u, mask=inside, other=0.0)
-            k_total += d[:, None] * load_rows(queried, q_row, places + u, inside, columns, SIZE, UNIT)
+        k_total += gradient_of_keys(d_raw, queried, q_row, line, places, real, columns, queries, SIZE, UNIT, RADIUS)
         received = grad + (batch * grad_batch + query_head * grad_head) * UNIT
         for t in tl.range(0, RADIUS, loop_unroll_factor=UNROLL):
             inside = real & (places + t < queries)

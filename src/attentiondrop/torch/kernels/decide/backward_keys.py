@@ -12,10 +12,12 @@ from ..shared.logits import (
     accumulate,
     along_columns,
     along_rows,
-    load_all_words,
+    load_key_words,
     load_rates,
+    load_row_words,
     load_shares,
     load_tile,
+    tables_of,
     tile_rows,
 )
 from .gradient import weights_and_gradient
@@ -36,6 +38,8 @@ def key_kernel(
     WORDS,
     LIMITS,
     FACTORS,
+    slot_words,
+    head_words,
     LOW,
     HIGH,
     CUT,
@@ -145,6 +149,7 @@ def key_kernel(
     for member in range(GROUP):
         h = hk * GROUP + member
         head = b * (HK * GROUP) + h
+        tables = tables_of(WORDS, head, LINES, slot_words, head_words)
         q_base = Q + b * q_b + h * q_h
         grad_base = GRAD + b * grad_b + h * grad_h
         visible_base = VISIBLE + b * visible_b + h * visible_h
@@ -164,13 +169,13 @@ def key_kernel(
         if CAUSAL and not LISTED:
             dk, dv = _along_rows(
                 begin, edge, dk, dv, k, v, q_base, grad_base, q_n, grad_n, columns, head, d, e, LSE, DELTA, LOW, HIGH,
-                CUT, KEEP, ROWS, COUNTS, visible_base, visible_n, visible_m, bias_base, bias_n, bias_m, WORDS, rates,
+                CUT, KEEP, ROWS, COUNTS, visible_base, visible_n, visible_m, bias_base, bias_n, bias_m, tables, rates,
                 scale, N, M, LINES, D, E, BLOCK_D, BLOCK_E, BM, True, HAS_VISIBLE, HAS_BIAS, NOISE, DROP, RANKED, TIES,
                 DROPOUT_A, DROPOUT_B, LISTED, 1, near, tile * BN, LIST, False, 0,
             )  # fmt: skip
         dk, dv = _along_rows(
             seen, end, dk, dv, k, v, q_base, grad_base, q_n, grad_n, columns, head, d, e, LSE, DELTA, LOW, HIGH, CUT,
-            KEEP, ROWS, COUNTS, visible_base, visible_n, visible_m, bias_base, bias_n, bias_m, WORDS, rates, scale, N,
+            KEEP, ROWS, COUNTS, visible_base, visible_n, visible_m, bias_base, bias_n, bias_m, tables, rates, scale, N,
             M, LINES, D, E, BLOCK_D, BLOCK_E, BM, CAUSAL and LISTED, HAS_VISIBLE, HAS_BIAS, NOISE, DROP, RANKED, TIES,
             DROPOUT_A, DROPOUT_B, LISTED, STAGES, near, tile * BN, LIST, WINDOW, SIDE,
         )  # fmt: skip
@@ -216,7 +221,7 @@ def _along_rows(
     BIAS,
     bias_n,
     bias_m,
-    WORDS,
+    tables,
     rates,
     scale,
     N,
@@ -249,7 +254,7 @@ def _along_rows(
     Tiles are [rows, keys] here, too: values that belong to a row are then one value in a thread, not a vector.
     Rows past the end have gradient 0 and log-sum-exp 0, so they add nothing. Keys past the end are not stored.
     """
-    key_words = load_all_words(WORDS + LINES, columns, columns < M, LINES + M, NOISE, DROP, DROPOUT_A, DROPOUT_B)
+    key_words = load_key_words(tables, columns, columns < M, NOISE, DROP, DROPOUT_A, DROPOUT_B)
     for place in tl.range(begin, end, BM, num_stages=STAGES):
         start = first_of(place, LIST, SIDE)
         rows = tile_rows(start, ROWS + head * N, COUNTS + head, N, BM, LISTED)
@@ -264,7 +269,7 @@ def _along_rows(
         high = tl.load(HIGH + lines, mask=known, other=0.0) if TIES else lse
         cut = tl.load(CUT + lines, mask=known, other=0) if TIES else rows
         keep = tl.load(KEEP + lines, mask=known, other=-1) if DROP == "hide" else rows
-        row_words = load_all_words(WORDS, lines, known, LINES + M, NOISE, DROP, DROPOUT_A, DROPOUT_B)
+        row_words = load_row_words(tables, lines, known, NOISE, DROP, DROPOUT_A, DROPOUT_B)
         p, factor, ds = weights_and_gradient(
             tl.dot(q, tl.trans(k), input_precision="ieee"), tl.dot(grad, tl.trans(v), input_precision="ieee"),
             rows[:, None], columns[None, :], along_rows(row_words), along_columns(key_words), lse[:, None], share,

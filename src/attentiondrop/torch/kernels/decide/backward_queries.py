@@ -14,10 +14,12 @@ from ..shared.logits import (
     along_rows,
     causal_range,
     is_others,
-    load_all_words,
+    load_key_words,
     load_rates,
+    load_row_words,
     load_shares,
     load_tile,
+    tables_of,
     tile_rows,
 )
 from .gradient import weights_and_gradient
@@ -38,6 +40,8 @@ def query_kernel(
     WORDS,
     LIMITS,
     FACTORS,
+    slot_words,
+    head_words,
     LOW,
     HIGH,
     CUT,
@@ -152,12 +156,13 @@ def query_kernel(
     if CAUSAL:
         end, full = causal_range(tile * BM, rows, N, M, BM, BN, LISTED)
     rates = load_rates(LIMITS, FACTORS)
+    tables = tables_of(WORDS, head, LINES, slot_words, head_words)
     if end - begin <= BN:
         # The output was rounded. If a row sees few keys, `dO.v - delta` may be as small as that rounding error. All its
         # keys are in one tile then, so delta is computed exactly from the weights of that tile.
         delta = _exact_delta(
             q, grad, K, V, k_m, v_m, rows, lines, d, e, lse, share, low, high, cut, keep, VISIBLE, visible_n,
-            visible_m, BIAS, bias_n, bias_m, WORDS, rates, scale, N, M, LINES, D, E, BLOCK_D, BLOCK_E, BN, CAUSAL,
+            visible_m, BIAS, bias_n, bias_m, tables, rates, scale, N, M, LINES, D, E, BLOCK_D, BLOCK_E, BN, CAUSAL,
             HAS_VISIBLE, HAS_BIAS, NOISE, DROP, RANKED, TIES, DROPOUT_A, DROPOUT_B, near, tile * BM,
             first_of(begin, LIST, SIDE), WINDOW, SIDE,
         )  # fmt: skip
@@ -165,13 +170,13 @@ def query_kernel(
     dq = tl.zeros([BM, BLOCK_D], tl.float32)
     dq = _along_keys(
         begin, full, dq, q, grad, K, V, k_m, v_m, rows, lines, d, e, lse, share, delta, low, high, cut, keep, VISIBLE,
-        visible_n, visible_m, BIAS, bias_n, bias_m, WORDS, rates, scale, N, M, LINES, D, E, BLOCK_D, BLOCK_E, BN,
+        visible_n, visible_m, BIAS, bias_n, bias_m, tables, rates, scale, N, M, LINES, D, E, BLOCK_D, BLOCK_E, BN,
         False, False, HAS_VISIBLE, HAS_BIAS, NOISE, DROP, RANKED, TIES, DROPOUT_A, DROPOUT_B, STAGES,
         near, tile * BM, LIST, False, 0,
     )  # fmt: skip
     dq = _along_keys(
         full, end, dq, q, grad, K, V, k_m, v_m, rows, lines, d, e, lse, share, delta, low, high, cut, keep, VISIBLE,
-        visible_n, visible_m, BIAS, bias_n, bias_m, WORDS, rates, scale, N, M, LINES, D, E, BLOCK_D, BLOCK_E,
+        visible_n, visible_m, BIAS, bias_n, bias_m, tables, rates, scale, N, M, LINES, D, E, BLOCK_D, BLOCK_E,
         BN, CAUSAL, True, HAS_VISIBLE, HAS_BIAS, NOISE, DROP, RANKED, TIES, DROPOUT_A, DROPOUT_B,
         STAGES if LOCAL else 1, near, tile * BM, LIST, WINDOW, SIDE,
     )  # fmt: skip
@@ -182,7 +187,7 @@ def query_kernel(
 @triton.jit
 def _exact_delta(
     q, grad, K, V, k_m, v_m, rows, lines, d, e, lse, share, low, high, cut, keep, VISIBLE, visible_n, visible_m,
-    BIAS, bias_n, bias_m, WORDS, rates, scale, N, M, LINES, D: tl.constexpr, E: tl.constexpr,
+    BIAS, bias_n, bias_m, tables, rates, scale, N, M, LINES, D: tl.constexpr, E: tl.constexpr,
     BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr, BN: tl.constexpr, CAUSAL: tl.constexpr,
     HAS_VISIBLE: tl.constexpr, HAS_BIAS: tl.constexpr, NOISE: tl.constexpr, DROP: tl.constexpr, RANKED: tl.constexpr,
     TIES: tl.constexpr, DROPOUT_A: tl.constexpr, DROPOUT_B: tl.constexpr, near, first_row, first_key,
@@ -195,8 +200,8 @@ def _exact_delta(
     larger than these errors.
     """
     columns = first_key + tl.arange(0, BN)
-    row_words = load_all_words(WORDS, lines, rows < N, LINES + M, NOISE, DROP, DROPOUT_A, DROPOUT_B)
-    key_words = load_all_words(WORDS + LINES, columns, columns < M, LINES + M, NOISE, DROP, DROPOUT_A, DROPOUT_B)
+    row_words = load_row_words(tables, lines, rows < N, NOISE, DROP, DROPOUT_A, DROPOUT_B)
+    key_words = load_key_words(tables, columns, columns < M, NOISE, DROP, DROPOUT_A, DROPOUT_B)
     k = load_tile(K, columns[None, :], k_m, d[:, None], M, D, BLOCK_D, True)
     v = load_tile(V, columns[None, :], v_m, e[:, None], M, E, BLOCK_E, True)
     met = tl.dot(grad, v, input_precision="ieee")
@@ -240,7 +245,7 @@ def _along_keys(
     BIAS,
     bias_n,
     bias_m,
-    WORDS,
+    tables,
     rates,
     scale,
     N,
@@ -269,11 +274,11 @@ def _along_keys(
     SIDE: tl.constexpr,
 ):
     """Add the contribution of the keys at the places from `begin` to `end`."""
-    row_words = load_all_words(WORDS, lines, rows < N, LINES + M, NOISE, DROP, DROPOUT_A, DROPOUT_B)
+    row_words = load_row_words(tables, lines, rows < N, NOISE, DROP, DROPOUT_A, DROPOUT_B)
     for place in tl.range(begin, end, BN, num_stages=STAGES):
         start = first_of(place, LIST, SIDE)
         columns = start + tl.arange(0, BN)
-        key_words = load_all_words(WORDS + LINES, columns, columns < M, LINES + M, NOISE, DROP, DROPOUT_A, DROPOUT_B)
+        key_words = load_key_words(tables, columns, columns < M, NOISE, DROP, DROPOUT_A, DROPOUT_B)
         k = load_tile(K, columns[None, :], k_m, d[:, None], M, D, BLOCK_D, EDGE)
         v = load_tile(V, columns[None, :], v_m, e[:, None], M, E, BLOCK_E, EDGE)
         _, _, ds = weights_and_gradient(

@@ -15,10 +15,12 @@ from ..shared.logits import (
     causal_range,
     is_dropped,
     is_others,
-    load_all_words,
+    load_key_words,
     load_rates,
+    load_row_words,
     load_tile,
     load_words,
+    tables_of,
     tile_rows,
     visible_logits,
     weight_factor,
@@ -38,6 +40,8 @@ def forward_kernel(
     WORDS,
     LIMITS,
     FACTORS,
+    slot_words,
+    head_words,
     LOW,
     HIGH,
     CUT,
@@ -152,15 +156,16 @@ def forward_kernel(
     if CAUSAL:
         end, full = causal_range(tile * BM, rows, N, M, BM, BN, LISTED)
     rates = load_rates(LIMITS, FACTORS)
+    tables = tables_of(WORDS, head, LINES, slot_words, head_words)
     acc, total, largest = _sweep(
         begin, full, acc, total, largest, q, K, V, k_m, v_m, rows, lines, inside, d, e, VISIBLE, visible_n, visible_m,
-        BIAS, bias_n, bias_m, WORDS, rates, low, high, cut, scale, N, M, LINES, D, E, BLOCK_D, BLOCK_E,
+        BIAS, bias_n, bias_m, tables, rates, low, high, cut, scale, N, M, LINES, D, E, BLOCK_D, BLOCK_E,
         BM, BN, False, False, HAS_VISIBLE, HAS_BIAS, NOISE, DROP, RANKED, TIES, DROPOUT_A, DROPOUT_B, STAGES,
         near, tile * BM, LIST, False, 0,
     )  # fmt: skip
     acc, total, largest = _sweep(
         full, end, acc, total, largest, q, K, V, k_m, v_m, rows, lines, inside, d, e, VISIBLE, visible_n, visible_m,
-        BIAS, bias_n, bias_m, WORDS, rates, low, high, cut, scale, N, M, LINES, D, E, BLOCK_D, BLOCK_E,
+        BIAS, bias_n, bias_m, tables, rates, low, high, cut, scale, N, M, LINES, D, E, BLOCK_D, BLOCK_E,
         BM, BN, CAUSAL, True, HAS_VISIBLE, HAS_BIAS, NOISE, DROP, RANKED, TIES, DROPOUT_A, DROPOUT_B,
         STAGES if LOCAL else 1, near, tile * BM, LIST, WINDOW, SIDE,
     )  # fmt: skip
@@ -172,13 +177,13 @@ def forward_kernel(
         if tl.max((empty & inside).to(tl.int32)) > 0:
             best = tl.full([BM], float("-inf"), tl.float32)
             at = tl.zeros([BM], tl.int32)
-            noise_lines = load_words(WORDS, lines, inside) if NOISE else tl.zeros([BM], tl.uint32)
+            noise_lines = load_words(tables[0], lines, inside) if NOISE else tl.zeros([BM], tl.uint32)
             for place in range(begin, end, BN):
                 start = first_of(place, LIST, SIDE)
                 columns = start + tl.arange(0, BN)
                 known = columns < M
                 k = load_tile(K, columns[None, :], k_m, d[:, None], M, D, BLOCK_D, True)
-                noise_columns = load_words(WORDS + LINES, columns, known) if NOISE else tl.zeros([BN], tl.uint32)
+                noise_columns = load_words(tables[1], columns, known) if NOISE else tl.zeros([BN], tl.uint32)
                 s = visible_logits(
                     tl.dot(q, k, input_precision="ieee"), rows[:, None], columns[None, :], noise_lines[:, None],
                     noise_columns[None, :], VISIBLE, visible_n, visible_m, BIAS, bias_n, bias_m, scale,
@@ -194,8 +199,8 @@ def forward_kernel(
                 V + at[:, None].to(tl.int64) * v_m + e[None, :], mask=saved[:, None] & (e[None, :] < E), other=0.0
             ).to(tl.float32)
             if DROPOUT_A or DROPOUT_B:
-                row_words = load_all_words(WORDS, lines, inside, LINES + M, False, "", DROPOUT_A, DROPOUT_B)
-                kept_words = load_all_words(WORDS + LINES, at, saved, LINES + M, False, "", DROPOUT_A, DROPOUT_B)
+                row_words = load_row_words(tables, lines, inside, False, "", DROPOUT_A, DROPOUT_B)
+                kept_words = load_key_words(tables, at, saved, False, "", DROPOUT_A, DROPOUT_B)
                 factor = weight_factor(row_words, kept_words, rates, DROPOUT_A, DROPOUT_B)
                 value = value * factor[:, None]
             acc = tl.where(saved[:, None], value, acc)
@@ -239,7 +244,7 @@ def _sweep(
     BIAS,
     bias_n,
     bias_m,
-    WORDS,
+    tables,
     rates,
     low,
     high,
@@ -272,13 +277,12 @@ def _sweep(
     SIDE: tl.constexpr,
 ):
     """Online softmax over the keys at the places from `begin` to `end`."""
-    span = LINES + M
-    row_words = load_all_words(WORDS, lines, inside, span, NOISE, DROP, DROPOUT_A, DROPOUT_B)
+    row_words = load_row_words(tables, lines, inside, NOISE, DROP, DROPOUT_A, DROPOUT_B)
     for place in tl.range(begin, end, BN, num_stages=STAGES):
         start = first_of(place, LIST, SIDE)
         columns = start + tl.arange(0, BN)
         k = load_tile(K, columns[None, :], k_m, d[:, None], M, D, BLOCK_D, EDGE)
-        key_words = load_all_words(WORDS + LINES, columns, columns < M, span, NOISE, DROP, DROPOUT_A, DROPOUT_B)
+        key_words = load_key_words(tables, columns, columns < M, NOISE, DROP, DROPOUT_A, DROPOUT_B)
         s = visible_logits(
             tl.dot(q, k, input_precision="ieee"), rows[:, None], columns[None, :], row_words[0][:, None],
             key_words[0][None, :], VISIBLE, visible_n, visible_m, BIAS, bias_n, bias_m, scale, rates[0], N, M,

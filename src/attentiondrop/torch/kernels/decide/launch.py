@@ -11,17 +11,17 @@ import triton
 from torch import Tensor
 
 from ...call.blocks import Blocks
-from ...call.decisions import Decisions, empty_lse, empty_notes, is_ranked, output_like
+from ...call.decisions import HIDING, Decisions, empty_lse, empty_notes, is_ranked, output_like
 from ...call.inputs import unit_stride
 from ..amend.pick import pick_kernel
 from ..amend.recount import recount_kernel
 from ..blur.rows import on_device
 from ..shared.tiles import Tiles, backward_tiles, forward_tiles, select_tiles
-from ..shared.words import words_kernel
 from .backward_keys import key_kernel
 from .backward_queries import query_kernel
 from .forward import forward_kernel
 from .select_largest import select_kernel
+from .word_tables import Tables, make_tables
 
 LOG2E = math.log2(math.e)
 #: Passed to the compiler explicitly, so that no environment variable changes results.
@@ -57,36 +57,6 @@ def empty_lists(q: Tensor, number: int) -> list[Listed]:
     """Lists with no rows, for kernels to fill."""
     counts = q.new_zeros(number, *q.shape[:2], dtype=torch.int32)
     return [Listed(q.new_empty(q.shape[:-1], dtype=torch.int32), count) for count in counts]
-
-
-class Tables(NamedTuple):
-    """For each slot: odd words of all rows and keys, the limit they are compared with, the factor on kept entries."""
-
-    words: Tensor
-    limits: Tensor
-    factors: Tensor
-
-
-def make_tables(q: Tensor, columns: int, call: Decisions) -> Tables:
-    """Fill the tables."""
-    lines = q.shape[0] * q.shape[1] * q.shape[2]
-    words = torch.empty(4, lines + columns, dtype=torch.int32, device=q.device)
-    limits = torch.empty(4, dtype=torch.int32, device=q.device)
-    factors = torch.empty(4, dtype=torch.float32, device=q.device)
-    words_kernel[(triton.cdiv(lines + columns, 1024), 4)](
-        call.seed,
-        call.seed if call.gates is None else call.gates,
-        words,
-        limits,
-        factors,
-        *call.streams,
-        *(float(rate) for rate in call.rates),
-        lines,
-        columns,
-        HAS_GATES=call.gates is not None,
-        BLOCK=1024,
-    )
-    return Tables(words, limits, factors)
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor, call: Decisions) -> tuple[Tensor, Tensor, Notes]:
@@ -365,7 +335,7 @@ def common_arguments(q: Tensor, k: Tensor, call: Decisions) -> Common:
         "HAS_VISIBLE": call.visible is not None,
         "HAS_BIAS": call.bias is not None,
         "NOISE": call.streams[0] >= 0,
-        "DROP": {"": "", "zero": "zero", "-inf": "hide", "key": "hide"}[call.drop],
+        "DROP": "hide" if call.drop in HIDING else call.drop,
         "RANKED": is_ranked(call.drop, call.top, k.shape[2]),
         "DROPOUT_A": call.streams[2] >= 0,
         "DROPOUT_B": call.streams[3] >= 0,

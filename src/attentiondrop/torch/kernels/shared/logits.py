@@ -14,7 +14,7 @@ from .hashing import joined, to_normal
 from .local import in_block
 
 #: Arguments that are not specialised: one compiled kernel serves sequences of every length.
-SIZES = ("H", "HK", "GROUP", "N", "M", "LINES", "left", "right")
+SIZES = ("H", "HK", "GROUP", "N", "M", "LINES", "left", "right", "slot_words", "head_words")
 
 
 @triton.jit
@@ -33,10 +33,34 @@ def load_rates(LIMITS, FACTORS):
 
 
 @triton.jit
-def load_all_words(
+def tables_of(WORDS, head, LINES, slot_words, head_words):
+    """Where the words of rows and those of a head's keys begin, and how many words a slot has.
+
+    `head_words` lie between the key words of two heads: 0 if all heads share theirs.
+    """
+    return WORDS, WORDS + LINES + head * head_words, slot_words
+
+
+@triton.jit
+def load_row_words(
+    tables, lines, mask, NOISE: tl.constexpr, DROP: tl.constexpr, DROPOUT_A: tl.constexpr, DROPOUT_B: tl.constexpr
+):
+    """The words of some rows in every slot that is used, as vectors in the layout that the tile needs."""
+    return _load_all_words(tables[0], lines, mask, tables[2], NOISE, DROP, DROPOUT_A, DROPOUT_B)
+
+
+@triton.jit
+def load_key_words(
+    tables, columns, mask, NOISE: tl.constexpr, DROP: tl.constexpr, DROPOUT_A: tl.constexpr, DROPOUT_B: tl.constexpr
+):
+    """The same for some keys."""
+    return _load_all_words(tables[1], columns, mask, tables[2], NOISE, DROP, DROPOUT_A, DROPOUT_B)
+
+
+@triton.jit
+def _load_all_words(
     WORDS, place, mask, span, NOISE: tl.constexpr, DROP: tl.constexpr, DROPOUT_A: tl.constexpr, DROPOUT_B: tl.constexpr
 ):
-    """The words of some rows or keys in every slot that is used, as vectors in the layout that the tile needs."""
     none = tl.full(place.shape, 1, tl.uint32)
     noise = load_words(WORDS, place, mask) if NOISE else none
     drop = load_words(WORDS + span, place, mask) if DROP != "" else none

@@ -10,10 +10,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .hashing import odd_word, stream_key
+from .hashing import odd_word, stream_key, vector_word
 
 
-@triton.jit(do_not_specialize=["stream_0", "stream_1", "stream_2", "stream_3", "lines", "columns"])
+@triton.jit(do_not_specialize=["stream_0", "stream_1", "stream_2", "stream_3", "lines", "columns", "total"])
 def words_kernel(
     seed_pointer,
     gates_pointer,
@@ -30,21 +30,33 @@ def words_kernel(
     rate_3,
     lines,
     columns,
+    total,
+    VECTORS: tl.constexpr,
     HAS_GATES: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Program (i, slot) writes a block of the slot's odd words: first those of all rows, then those of all keys."""
+    """Program (i, slot) writes a block of the slot's odd words: first those of all rows, then those of all keys.
+
+    VECTORS has a bit for each slot that decides once for each (sample, head, key): its rows have the word 1, and each
+    (sample, head) has key words of its own. Then there are as many copies of the key words of the other slots.
+    """
     slot = tl.program_id(1)
     stream = tl.where(slot == 0, stream_0, tl.where(slot == 1, stream_1, tl.where(slot == 2, stream_2, stream_3)))
     rate = tl.where(slot == 0, rate_0, tl.where(slot == 1, rate_1, tl.where(slot == 2, rate_2, rate_3)))
     if HAS_GATES:
         rate = rate * tl.load(gates_pointer + slot)
-    total = lines + columns
     if stream >= 0:
         k0, k1 = stream_key(seed_pointer, stream)
         place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+        key = tl.maximum(place - lines, 0).to(tl.int32)
+        column = key
+        if VECTORS != 0:
+            column = key % columns
         # The positions of keys are counted from the end.
-        word = odd_word(k0, k1, tl.where(place < lines, place, 0x7FFFFFFF - (place - lines)))
+        word = odd_word(k0, k1, tl.where(place < lines, place, 0x7FFFFFFF - column))
+        if (VECTORS >> slot) & 1:
+            # A uniform is made of the top 24 bits of a word, so the last bit may be set: limits need odd words.
+            word = tl.where(place < lines, 1, vector_word(k0, k1, key) | 1).to(tl.uint32)
         tl.store(words_pointer + slot.to(tl.int64) * total + place, word.to(tl.int32, bitcast=True), mask=place < total)
     if tl.program_id(0) == 0:
         # `uniform < p`, written for words: the uniform is the top 24 bits of the word. A word is odd, so it is never 0,

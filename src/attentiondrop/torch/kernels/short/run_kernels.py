@@ -38,6 +38,13 @@ class Plan(NamedTuple):
     #: The stream of the draws, and the rate.
     stream: int = 0
     rate: float = 0.0
+    #: As in `Variant`; with `shares` or `by_column`, this many keys are dropped together.
+    by_column: bool = False
+    shares: bool = False
+    span: int = 1
+    dropout: bool = False
+    dropout_stream: int = 0
+    dropout_rate: float = 0.0
     #: The stream of the blur, and its sigmas.
     blur_stream: int = 0
     sampling: str = "batch"
@@ -45,15 +52,21 @@ class Plan(NamedTuple):
     sigma_max: float = 0.0
     scale: float = 1.0
 
+    @property
+    def has_band(self) -> bool:
+        """Whether a causal mask truncates the blur of some keys, whose logits are computed first."""
+        return self.is_causal and self.radius > 0
+
 
 class Extras(NamedTuple):
     """The tensors of a call beside queries, keys and values.
 
-    The seed of the draws; factors on the rate and on the sigmas; and which keys are visible [B or 1, Hk or 1, 1, M].
+    The seed of the draws; factors on the rates and on the sigmas; and which keys are visible [B or 1, Hk or 1, 1, M].
     """
 
     seed: Tensor | None
     gate: Tensor | None
+    dropout_gate: Tensor | None
     blur_gate: Tensor | None
     visible: Tensor | None
 
@@ -61,9 +74,8 @@ class Extras(NamedTuple):
 class Results(NamedTuple):
     """What the forward gives.
 
-    `notes` is what the backward needs, as 32-bit words: the log-sum-exp of each row in units of log2 (a float), then
-    the key that an emptied row keeps or -1 (if keys are hidden), then the bit map of what was dropped (hard masking,
-    see `bit_map`). It is one tensor, because each one takes time to make.
+    `notes` is what the backward needs, as 32-bit words (`NotePlaces`). It is one tensor, because each one takes time to
+    make.
     """
 
     output: Tensor
@@ -73,24 +85,59 @@ class Results(NamedTuple):
 def empty_results(q: Tensor, k: Tensor, v: Tensor, plan: Plan) -> Results:
     """The results without values."""
     batch, heads, rows, size = q.shape
-    words = batch * heads * rows * (2 if plan.hide else 1)
-    if plan.drop == "largest":
-        words = _whole_pieces(words) + bytes_of(batch * heads, rows, k.shape[2]) // 4
+    words = _places(plan, batch * heads * rows, batch * heads, rows, k.shape[2]).end
     # In memory as [B, N, H, E], as SDPA's output: joining the heads needs no copy.
     output = q.new_empty_strided((batch, heads, rows, size), (rows * heads * size, size, heads * size, 1))
     return Results(output, q.new_empty(words, dtype=torch.int32))
 
 
-def _whole_pieces(words: int) -> int:
-    """Rounded up to pieces of 16 bytes, which the kernels copy."""
-    return -(-words // 4) * 4
+class NotePlaces(NamedTuple):
+    """Where in `notes` each part begins, counted in words.
+
+    The log-sum-exp of each row in units of log2 comes first (a float). Then, where they are needed: the key that an
+    emptied row keeps, or -1; one over the share of the weights that a row keeps; the logits of the band [B, H, r, N];
+    and the bit map of what hard masking dropped (see `bit_map`).
+    """
+
+    kept: int
+    share: int
+    band: int
+    dropped: int
+    end: int
+
+    def pointers(self, notes: Tensor) -> tuple[int, int, int, int, int]:
+        """The addresses, in the order of the kernels' arguments."""
+        start = notes.data_ptr()
+        return start, start + 4 * self.dropped, start + 4 * self.kept, start + 4 * self.share, start + 4 * self.band
 
 
-def _note_pointers(notes: Tensor, lines: int, plan: Plan) -> tuple[int, int, int]:
-    """Where the log-sum-exp, the bit map and the kept keys begin."""
-    start = notes.data_ptr()
-    words = 2 * lines if plan.hide else lines
-    return start, start + 4 * _whole_pieces(words), start + 4 * lines
+def _places(plan: Plan, lines: int, heads: int, rows: int, keys: int) -> NotePlaces:
+    kept = lines
+    share = kept + (lines if plan.hide else 0)
+    band = share + (lines if plan.shares else 0)
+    dropped = band + (plan.radius * lines if plan.has_band else 0)
+    if plan.drop != "largest":
+        return NotePlaces(kept, share, band, dropped, dropped)
+    dropped = -(-dropped // 4) * 4  # the kernels copy pieces of 16 bytes
+    return NotePlaces(kept, share, band, dropped, dropped + bytes_of(heads, rows, keys) // 4)
+
+
+def _blur(extras: Extras, plan: Plan) -> Any:
+    """The blur as the kernels of the band take it."""
+    from ..blur.rows import Blur
+
+    numbers = plan.blur_stream, plan.sampling, plan.sigma_min, plan.sigma_max, 2 * plan.radius + 1, plan.renormalize
+    return Blur(_drawn(extras.seed), extras.blur_gate, *numbers)
+
+
+def _drawn(seed: Tensor | None) -> Tensor:
+    if seed is None:
+        raise BackendError("a blur needs a seed")
+    return seed
+
+
+def _band_of(notes: Tensor, places: NotePlaces, shape: tuple[int, int, int, int]) -> Tensor:
+    return notes[places.band :][: math.prod(shape)].view(torch.float32).view(shape)
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor, extras: Extras, plan: Plan) -> Results:
@@ -100,19 +147,24 @@ def forward(q: Tensor, k: Tensor, v: Tensor, extras: Extras, plan: Plan) -> Resu
     output, notes = results
     if output.numel() == 0:
         return results
-    seed, gate, blur_gate, visible = extras
+    seed, gate, dropout_gate, blur_gate, visible = extras
     batch, heads, rows, size = q.shape
     key_heads, keys = k.shape[1], k.shape[2]
     device = q.get_device()
+    places = _places(plan, batch * heads * rows, batch * heads, rows, keys)
+    if plan.has_band:
+        from ..blur.band import band_logits  # imports Triton
+
+        # The kernels multiply by the scale themselves.
+        band_logits(q, k, _band_of(notes, places, (batch, heads, plan.radius, rows)), visible, _blur(extras, plan), 1.0)
     kernel, handle = _forward_kernel(device, _variant(keys, size, q.dtype, visible is not None, plan))
     units = batch * key_heads
     arguments = _FORWARD.pack(
-        q.data_ptr(), k.data_ptr(), v.data_ptr(), output.data_ptr(),
-        *_note_pointers(notes, batch * heads * rows, plan),
-        _pointer(seed), _pointer(gate), _pointer(visible), _pointer(blur_gate),
+        q.data_ptr(), k.data_ptr(), v.data_ptr(), output.data_ptr(), *places.pointers(notes),
+        _pointer(seed), _pointer(gate), _pointer(dropout_gate), _pointer(visible), _pointer(blur_gate),
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *output.stride()[:3], *_visible_strides(visible),
-        *_numbers(plan), units, key_heads, heads // key_heads, rows, keys, plan.stream, plan.blur_stream,
-        SAMPLINGS[plan.sampling], *divisor(key_heads), *divisor(heads // key_heads * -(-rows // 16)),
+        *_numbers(plan), units, key_heads, heads // key_heads, rows, keys, *_choices(plan),
+        *divisor(key_heads), *divisor(heads // key_heads * -(-rows // 16)),
     )  # fmt: skip
     _launch(device, kernel, handle, min(units, processors(device) * kernel.blocks), arguments)
     return results
@@ -128,24 +180,31 @@ def backward(
         return d_q, d_k.zero_(), d_v.zero_()
     told = (d_q, d_k, d_v)
     grad, q, k, v, output, d_q, d_k, d_v = (_aligned(x) for x in (grad, q, k, v, output, *told))
-    seed, gate, blur_gate, visible = extras
+    seed, gate, dropout_gate, blur_gate, visible = extras
     batch, heads, rows, size = q.shape
     key_heads, keys = k.shape[1], k.shape[2]
+    places = _places(plan, batch * heads * rows, batch * heads, rows, keys)
+    d_band = None
+    if plan.has_band:
+        d_band = torch.empty(batch, heads, plan.radius, rows, dtype=torch.float32, device=q.device)
     device, group = q.get_device(), heads // key_heads
     variant = _variant(keys, size, q.dtype, visible is not None, plan)
     kernel, handle = _backward_kernel(device, variant, -(-rows // 16), group)
     units = batch * key_heads
     arguments = _BACKWARD.pack(
         grad.data_ptr(), q.data_ptr(), k.data_ptr(), v.data_ptr(), output.data_ptr(),
-        *_note_pointers(notes, batch * heads * rows, plan),
-        _pointer(seed), _pointer(gate), _pointer(visible), _pointer(blur_gate),
+        *places.pointers(notes), _pointer(d_band),
+        _pointer(seed), _pointer(gate), _pointer(dropout_gate), _pointer(visible), _pointer(blur_gate),
         d_q.data_ptr(), d_k.data_ptr(), d_v.data_ptr(),
         *grad.stride()[:3], *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *output.stride()[:3],
         *d_q.stride()[:3], *d_k.stride()[:3], *d_v.stride()[:3], *_visible_strides(visible),
-        *_numbers(plan), units, key_heads, group, rows, keys, plan.stream, plan.blur_stream, SAMPLINGS[plan.sampling],
-        *divisor(key_heads),
+        *_numbers(plan), units, key_heads, group, rows, keys, *_choices(plan), *divisor(key_heads),
     )  # fmt: skip
     _launch(device, kernel, handle, min(units, processors(device) * kernel.blocks), arguments)
+    if d_band is not None:
+        from ..blur.band import add_band_gradients
+
+        add_band_gradients(d_band, q, k, (d_q, d_k), visible, _blur(extras, plan), plan.scale)
     for wanted, found in zip(told, (d_q, d_k, d_v), strict=True):
         if wanted is not found:
             wanted.copy_(found)
@@ -153,8 +212,8 @@ def backward(
 
 
 #: The structures `Arguments` of the two sources: pointers, strides, floats, integers.
-_FORWARD = struct.Struct("@11Q15q5f8i4I4x")
-_BACKWARD = struct.Struct("@15Q27q5f8i2I4x")
+_FORWARD = struct.Struct("@14Q15q6f10i4I")
+_BACKWARD = struct.Struct("@19Q27q6f10i2I")
 
 
 @functools.cache
@@ -165,7 +224,12 @@ def divisor(number: int) -> tuple[int, int]:
 
 
 def _numbers(plan: Plan) -> tuple[float, ...]:
-    return plan.scale, plan.scale * LOG2_E, plan.rate, plan.sigma_min, plan.sigma_max - plan.sigma_min
+    sigmas = plan.sigma_min, plan.sigma_max - plan.sigma_min
+    return plan.scale, plan.scale * LOG2_E, plan.rate, plan.dropout_rate, *sigmas
+
+
+def _choices(plan: Plan) -> tuple[int, ...]:
+    return plan.stream, plan.dropout_stream, plan.blur_stream, SAMPLINGS[plan.sampling], plan.span
 
 
 def _pointer(x: Tensor | None) -> int:
@@ -190,7 +254,7 @@ def _aligned(x: Tensor) -> Tensor:
 def _variant(keys: int, size: int, dtype: torch.dtype, is_masked: bool, plan: Plan) -> Variant:
     return Variant(
         -(-keys // 16), size, dtype == torch.float16, plan.drop, plan.top, plan.hide, plan.is_causal, is_masked,
-        plan.radius, plan.renormalize,
+        plan.radius, plan.renormalize, plan.by_column, plan.shares, plan.dropout,
     )  # fmt: skip
 
 

@@ -20,7 +20,7 @@ MOST_KEYS_OF_BLUR = 208
 WIDEST_BLUR = 7
 
 #: What is dropped, as the sources count it.
-DROPS = {"": 0, "largest": 1, "every": 2, "weights": 3}
+DROPS = {"": 0, "largest": 1, "every": 2}
 
 #: Bytes of shared memory that the system takes of each block.
 _RESERVED = 1024
@@ -50,7 +50,7 @@ class Variant(NamedTuple):
     key_tiles: int
     head_size: int
     is_float16: bool
-    #: "" (nothing), "largest" (hard masking), "every" (each logit by its draw) or "weights" (after the softmax).
+    #: "" (nothing), "largest" (hard masking) or "every" (each logit by its draw).
     drop: str
     #: Of how many of the largest; 0 where they do not matter.
     top: int
@@ -61,6 +61,12 @@ class Variant(NamedTuple):
     #: Of the blur; 0 without one.
     radius: int
     renormalize: bool
+    #: Whether "every" draws once for all rows of a head.
+    by_column: bool = False
+    #: Whether "every" drops weights after the softmax, and divides each row by what is left.
+    shares: bool = False
+    #: Whether weights are dropped at the end.
+    dropout: bool = False
 
     @property
     def macros(self) -> dict[str, int]:
@@ -72,6 +78,9 @@ class Variant(NamedTuple):
             "DROP": DROPS[self.drop],
             "TOP": self.top,
             "HIDE": int(self.hide),
+            "COLUMNS": int(self.by_column),
+            "SHARE": int(self.shares),
+            "DROPOUT": int(self.dropout),
             "CAUSAL": int(self.is_causal),
             "MASKED": int(self.is_masked),
             "RADIUS": self.radius,
@@ -88,6 +97,11 @@ class Variant(NamedTuple):
         """The bit map of 16 rows and all keys."""
         return 32 * self.key_tiles if self.drop == "largest" else 0
 
+    @property
+    def has_lines(self) -> bool:
+        """Whether the draws of the drop have a word for each row."""
+        return self.drop != "" and not self.by_column
+
 
 class Wanted(NamedTuple):
     """What the shared memory of the kernels of a call depends on most."""
@@ -95,12 +109,14 @@ class Wanted(NamedTuple):
     key_tiles: int
     head_size: int
     drop: str
+    dropout: bool = False
 
 
 def fits(wanted: Wanted, device: Device) -> bool:
     """Whether a device has the memory for all variants of this kind."""
-    # Hiding takes the most: the backward then also knows the key that each row keeps.
-    variant = Variant(*wanted[:2], False, wanted.drop, 1, True, True, True, 1, True)
+    # Hiding and sharing take the most: the backward then also knows the key that each row keeps, and its share.
+    shares = wanted.drop == "every"
+    variant = Variant(*wanted[:2], False, wanted.drop, 1, True, True, True, 1, True, False, shares, wanted.dropout)
     return forward_of(variant, device) is not None and backward_of(variant, device, 1, 1) is not None
 
 
@@ -136,7 +152,8 @@ def forward_of(variant: Variant, device: Device) -> Kernel | None:
     stage = 2 * keys * variant.row_bytes + 64
     warps, most_blocks = _forward_sizes(variant)
     for blocks in range(most_blocks, 0, -1):
-        rest = warps * (16 * variant.row_bytes + variant.notes_bytes) + 4 * keys + 12
+        words = 4 * keys * (variant.has_lines + variant.dropout)
+        rest = warps * (16 * variant.row_bytes + variant.notes_bytes) + words + 12
         # Enough units for all warps, so that none waits for the next one.
         wanted = max(3, -(-2 * warps // variant.key_tiles))
         stages = min(wanted, (device.room(blocks) - rest) // (stage + 16))
@@ -204,5 +221,6 @@ def _backward_bytes(variant: Variant, run: int) -> int:
 
 
 def _row_bytes(variant: Variant) -> int:
-    """What the backward knows of each row: log-sum-exp and delta, the word of its draws, the key that it keeps."""
-    return 8 + 4 * (variant.drop in ("every", "weights")) + 4 * variant.hide
+    """What the backward knows of each row: log-sum-exp and delta, words of draws, the key that it keeps, its share."""
+    draws = (variant.drop == "every" and not variant.by_column) + variant.dropout
+    return 8 + 4 * (draws + variant.hide + variant.shares)

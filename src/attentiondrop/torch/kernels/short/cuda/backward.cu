@@ -28,24 +28,17 @@ extern "C" __global__ void __launch_bounds__(32 * KEY_TILES, BLOCKS) backward(co
   at.keys = at.grads + RUN * PITCH;
   at.values = at.keys + KEY_BYTES;
   const u32 d_logits = at.values + KEY_BYTES;
-  at.rows = d_logits + KEYS * DS_PITCH;
-  at.words = at.rows + RUN * 8;
-  at.kept = at.words + (DRAWS_EVERY ? RUN * 4 : 0);
-  at.notes = at.kept + (HIDE ? RUN * 4 : 0);
+  at.place_rows(d_logits + KEYS * DS_PITCH);
 
   const int row_tiles = (a.rows + 15) / 16, runs = ONE_STEP ? 1 : (row_tiles + ROW_TILES - 1) / ROW_TILES;
   const int steps = ONE_STEP ? 1 : a.group * runs;
   int unit = blockIdx.x, step = 0;
   if (unit >= a.units) return;
-#if DRAWS_EVERY
-  const Key key = stream_key(*a.seed, a.stream);
-#else
-  const Key key = {0, 0};
-#endif
-  OwnKeys own = own_keys(a, key, warp, lane);
+  const Keys draws(a);
+  OwnKeys own = own_keys(a, draws, warp, lane);
   Fetched fetched;
   start_copies(a, at, unit, step, runs, row_tiles, warp, lane);
-  read_rest(a, at, fetched, key, unit, step, runs, warp, lane);
+  read_rest(a, at, fetched, draws, unit, step, runs, warp, lane);
   note_rows(at, fetched, warp, lane);
   __syncthreads();
 
@@ -65,6 +58,7 @@ extern "C" __global__ void __launch_bounds__(32 * KEY_TILES, BLOCKS) backward(co
 #pragma unroll
         for (int e = 0; e < 4; e++) d_k[n][e] = d_v[n][e] = 0.f;
     }
+    draw_columns(a, own, draws.drop, now.line(a), lane);
     u32 k_tile[STEPS][4], v_tile[STEPS][4];
     const u32 as_rows = (lane & 15) * PITCH + (lane >> 4) * 16;
     const u32 as_columns = ((lane & 7) + (lane >> 4) * 8) * PITCH + ((lane >> 3) & 1) * 16;
@@ -92,7 +86,7 @@ extern "C" __global__ void __launch_bounds__(32 * KEY_TILES, BLOCKS) backward(co
         multiply(d_s[1], v_tile[i], b[2], b[3]);
       }
       u32 weights[4], gradients[4];
-      weigh(a, s, d_s, at, own, now.first, tile, lane, weights, gradients);
+      weigh(a, s, d_s, at, own, now.line(a), now.first, tile, lane, weights, gradients);
       store_matrices(d_logits + warp * 16 * DS_PITCH + tile * 32, DS_PITCH, gradients, lane);
 #pragma unroll
       for (int n = 0; n < STEPS; n++) {
@@ -145,7 +139,7 @@ extern "C" __global__ void __launch_bounds__(32 * KEY_TILES, BLOCKS) backward(co
     if (is_last) blur_gradient(a, d_k, at.keys, unit, true, warp, lane);
 #endif
     if (!more) return;
-    read_rest(a, at, fetched, key, next_unit, next_step, runs, warp, lane);
+    read_rest(a, at, fetched, draws, next_unit, next_step, runs, warp, lane);
     note_rows(at, fetched, warp, lane);
     unit = next_unit;
     step = next_step;

@@ -12,19 +12,34 @@ struct Arguments {
   const float* lse;
   const u32* dropped;
   const int* kept;
+  const float *share, *band;
+  float* d_band;  // BAND: the gradients of its logits, after their scale
   const i64* seed;
-  const float* gate;
+  const float *gate, *dropout_gate;
   const u8* visible;
   const float* blur_gate;
   u16 *d_q, *d_k, *d_v;
   Strides of_grad, of_q, of_k, of_v, of_output, of_d_q, of_d_k, of_d_v, of_visible;
-  float scale, log2_scale, rate, sigma_min, sigma_span;  // log2_scale: of logits in units of log2
-  int units, key_heads, group, rows, keys, stream, blur_stream, sampling;
+  float scale, log2_scale, rate, dropout_rate, sigma_min, sigma_span;  // log2_scale: of logits in units of log2
+  int units, key_heads, group, rows, keys, stream, dropout_stream, blur_stream, sampling, span;
   Divisor by_heads;
 };
 
 #define RUN (16 * ROW_TILES)
-#define DRAWS_EVERY (DROP == EVERY || DROP == WEIGHTS)
+#define DRAWS_EVERY (DROP == EVERY && !COLUMNS)
+
+// The keys of the streams of draws.
+struct Keys {
+  Key drop, dropout;
+  DEVICE_METHOD Keys(const Arguments& a) : drop{0, 0}, dropout{0, 0} {
+#if DROP == EVERY
+    drop = stream_key(*a.seed, a.stream);
+#endif
+#if DROPOUT
+    dropout = stream_key(*a.seed, a.dropout_stream);
+#endif
+  }
+};
 
 struct Step {
   int batch, head, first, tiles;  // sample, head of the queries, first row, row tiles
@@ -81,9 +96,22 @@ struct Shared {
   u32 queries, grads, keys, values;
   u32 rows;   // of each row: log-sum-exp, delta
   u32 words;  // DRAWS_EVERY: of each row
+  u32 dropout_words;  // DROPOUT: of each row
   u32 kept;   // HIDE: of each row
+  u32 share;  // SHARE: of each row
   u32 notes;  // LARGEST: bit maps [key tile][row tile]
   u32 waiting;  // WAITING: the keys of the next unit
+
+  // Place what is known of rows from `start` on; returns the end.
+  DEVICE_METHOD u32 place_rows(u32 start) {
+    rows = start;
+    words = rows + RUN * 8;
+    dropout_words = words + (DRAWS_EVERY ? RUN * 4 : 0);
+    kept = dropout_words + (DROPOUT ? RUN * 4 : 0);
+    share = kept + (HIDE ? RUN * 4 : 0);
+    notes = share + (SHARE ? RUN * 4 : 0);
+    return notes + (DROP == LARGEST ? KEY_TILES * ROW_TILES * 32 : 0);
+  }
 };
 
 // What waits in registers.
@@ -130,7 +158,7 @@ DEVICE void send_for_rest(const Arguments& a, int unit, int step, int runs, int 
 }
 
 // Read the rest into registers.
-DEVICE void read_rest(const Arguments& a, const Shared& at, Fetched& fetched, Key key, int unit, int step, int runs, int warp, int lane) {
+DEVICE void read_rest(const Arguments& a, const Shared& at, Fetched& fetched, const Keys& draws, int unit, int step, int runs, int warp, int lane) {
   const Step s(a, unit, step, runs);
   if (warp < ROW_TILES) {
     const int first = s.first + warp * 16, rows = a.rows - first, row = lane & 15;
@@ -138,7 +166,13 @@ DEVICE void read_rest(const Arguments& a, const Shared& at, Fetched& fetched, Ke
     const i64 line = s.line(a) * a.rows + first + row;
     fetched.lse = row < rows ? a.lse[line] : BLIND;
 #if DRAWS_EVERY
-    if (lane < 16) store_word(at.words + (warp * 16 + row) * 4, line_word(key, (u32)line));
+    if (lane < 16) store_word(at.words + (warp * 16 + row) * 4, line_word(draws.drop, (u32)line));
+#endif
+#if DROPOUT
+    if (lane < 16) store_word(at.dropout_words + (warp * 16 + row) * 4, line_word(draws.dropout, (u32)line));
+#endif
+#if SHARE
+    if (lane < 16) store_float(at.share + (warp * 16 + row) * 4, row < rows ? a.share[line] : 0.f);
 #endif
 #if HIDE
     if (lane < 16) store_word(at.kept + (warp * 16 + row) * 4, row < rows ? (u32)a.kept[line] : 0xffffffffu);

@@ -6,47 +6,101 @@ struct OwnKeys {
   bool is_seen[2];
   bool hides;      // whether a row may not see some of them
   u32 columns[2];  // DRAWS_EVERY: their words
+  bool is_drawn[2];  // COLUMNS: whether their draws drop them
   u32 limit;
-  float factor;    // WEIGHTS: on what is kept
+  u32 dropout_columns[2], dropout_limit;  // DROPOUT: the same for weights
+  float factor;                           // on weights that are kept
 };
 
-// `logits` and `d_weights` [half of 8 rows][4]: element e has key g + 8 * (e / 2) and row 2 t + e % 2. `first` is the first row of the run.
-DEVICE void weigh(const Arguments& a, const float (&logits)[2][4], const float (&d_weights)[2][4], const Shared& at, const OwnKeys& own, int first, int tile, int lane,
-                  u32 (&weights)[4], u32 (&gradients)[4]) {
+#if BAND
+// What lies near the diagonal has logits that come from elsewhere, and so their gradients go there.
+// Calls `change(h, e, place)` for each of a thread's elements of a tile; `place` is that in the band of the head `line`.
+template <class Change>
+DEVICE void in_band(const Arguments& a, int key_tile, int line, int first, int tile, int lane, Change change) {
+  const int from = first + tile * 16 - key_tile * 16;  // distance of the first row from the first key
+  if (from <= -16 || from >= 16 + RADIUS - 1) return;
+#pragma unroll
+  for (int h = 0; h < 2; h++)
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+      const int row = tile * 16 + h * 8 + 2 * (lane & 3) + (e & 1), distance = from + row - tile * 16 - ((lane >> 2) + (e >> 1) * 8);
+      if (distance >= 0 && distance < RADIUS && first + row < a.rows) change(h, e, ((i64)line * RADIUS + distance) * a.rows + first + row);
+    }
+}
+#endif
+
+#if HIDE
+// The one key of a row that would have lost everything, or -1, for two rows from `row` on. Whether a row of the tile has one.
+DEVICE bool load_kept(u32 (&kept)[2], const Shared& at, int row) {
+  load_two_words(at.kept + row * 4, kept[0], kept[1]);
+  return __any_sync(WHOLE_WARP, (kept[0] & kept[1]) != 0xffffffffu);
+}
+#endif
+
+// `logits` and `d_weights` [half of 8 rows][4]: element e has key g + 8 * (e / 2) and row 2 t + e % 2. `line` is the number of the
+// head over all samples, `first` the first row of the run.
+DEVICE void weigh(const Arguments& a, float (&logits)[2][4], const float (&d_weights)[2][4], const Shared& at, const OwnKeys& own, int line, int first, int tile,
+                  int lane, u32 (&weights)[4], u32 (&gradients)[4]) {
   const int t = lane & 3, g = lane >> 2;
 #if DROP == LARGEST
   const u32 bits = load_byte(at.notes + (own.tile * ROW_TILES + tile) * 32 + lane);
   const bool any = __any_sync(WHOLE_WARP, bits != 0);
 #endif
+#if BAND
+  float d_logits[2][4];
+  in_band(a, own.tile, line, first, tile, lane, [&](int h, int e, i64 place) {
+    if (own.is_seen[e >> 1]) logits[h][e] = a.band[place];
+  });
+#endif
 #pragma unroll
   for (int h = 0; h < 2; h++) {
     float s[4], d_s[4];
-    const Four known = load_16(at.rows + (tile * 16 + h * 8 + 2 * t) * 8);
+    const int row = tile * 16 + h * 8 + 2 * t;  // the first of two
+    const Four known = load_16(at.rows + row * 8);
     const float lse[2] = {__uint_as_float(known.x), __uint_as_float(known.z)};
     const float delta[2] = {__uint_as_float(known.y), __uint_as_float(known.w)};
 #if DRAWS_EVERY
     u32 lines[2];
-    load_two_words(at.words + (tile * 16 + h * 8 + 2 * t) * 4, lines[0], lines[1]);
+    load_two_words(at.words + row * 4, lines[0], lines[1]);
 #endif
+#if DROPOUT
+    u32 dropout_lines[2];
+    load_two_words(at.dropout_words + row * 4, dropout_lines[0], dropout_lines[1]);
+#endif
+#if SHARE
+    u32 kept[2], shares[2];
+    const bool any_kept = load_kept(kept, at, row);
+    load_two_words(at.share + row * 4, shares[0], shares[1]);
+#endif
+    float after[4];  // by what dropout multiplies a weight
 #pragma unroll
     for (int e = 0; e < 4; e++) {
-      const float weight = power_of_two(fmaf(logits[h][e], a.log2_scale, -lse[e & 1]));
-#if DRAWS_EVERY
-      const bool is_dropped = lines[e & 1] * own.columns[e >> 1] <= own.limit;
+      after[e] = 1.f;
+#if DROPOUT
+      after[e] = dropout_lines[e & 1] * own.dropout_columns[e >> 1] <= own.dropout_limit ? 0.f : own.factor;
 #endif
-#if DROP == WEIGHTS
-      const float factor = is_dropped ? 0.f : own.factor;
-      s[e] = weight * factor;
-      d_s[e] = weight * fmaf(d_weights[h][e], factor, -delta[e & 1]);
+      const float weight = power_of_two(fmaf(logits[h][e], a.log2_scale, -lse[e & 1]));
+      const float d_weight = d_weights[h][e] * after[e];
+#if DROP == EVERY
+#if COLUMNS
+      bool is_dropped = own.is_drawn[e >> 1];
+#else
+      bool is_dropped = lines[e & 1] * own.columns[e >> 1] <= own.limit;
+#endif
+#endif
+#if SHARE
+      if (any_kept && kept[e & 1] != 0xffffffffu) is_dropped = kept[e & 1] != (u32)(own.tile * 16 + g + (e >> 1) * 8);
+      s[e] = is_dropped ? 0.f : weight * __uint_as_float(shares[e & 1]);
+      d_s[e] = fmaf(s[e], d_weight, -weight * delta[e & 1]);
 #elif DROP == EVERY && HIDE
       s[e] = is_dropped ? 0.f : weight;
-      d_s[e] = s[e] * (d_weights[h][e] - delta[e & 1]);
+      d_s[e] = s[e] * (d_weight - delta[e & 1]);
 #elif DROP == EVERY
       s[e] = is_dropped ? power_of_two(-lse[e & 1]) : weight;
-      d_s[e] = is_dropped ? 0.f : weight * (d_weights[h][e] - delta[e & 1]);
+      d_s[e] = is_dropped ? 0.f : weight * (d_weight - delta[e & 1]);
 #else
       s[e] = weight;
-      d_s[e] = weight * (d_weights[h][e] - delta[e & 1]);
+      d_s[e] = weight * (d_weight - delta[e & 1]);
 #endif
     }
 #if DROP == LARGEST
@@ -59,11 +113,10 @@ DEVICE void weigh(const Arguments& a, const float (&logits)[2][4], const float (
         }
     }
 #endif
-#if HIDE
-    // A row that would have lost everything has one key, with weight 1 and no gradient.
+#if HIDE && !SHARE
+    // The weight of the one key is 1, without a gradient.
     u32 kept[2];
-    load_two_words(at.kept + (tile * 16 + h * 8 + 2 * t) * 4, kept[0], kept[1]);
-    if (__any_sync(WHOLE_WARP, (kept[0] & kept[1]) != 0xffffffffu)) {
+    if (load_kept(kept, at, row)) {
 #pragma unroll
       for (int e = 0; e < 4; e++)
         if (kept[e & 1] != 0xffffffffu) {
@@ -72,39 +125,66 @@ DEVICE void weigh(const Arguments& a, const float (&logits)[2][4], const float (
         }
     }
 #endif
+#if DROPOUT
+#pragma unroll
+    for (int e = 0; e < 4; e++) s[e] *= after[e];
+#endif
     // The weights of keys that a row does not see could be anything here, even infinite.
     if (own.hides) {
 #pragma unroll
       for (int e = 0; e < 4; e++) {
         bool hidden = !own.is_seen[e >> 1];
 #if CAUSAL
-        hidden = hidden || own.tile * 16 + g + (e >> 1) * 8 > first + tile * 16 + h * 8 + 2 * t + (e & 1);
+        hidden = hidden || own.tile * 16 + g + (e >> 1) * 8 > first + row + (e & 1);
 #endif
         if (hidden) s[e] = d_s[e] = 0.f;
       }
     }
     weights[2 * h] = packed(s[0], s[1]);
     weights[2 * h + 1] = packed(s[2], s[3]);
+#if BAND
+#pragma unroll
+    for (int e = 0; e < 4; e++) d_logits[h][e] = d_s[e];
+#else
     gradients[2 * h] = packed(d_s[0], d_s[1]);
     gradients[2 * h + 1] = packed(d_s[2], d_s[3]);
+#endif
   }
+#if BAND
+  in_band(a, own.tile, line, first, tile, lane, [&](int h, int e, i64 place) {
+    if (own.tile * 16 + g + (e >> 1) * 8 < a.keys) a.d_band[place] = d_logits[h][e];
+    d_logits[h][e] = 0.f;
+  });
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+    gradients[2 * h] = packed(d_logits[h][0], d_logits[h][1]);
+    gradients[2 * h + 1] = packed(d_logits[h][2], d_logits[h][3]);
+  }
+#endif
 }
 
 // What does not change from unit to unit.
-DEVICE OwnKeys own_keys(const Arguments& a, Key key, int tile, int lane) {
+DEVICE OwnKeys own_keys(const Arguments& a, const Keys& draws, int tile, int lane) {
   OwnKeys own;
   own.tile = tile;
   own.hides = CAUSAL || MASKED || (tile + 1) * 16 > a.keys;
 #pragma unroll
   for (int h = 0; h < 2; h++) {
-    own.is_seen[h] = tile * 16 + (lane >> 2) + 8 * h < a.keys;
+    const int key = tile * 16 + (lane >> 2) + 8 * h;
+    own.is_seen[h] = key < a.keys;
 #if DRAWS_EVERY
-    own.columns[h] = column_word(key, tile * 16 + (lane >> 2) + 8 * h);
+    own.columns[h] = column_word(draws.drop, SHARE ? key - key % a.span : key);
+#endif
+#if DROPOUT
+    own.dropout_columns[h] = column_word(draws.dropout, key);
 #endif
   }
 #if DRAWS_EVERY
-  const float rate = a.gate ? a.rate * *a.gate : a.rate;
-  own.limit = limit_of(rate);
+  own.limit = limit_of(gated(a.rate, a.gate));
+#endif
+#if DROPOUT
+  const float rate = gated(a.dropout_rate, a.dropout_gate);
+  own.dropout_limit = limit_of(rate);
   own.factor = factor_of(rate);
 #endif
   return own;
@@ -118,6 +198,17 @@ DEVICE void look_at_mask(const Arguments& a, OwnKeys& own, int unit, int lane) {
   for (int h = 0; h < 2; h++) {
     const int key = own.tile * 16 + (lane >> 2) + 8 * h;
     own.is_seen[h] = key < a.keys && visible[key * a.of_visible.row] != 0;
+  }
+#endif
+}
+// The draws of whole columns of a head.
+DEVICE void draw_columns(const Arguments& a, OwnKeys& own, Key key, int line, int lane) {
+#if COLUMNS
+  const float rate = gated(a.rate, a.gate);
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+    const int at = own.tile * 16 + (lane >> 2) + 8 * h;
+    own.is_drawn[h] = vector_uniform(key, (u32)line * (u32)a.keys + (at - at % a.span)) < rate;
   }
 #endif
 }

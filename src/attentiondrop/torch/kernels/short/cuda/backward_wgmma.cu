@@ -73,27 +73,19 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) backward_wgmma(
   at.keys = at.grads + RUN * 128;
   at.values = at.keys + LOADED_TILES * 2048;
   const u32 blocks = at.values + LOADED_TILES * 2048, left = blocks + ROW_BLOCKS * BLOCK_BYTES;
-  at.rows = left + LEFT_ROWS * KEYS * LEFT_PITCH;
-  at.words = at.rows + RUN * 8;
-  at.kept = at.words + (DRAWS_EVERY ? RUN * 4 : 0);
-  at.notes = at.kept + (HIDE ? RUN * 4 : 0);
-  const u32 sums = at.notes + (DROP == LARGEST ? KEY_TILES * ROW_TILES * 32 : 0);  // LEFT_OVER: of the four warps
+  const u32 sums = at.place_rows(left + LEFT_ROWS * KEYS * LEFT_PITCH);  // LEFT_OVER: of the four warps
   at.waiting = sums;  // which are needed at other times
 
   const int row_tiles = (a.rows + 15) / 16, runs = ONE_STEP ? 1 : (row_tiles + ROW_TILES - 1) / ROW_TILES;
   const int steps = ONE_STEP ? 1 : a.group * runs;
   int unit = blockIdx.x, step = 0;
   if (unit >= a.units) return;
-#if DRAWS_EVERY
-  const Key key = stream_key(*a.seed, a.stream);
-#else
-  const Key key = {0, 0};
-#endif
+  const Keys draws(a);
   Fetched fetched;
   {
     const int lane = fresh_lane();
     start_copies(a, at, unit, step, runs, row_tiles, warp, lane);
-    read_rest(a, at, fetched, key, unit, step, runs, warp, lane);
+    read_rest(a, at, fetched, draws, unit, step, runs, warp, lane);
     note_rows(at, fetched, warp, lane);
   }
   show_to_matrix_units();
@@ -101,7 +93,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) backward_wgmma(
 
   if (warp < 4 * GROUPS) {
     const int group = warp >> 2;
-    OwnKeys own = own_keys(a, key, warp, fresh_lane());
+    OwnKeys own = own_keys(a, draws, warp, fresh_lane());
     SUMS_OF_ALL_STEPS;
 #pragma unroll 1
     while (true) {
@@ -121,6 +113,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) backward_wgmma(
         const Step now(a, unit, step, runs);
         const int first = now.first;
         const u32 tiles = now.tiles;
+        const int line = now.line(a);
+        draw_columns(a, own, draws.drop, line, lane);
         const u32 own_k = matrix_at(at.keys + group * 8192), own_v = matrix_at(at.values + group * 8192);
         const u32 q = matrix_at(at.queries), grad = matrix_at(at.grads);
         float s[2][4], d_s[2][4];
@@ -141,7 +135,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) backward_wgmma(
         do {
           u32 weights[4], gradients[4];
           wait_for_products();
-          weigh(a, s, d_s, at, own, first, tile, lane, weights, gradients);
+          weigh(a, s, d_s, at, own, line, first, tile, lane, weights, gradients);
           store_gradients(blocks, left, gradients, warp, tile, lane);
           begin_products();
           const int add = ONE_STEP ? tile : tile + step;
@@ -176,7 +170,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) backward_wgmma(
       }
 #if RADIUS == 0
       // Under way during the next products. (If there is no next step, this one's once more: a condition would cost registers.)
-      read_rest(a, at, fetched, key, more ? next_unit : unit, more ? next_step : step, runs, warp, fresh_lane());
+      read_rest(a, at, fetched, draws, more ? next_unit : unit, more ? next_step : step, runs, warp, fresh_lane());
 #endif
       // As many columns at a time as give each warpgroup work. (With a blur, the gradients of the keys still take registers.)
 #pragma unroll 1
@@ -199,7 +193,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) backward_wgmma(
 #endif
       if (!more) return;
 #if RADIUS > 0
-      read_rest(a, at, fetched, key, next_unit, next_step, runs, warp, fresh_lane());
+      read_rest(a, at, fetched, draws, next_unit, next_step, runs, warp, fresh_lane());
 #endif
       note_rows(at, fetched, warp, fresh_lane());
       unit = next_unit;
@@ -212,7 +206,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) backward_wgmma(
   // The last key tile. Its four warps take every fourth row tile each, and add up at the end.
   constexpr int last = KEY_TILES - 1;
   const int part = warp - 4 * GROUPS;
-  OwnKeys own = own_keys(a, key, last, fresh_lane());
+  OwnKeys own = own_keys(a, draws, last, fresh_lane());
   SUMS_OF_ALL_STEPS;
 #pragma unroll 1
   while (true) {
@@ -236,6 +230,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) backward_wgmma(
       // A row of 128 bytes holds its pieces in changed places: adding to the column is an exclusive or.
       const u32 as_rows = (lane & 15) * 128 + (((lane >> 4) ^ (lane & 7)) << 4);
       const u32 as_columns = ((lane & 7) + (lane >> 4) * 8) * 128 + ((((lane >> 3) & 1) ^ (lane & 7)) << 4);
+      draw_columns(a, own, draws.drop, now.line(a), lane);
       u32 k_tile[4][4];
 #pragma unroll
       for (int i = 0; i < 4; i++) load_matrices(k_tile[i], at.keys + last * 2048 + (as_rows ^ (i * 32)));
@@ -259,7 +254,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) backward_wgmma(
           multiply(d_s[1], v_tile, b[2], b[3]);
         }
         u32 weights[4], gradients[4];
-        weigh(a, s, d_s, at, own, now.first, tile, lane, weights, gradients);
+        weigh(a, s, d_s, at, own, now.line(a), now.first, tile, lane, weights, gradients);
         store_gradients(blocks, left, gradients, last, tile, lane);
 #pragma unroll
         for (int n = 0; n < 4; n++) {
@@ -302,7 +297,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) backward_wgmma(
     const int lane = fresh_lane();
     if (more) {
       start_copies(a, at, next_unit, next_step, runs, row_tiles, warp, lane);
-      read_rest(a, at, fetched, key, next_unit, next_step, runs, warp, lane);
+      read_rest(a, at, fetched, draws, next_unit, next_step, runs, warp, lane);
     }
     if (is_last && part == 0) {
       write_rows(a.d_v + now.batch * a.of_d_v.batch + now.key_head * a.of_d_v.head, a.of_d_v.row, last * 16, a.keys, d_v, 1.f, 1.f, lane);

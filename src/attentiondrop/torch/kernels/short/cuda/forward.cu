@@ -11,201 +11,8 @@
 #include "marks.cuh"
 #include "largest.cuh"
 #include "blur.cuh"
-
-struct Arguments {
-  const u16 *q, *k, *v;
-  u16* output;
-  float* lse;
-  u32* dropped;  // LARGEST: which logits were dropped (see `bit_map.py`)
-  int* kept;     // HIDE: the key that an emptied row keeps, or -1
-  const i64* seed;
-  const float* gate;
-  const u8* visible;
-  const float* blur_gate;
-  Strides of_q, of_k, of_v, of_output, of_visible;
-  float scale, log2_scale, rate, sigma_min, sigma_span;  // log2_scale: of logits in units of log2
-  int units, key_heads, group, rows, keys, stream, blur_stream, sampling;
-  Divisor by_heads, by_tiles;  // by_tiles: 16-row tiles of a unit
-};
-
-#define STAGE_BYTES (2 * KEY_BYTES + 64)  // keys, values, a bit for each key that is seen
-#define NOTE_BYTES (DROP == LARGEST ? KEY_TILES * 32 : 0)
-
-// The queries of a unit's tile, counted over the heads of the group.
-struct Place {
-  int head, first;  // head of the queries, first row
-  DEVICE_METHOD Place(const Arguments& a, const Unit& unit, int tile, int row_tiles) {
-    const int member = a.group == 1 ? 0 : tile / row_tiles;
-    head = unit.head * a.group + member;
-    first = (tile - member * row_tiles) * 16;
-  }
-};
-
-DEVICE void copy_queries(u32 to, const Arguments& a, const Unit& unit, int tile, int row_tiles, int lane) {
-  const Place place(a, unit, tile, row_tiles);
-  const u16* from = a.q + unit.batch * a.of_q.batch + place.head * a.of_q.head + place.first * a.of_q.row;
-  copy_tile_rows(to, from, a.of_q.row, a.rows - place.first, lane);
-}
-
-#if RADIUS > 0
-// Bring the keys of a unit into a stage, blurred on the way. A lane has a piece of 16 bytes of RUN neighbouring rows at a time.
-#define RUN 4
-DEVICE void bring_blurred(u32 to, const u16* from, const Arguments& a, u32 seen, const Unit& unit, int lane) {
-  const Gaussian gaussian({a.seed, a.blur_gate, a.sigma_min, a.sigma_span, a.blur_stream, a.sampling}, unit.batch, unit.head);
-  const int runs = (a.keys + RUN - 1) / RUN;
-#if MASKED
-#define SEEN(j) (load_word(seen + ((j) >> 4) * 4) >> ((j) & 15) & 1)
-#else
-#define SEEN(j) true
-#endif
-#pragma unroll 1
-  for (int i = lane; i < runs * CHUNKS; i += 32) {
-    const int chunk = i % CHUNKS, first = i / CHUNKS * RUN;
-    uint4 window[RUN + 2 * RADIUS];
-#pragma unroll
-    for (int d = 0; d < RUN + 2 * RADIUS; d++) {
-      const int j = first + d - RADIUS;
-      window[d] = make_uint4(0, 0, 0, 0);
-      if (j >= 0 && j < a.keys && SEEN(j)) window[d] = *(const uint4*)(from + j * a.of_k.row + chunk * 8);
-    }
-#pragma unroll
-    for (int r = 0; r < RUN; r++) {
-      const int j = first + r;
-      float sum[8] = {0.f, 0.f, 0.f, 0.f, 0.f, 0.f, 0.f, 0.f};
-#pragma unroll
-      for (int d = 0; d < WIDTH; d++) {
-        const uint4 x = window[r + d];
-        add_row(sum, {x.x, x.y, x.z, x.w}, gaussian.weight[d < RADIUS ? RADIUS - d : d - RADIUS]);
-      }
-#if RENORMALIZE
-      float share = 0.f;
-#pragma unroll
-      for (int d = -RADIUS; d <= RADIUS; d++)
-        if (j + d >= 0 && j + d < a.keys && SEEN(j + d)) share += gaussian.weight[d < 0 ? -d : d];
-      const float factor = share > 0.f ? 1.f / share : 0.f;
-#pragma unroll
-      for (int e = 0; e < 8; e++) sum[e] *= factor;
-#endif
-      if (j < a.keys) store_16(to + j * PITCH + chunk * 16, rounded(sum));
-    }
-  }
-}
-#endif
-
-// One warp brings a unit into a stage. It does not wait for it: the copies arrive at the barrier `ready`.
-DEVICE void bring(const Arguments& a, u32 stage, u32 held, u32 ready, int local, int lane) {
-  const Unit unit(blockIdx.x + local * gridDim.x, a.key_heads, a.by_heads);
-  const u16* keys = a.k + unit.batch * a.of_k.batch + unit.head * a.of_k.head;
-  if (lane == 0) publish(held, local);
-#if RADIUS == 0
-  copy_rows(stage, keys, a.of_k.row, a.keys, lane);
-#endif
-  copy_rows(stage + KEY_BYTES, a.v + unit.batch * a.of_v.batch + unit.head * a.of_v.head, a.of_v.row, a.keys, lane);
-  arrive_after_copies(ready);
-  const u32 seen = stage + 2 * KEY_BYTES;
-#if MASKED
-  const u8* visible = a.visible + unit.batch * a.of_visible.batch + unit.head * a.of_visible.head;
-  for (int tile = 0; tile < KEY_TILES; tile++) {
-    const u32 bits = seen_keys(visible, a.of_visible.row, tile, a.keys, lane);
-    if (lane == 0) store_word(seen + tile * 4, bits);
-  }
-#endif
-#if RADIUS > 0
-  __syncwarp();
-  bring_blurred(stage, keys, a, seen, unit, lane);
-  // The keys that will be blurred next come nearer, so that this warp waits less for them.
-  const int next = blockIdx.x + (local + 1) * gridDim.x;
-  if (next < a.units) {
-    const Unit later(next, a.key_heads, a.by_heads);
-    const u16* from = a.k + later.batch * a.of_k.batch + later.head * a.of_k.head + lane * a.of_k.row;
-#pragma unroll 1
-    for (int row = lane; row < a.keys; row += 32, from += 32 * a.of_k.row)
-#pragma unroll
-      for (int part = 0; part < HEAD; part += 64) prefetch(from + part);
-  }
-#endif
-#if MASKED || RADIUS > 0
-  arrive(ready);
-#endif
-}
-#define ARRIVALS (MASKED || RADIUS > 0 ? 64 : 32)  // of each lane: its copies, and what it writes itself
-
-// Wait for a unit. (A stage may be two units behind, so the parity alone does not tell.)
-DEVICE void wait_for_unit(u32 held, u32 ready, int local) {
-  while (look_at(held) != (u32)local) __nanosleep(100);
-  wait_for_arrivals(ready, (local / STAGES) & 1);
-}
-
-// Hide what a row does not see.
-DEVICE void hide(float (&logits)[EIGHTS][4], const Arguments& a, u32 seen, int row, int lane) {
-  const int t = lane & 3;
-#if CAUSAL || MASKED
-#pragma unroll
-  for (int j = 0; j < EIGHTS; j++) {
-#if MASKED
-    const u32 bits = load_word(seen + (j / 2) * 4) >> (8 * (j & 1) + 2 * t);
-#endif
-#pragma unroll
-    for (int e = 0; e < 4; e++) {
-      const int key = j * 8 + 2 * t + (e & 1);
-      bool is_seen = key < a.keys;
-#if CAUSAL
-      is_seen = is_seen && key <= row + (e & 2) * 4;
-#endif
-#if MASKED
-      is_seen = is_seen && (bits >> (e & 1) & 1);
-#endif
-      if (!is_seen) logits[j][e] = HIDDEN;
-    }
-  }
-#else
-#pragma unroll
-  for (int j = EIGHTS - 2; j < EIGHTS; j++)
-#pragma unroll
-    for (int e = 0; e < 4; e++)
-      if (j * 8 + 2 * t + (e & 1) >= a.keys) logits[j][e] = HIDDEN;
-#endif
-}
-
-// The words of the two rows of a thread: each lane computes one of the tile.
-DEVICE void words_of_rows(u32 (&lines)[2], Key key, u32 first, int lane) {
-  const u32 own = line_word(key, first + (lane & 15));
-  lines[0] = __shfl_sync(WHOLE_WARP, own, lane >> 2);
-  lines[1] = __shfl_sync(WHOLE_WARP, own, (lane >> 2) + 8);
-}
-
-#if HIDE
-// The largest logit of a row that is not dropped.
-DEVICE float largest_kept(const float (&logits)[EIGHTS][4], const Marks& dropped, int r) {
-  float kept = HIDDEN;
-#pragma unroll
-  for (int i = 0; i < MARKS; i++)
-    if (!dropped.has(i)) kept = fmaxf(kept, logits[i / 2][2 * r + i % 2]);
-  return largest_of_quad(kept);
-}
-// A row that lost all it sees keeps its largest logit, of equal ones the one with the lowest key. Returns that key, or -1.
-// `largest` is the largest that is kept, before and after.
-DEVICE int keep_one(const float (&logits)[EIGHTS][4], Marks& dropped, float& largest, int r, int lane) {
-  if (!__any_sync(WHOLE_WARP, IS_HIDDEN(largest))) return -1;
-  float most = HIDDEN;
-#pragma unroll
-  for (int j = 0; j < EIGHTS; j++) most = fmaxf(most, fmaxf(logits[j][2 * r], logits[j][2 * r + 1]));
-  most = largest_of_quad(most);
-  u32 lowest = 0x7fffffffu;
-#pragma unroll
-  for (int j = EIGHTS - 1; j >= 0; j--)
-#pragma unroll
-    for (int e = 1; e >= 0; e--)
-      if (logits[j][2 * r + e] == most) lowest = 8 * j + 2 * (lane & 3) + e;
-  const u32 key = smallest_of_quad(lowest);
-  if (!IS_HIDDEN(largest) || IS_HIDDEN(most)) return -1;
-  largest = most;
-#pragma unroll
-  for (int w = 0; w < MARK_WORDS; w++)
-    if (lowest == key && (int)((key >> 3) * 2 + (key & 1)) / 32 == w) dropped.word[w] &= ~(0x80000000u >> (((key >> 3) * 2 + (key & 1)) & 31));
-  return (int)key;
-}
-#endif
+#include "forward_units.cuh"
+#include "forward_rows.cuh"
 
 extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) forward(const __grid_constant__ Arguments a) {
   extern __shared__ __align__(16) u8 memory[];
@@ -215,7 +22,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) forward(const _
   const u32 notes = stages + STAGES * STAGE_BYTES + WARPS * TILE_BYTES + warp * NOTE_BYTES;
   const u32 columns = stages + STAGES * STAGE_BYTES + WARPS * (TILE_BYTES + NOTE_BYTES);
   // Of each stage: a barrier, the unit that it holds, tiles of it that are finished.
-  const u32 ready = (columns + 4 * KEYS + 7) & ~7u, held = ready + 8 * STAGES, finished = held + 4 * STAGES, next_tile = finished + 4 * STAGES;
+  const u32 dropout_columns = columns + (HAS_LINES ? 4 * KEYS : 0);
+  const u32 ready = (dropout_columns + (DROPOUT ? 4 * KEYS : 0) + 7) & ~7u, held = ready + 8 * STAGES, finished = held + 4 * STAGES, next_tile = finished + 4 * STAGES;
 
   const int row_tiles = (a.rows + 15) / 16, tiles = a.group * row_tiles;
   const int units = (a.units - (int)blockIdx.x + (int)gridDim.x - 1) / (int)gridDim.x;
@@ -235,9 +43,17 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) forward(const _
   for (int i = lane; i < TILE_BYTES / 16; i += 32) store_16(queries + i * 16, {0, 0, 0, 0});
 #if DROP != NOTHING
   const Key key = stream_key(*a.seed, a.stream);
-  const float rate = a.gate ? a.rate * *a.gate : a.rate;
+  const float rate = gated(a.rate, a.gate);
   const u32 limit = limit_of(rate);
-  for (int i = threadIdx.x; i < KEYS; i += WARPS * 32) store_word(columns + 4 * i, column_word(key, i));
+#if HAS_LINES
+  for (int i = threadIdx.x; i < KEYS; i += WARPS * 32) store_word(columns + 4 * i, column_word(key, SHARE ? i - i % a.span : i));
+#endif
+#endif
+#if DROPOUT
+  const Key dropout_key = stream_key(*a.seed, a.dropout_stream);
+  const float dropout_rate = gated(a.dropout_rate, a.dropout_gate);
+  const u32 dropout_limit = limit_of(dropout_rate);
+  for (int i = threadIdx.x; i < KEYS; i += WARPS * 32) store_word(dropout_columns + 4 * i, column_word(dropout_key, i));
 #endif
   __syncthreads();
   for (int first = warp; first < STAGES && first < units; first += WARPS) bring(a, stages + first * STAGE_BYTES, held + 4 * first, ready + 8 * first, first, lane);
@@ -288,16 +104,21 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) forward(const _
       }
     }
     hide(logits, a, stage + 2 * KEY_BYTES, row, lane);
+#if BAND
+    put_band(logits, a, head_line, place.first, row, lane);
+#endif
 
     // From here on, logits are in units of log2 and relative to `reference`.
     float reference[2];
-#if DROP == LARGEST || DROP == EVERY
-    const bool inside[2] = {row < a.rows, row + 8 < a.rows};
-    u32 lines[2];
-    words_of_rows(lines, key, line + place.first, lane);
+#if DROP != NOTHING
     int kept[2] = {-1, -1};
 #endif
+#if HAS_LINES
+    u32 lines[2];
+    words_of_rows(lines, key, line + place.first, lane);
+#endif
 #if DROP == LARGEST
+    const bool inside[2] = {row < a.rows, row + 8 < a.rows};
     for (int i = lane; i < NOTE_BYTES / 4; i += 32) store_word(notes + 4 * i, 0);
     Chosen chosen;
     drop_largest(logits, chosen, scale, lines, columns, limit, inside, lane);
@@ -350,13 +171,28 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) forward(const _
     dropped[0].clear();
     dropped[1].clear();
     float largest_left[2] = {HIDDEN, HIDDEN};
+#if COLUMNS
+    u32 bits[COLUMN_WORDS];
+    draw_columns(bits, a, key, head_line, rate, lane);
+#endif
+#if SHARE
+    float of_all[2], largest_of_all[2];
+#pragma unroll
+    for (int r = 0; r < 2; r++) of_all[r] = lse_of_all(logits, scale, r, largest_of_all[r]);
+#endif
 #pragma unroll
     for (int j = 0; j < EIGHTS; j++) {
+#if COLUMNS
+      const u32 own = bits[j / 4] >> (8 * (j & 3) + 2 * t);
+#define IS_DROPPED(e) (own >> ((e) % 2) & 1)
+#else
       u32 words[2];
       load_two_words(columns + 4 * (8 * j + 2 * t), words[0], words[1]);
+#define IS_DROPPED(e) (lines[(e) / 2] * words[(e) % 2] <= limit)
+#endif
 #pragma unroll
       for (int e = 0; e < 4; e++) {
-        if (lines[e / 2] * words[e % 2] <= limit) dropped[e / 2].add(2 * j + e % 2);
+        if (IS_DROPPED(e)) dropped[e / 2].add(2 * j + e % 2);
         else largest_left[e / 2] = fmaxf(largest_left[e / 2], logits[j][e]);
       }
     }
@@ -368,6 +204,9 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) forward(const _
       largest = largest_left[r];
 #if HIDE
       largest = largest_of_quad(largest);
+#if SHARE
+      if ((largest - largest_of_all[r]) * scale < LEAST_SHARE) largest = HIDDEN;
+#endif
       kept[r] = keep_one(logits, dropped[r], largest, r, lane);
 #endif
 #pragma unroll
@@ -398,22 +237,23 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) forward(const _
       weights[j / 2][2 * (j & 1)] = packed(power_of_two(logits[j][0]), power_of_two(logits[j][1]));
       weights[j / 2][2 * (j & 1) + 1] = packed(power_of_two(logits[j][2]), power_of_two(logits[j][3]));
     }
-#if DROP == WEIGHTS
-    u32 lines[2];
-    words_of_rows(lines, key, line + place.first, lane);
+#if DROPOUT
+    u32 dropout_lines[2];
+    words_of_rows(dropout_lines, dropout_key, line + place.first, lane);
 #endif
     const u32 v_rows = stage + KEY_BYTES + (lane & 15) * PITCH + (lane >> 4) * 16;
 #pragma unroll
     for (int j = 0; j < KEY_TILES; j++) {
       multiply(total, weights[j], ONES, ONES);
-#if DROP == WEIGHTS
+#if DROPOUT
 #pragma unroll
       for (int half = 0; half < 2; half++) {
         u32 words[2];
-        load_two_words(columns + 4 * (16 * j + 8 * half + 2 * t), words[0], words[1]);
+        load_two_words(dropout_columns + 4 * (16 * j + 8 * half + 2 * t), words[0], words[1]);
 #pragma unroll
         for (int r = 0; r < 2; r++)
-          weights[j][2 * half + r] &= (lines[r] * words[0] <= limit ? 0u : 0x0000ffffu) | (lines[r] * words[1] <= limit ? 0u : 0xffff0000u);
+          weights[j][2 * half + r] &=
+              (dropout_lines[r] * words[0] <= dropout_limit ? 0u : 0x0000ffffu) | (dropout_lines[r] * words[1] <= dropout_limit ? 0u : 0xffff0000u);
       }
 #endif
 #pragma unroll
@@ -437,13 +277,19 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) forward(const _
       const float sum = total[2 * r];
       factor[r] = sum == 0.f ? 0.f : 1.f / sum;
       if (t == 0 && row + 8 * r < a.rows) {
-        a.lse[at + 8 * r] = sum == 0.f ? BLIND : reference[r] + logarithm(sum);
+        const float lse = sum == 0.f ? BLIND : reference[r] + logarithm(sum);
+#if SHARE
+        a.lse[at + 8 * r] = of_all[r];
+        a.share[at + 8 * r] = sum == 0.f ? 0.f : power_of_two(of_all[r] - lse);
+#else
+        a.lse[at + 8 * r] = lse;
+#endif
 #if HIDE
         a.kept[at + 8 * r] = kept[r];
 #endif
       }
-#if DROP == WEIGHTS
-      factor[r] *= factor_of(rate);
+#if DROPOUT
+      factor[r] *= factor_of(dropout_rate);
 #endif
     }
     write_rows(a.output + unit.batch * a.of_output.batch + place.head * a.of_output.head, a.of_output.row, place.first, a.rows, sums, factor[0], factor[1], lane);

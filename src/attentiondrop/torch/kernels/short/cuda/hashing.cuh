@@ -27,7 +27,7 @@ DEVICE u32 line_word(Key key, u32 row) {
   return mix31((x ^ (key.k1 >> 1)) + key.k0) * 2 + 1;
 }
 DEVICE u32 column_word(Key key, u32 column) { return line_word(key, 0x7FFFFFFFu - column); }
-// The uniform number of a sample, a head or a call.
+// The uniform number of a column, a sample, a head or a call.
 DEVICE float vector_uniform(Key key, u32 index) { return (float)(mix(mix(index + key.k0) ^ key.k1) >> 8) * 5.9604644775390625e-08f; }
 
 // The largest word whose uniform number is below the rate; 0 if there is none. (The word of a logit is odd.)
@@ -35,5 +35,7 @@ DEVICE u32 limit_of(float rate) {
   const int steps = (int)ceilf(rate * 16777216.0f);
   return steps > 0 ? ((u32)steps << 8) - 1 : 0;
 }
+// A rate, times the factor that a schedule may have put into memory.
+DEVICE float gated(float rate, const float* gate) { return gate ? rate * *gate : rate; }
 // What is kept of dropped weights is scaled up by this.
 DEVICE float factor_of(float rate) { return 1.0f / fmaxf(1.0f - rate, 5.9604644775390625e-08f); }

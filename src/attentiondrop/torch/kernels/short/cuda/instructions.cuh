@@ -182,6 +182,10 @@ DEVICE u32 smallest_of_quad(u32 x) {
   x = min(x, __shfl_xor_sync(WHOLE_WARP, x, 1));
   return min(x, __shfl_xor_sync(WHOLE_WARP, x, 2));
 }
+DEVICE float sum_of_quad(float x) {
+  x += __shfl_xor_sync(WHOLE_WARP, x, 1);
+  return x + __shfl_xor_sync(WHOLE_WARP, x, 2);
+}
 DEVICE int sum_of_quad(int x) {
   x += __shfl_xor_sync(WHOLE_WARP, x, 1);
   return x + __shfl_xor_sync(WHOLE_WARP, x, 2);

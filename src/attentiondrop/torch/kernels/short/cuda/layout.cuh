@@ -1,7 +1,8 @@
 // Sizes that follow from the variant, rows of a head in shared memory, and how a warp writes rows to global memory.
 //
-// A variant is given by macros: KEY_TILES (tiles of 16 keys), HEAD (head size), FLOAT16, DROP, TOP, HIDE, CAUSAL, MASKED,
-// RADIUS and RENORMALIZE (blur), and those of the one kernel. Rows, keys, rates and strides are run-time arguments.
+// A variant is given by macros: KEY_TILES (tiles of 16 keys), HEAD (head size), FLOAT16, DROP, TOP, HIDE, COLUMNS, SHARE,
+// DROPOUT, CAUSAL, MASKED, RADIUS and RENORMALIZE (blur), and those of the one kernel. Rows, keys, rates and strides are
+// run-time arguments.
 #define KEYS (16 * KEY_TILES)
 #define EIGHTS (2 * KEY_TILES)  // tiles of 8 keys
 #define STEPS (HEAD / 16)       // a product over the head size takes this many steps
@@ -13,8 +14,15 @@
 
 #define NOTHING 0  // DROP: attention is not changed
 #define LARGEST 1  // hard masking: drawn logits of the TOP largest
-#define EVERY 2    // drawn logits, of all
-#define WEIGHTS 3  // drawn weights, after the softmax
+#define EVERY 2    // drawn logits, of all; COLUMNS: drawn once for all rows of a head
+// SHARE: weights are dropped by EVERY instead, and a row is divided by the share of them that is left. This share is a constant
+// in the backward. So the forward is that of dropped logits, and only the gradient differs.
+// DROPOUT: afterwards, weights are drawn and dropped, and the others scaled up.
+
+// Whether each row has a word for the draws of DROP: columns have draws of their own.
+#define HAS_LINES (DROP == LARGEST || (DROP == EVERY && !COLUMNS))
+// A causal mask truncates the blur of the last RADIUS keys that a row sees. Their logits come from another kernel.
+#define BAND (CAUSAL && RADIUS > 0)
 
 // A logit that no row sees. Its weight is 0, and it is far below every other.
 #define HIDDEN (-1e30f)
