@@ -3,6 +3,9 @@
 Bare graph replays (see `small_model.py`) of one process, of one process with a stream for each run, and of one process
 for each run, with and without NVIDIA's Multi-Process Service (MPS); and the experiments' loop in one process for each
 run, as `attentiondrop compare --workers N` starts them. All processes take their steps at the same time.
+
+Rows that can share processes do: starting them and compiling takes far longer than measuring. The first process
+compiles alone; the others wait for it, and find its code on disk.
 """
 
 from __future__ import annotations
@@ -16,10 +19,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from small_model import BOTH, HARD, PLAIN, bare, engine
@@ -30,66 +34,61 @@ from attentiondrop.bench.step_rows import Steps
 from attentiondrop.experiments.failures import in_words
 
 MPS = "nvidia-cuda-mps-control"
-#: Name of a row -> what runs; whether all runs are streams of one process; whether with MPS.
-ROWS = {
-    "bare, alone": ("bare", False, False),
-    "bare, streams": ("bare", True, False),
-    "bare, processes": ("bare", False, False),
-    "bare, processes with MPS": ("bare", False, True),
-    "train, processes": ("train", False, False),
-    "train, processes with MPS": ("train", False, True),
-}
-#: Seconds to wait for a process that builds its step.
-PATIENCE = 240
+
+
+class Row(NamedTuple):
+    """What runs: bare steps or the loop, in one process or in many, each run in its process or on its stream."""
+
+    name: str
+    kind: str
+    alone: bool = False
+    streams: bool = False
+    with_mps: bool = False
+
+    def runs(self, workers: int) -> int:
+        """How many runs take steps at the same time."""
+        return 1 if self.alone else workers
+
+
+ROWS = (
+    Row("bare, alone", "bare", alone=True),
+    Row("train, alone", "train", alone=True),
+    Row("bare, streams", "bare", streams=True),
+    Row("bare, processes", "bare"),
+    Row("train, processes", "train"),
+    Row("bare, processes with MPS", "bare", with_mps=True),
+    Row("train, processes with MPS", "train", with_mps=True),
+)
 
 
 def main() -> int:
-    """Measure all rows, write the table."""
+    """Measure all rows, print each at once, write the table."""
     options = arguments().parse_args()
     if not torch.cuda.is_available():
         print("many_runs.py: needs a CUDA device", file=sys.stderr)
         return 2
-    lines: list[str] = []
+    rows = [row for row in ROWS if any(fnmatch(row.name, pattern) for pattern in options.rows)]
+    if not rows:
+        print(f"--rows: expected one of {', '.join(row.name for row in ROWS)}", file=sys.stderr)
+        return 2
+    end = time.monotonic() + 60 * options.minutes
+    results: list[Result] = []
     for method in options.methods:
-        found: dict[str, Quantiles] = {}
-        for name, (kind, streams, with_mps) in ROWS.items():
-            if with_mps and shutil.which(MPS) is None:
-                lines.append(f"| {method} | {name} | | | | {MPS} is not installed |")
-                continue
-            runs = 1 if name.endswith("alone") else options.workers
-            start = time.perf_counter()
-            try:
-                with mps() if with_mps else unchanged() as variables:
-                    rates = together(kind, method, 1 if streams else runs, runs if streams else 1, options, variables)
-            except Exception as error:
-                lines.append(f"| {method} | {name} | {runs} | | | cannot run: {in_words(error)} |")
-                continue
-            finally:
-                print(f"{method}: {name}, {time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
-            found[name] = Quantiles.of(rates)
-            print(f"{method}: {name}, {found[name].middle:,.0f} img/s", flush=True)  # known even if a later row hangs
-        best = max((one.middle for name, one in found.items() if name.startswith("bare")), default=0.0)
-        for name, one in found.items():
-            runs = 1 if name.endswith("alone") else options.workers
-            lines.append(f"| {method} | {name} | {runs} | {one.middle:,.0f} | {one.middle / best:.3f} | |")
-    where = environment("cuda", options.commit)
-    text = "\n".join(
-        [
-            "# Several runs on one GPU",
-            "",
-            f"{where.device}, driver {where.driver}, torch {where.torch}, commit {where.commit}, {where.date}.",
-            f"Images per second of all runs together, median of {options.rounds} rounds of {options.steps} steps;",
-            f"the model and the steps are those of the small model, batch {options.batch}.",
-            "",
-            "| method | row | runs | img/s | to the best bare row | remark |",
-            "| --- | --- | ---: | ---: | ---: | --- |",
-            *lines,
-            "",
-        ]
-    )
-    print(text)
-    options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / f"many-runs-{where.slug}.md").write_text(text)
+        one_process = [row for row in rows if row.alone or row.streams]
+        many = [row for row in rows if not row.alone and not row.streams and not row.with_mps]
+        with_mps = [row for row in rows if row.with_mps]
+        with ExitStack() as stack:
+            # (All at once: the second group loads while the first one compiles.)
+            groups = [
+                stack.enter_context(started(method, group, count, options))
+                for group, count in ((one_process, 1), (many, options.workers))
+                if group
+            ]
+            for group in groups:
+                results += measure(group, options, end)
+        if with_mps:
+            results += measure_with_mps(method, with_mps, options, end)
+    write(results, options)
     return 0
 
 
@@ -98,8 +97,10 @@ def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--methods", nargs="+", default=[PLAIN, HARD])
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=200, help="of each run in a round")
+    parser.add_argument("--rows", nargs="+", default=["*"], help="patterns of rows, such as 'bare*' 'train, processes'")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=100, help="of each run in a round")
+    parser.add_argument("--minutes", type=float, default=5.0, help="then it ends with what it has")
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--depth", type=int, default=6, help="layers of the model")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
@@ -108,66 +109,179 @@ def arguments() -> argparse.ArgumentParser:
     return parser
 
 
-def together(
-    kind: str, method: str, processes: int, streams: int, options: argparse.Namespace, variables: dict[str, str]
-) -> list[float]:
-    """Images per second of all runs in each round."""
-    context = multiprocessing.get_context("spawn")
-    barrier, answers = context.Barrier(processes), context.Queue()
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ |= variables
-    children = [
-        context.Process(target=child, args=(kind, method, streams, options, barrier, answers), daemon=True)
-        for _ in range(processes)
+# --- the table -------------------------------------------------------------------------------------------------------
+
+
+class Result(NamedTuple):
+    """Images per second of all runs of a row together, or why there are none."""
+
+    method: str
+    row: Row
+    rate: Quantiles | None
+    remark: str = ""
+
+
+def write(results: Sequence[Result], options: argparse.Namespace) -> None:
+    """The table as Markdown."""
+    where = environment("cuda", options.commit)
+    lines = [
+        "# Several runs on one GPU",
+        "",
+        f"{where.device}, driver {where.driver}, torch {where.torch}, commit {where.commit}, {where.date}.",
+        f"Images per second of all runs together, median of {options.rounds} rounds of {options.steps} steps;",
+        f"the model and the steps are those of the small model, batch {options.batch}.",
+        "",
+        "| method | row | runs | img/s | to the best bare row | remark |",
+        "| --- | --- | ---: | ---: | ---: | --- |",
     ]
+    for method, row, rate, remark in results:
+        same = [one for one in results if one.method == method and one.row.kind == "bare"]
+        best = max((one.rate.middle for one in same if one.rate is not None), default=None)
+        speed = "" if rate is None else f"{rate.middle:,.0f}"
+        ratio = "" if rate is None or best is None else f"{rate.middle / best:.3f}"
+        lines.append(f"| {method} | {row.name} | {row.runs(options.workers)} | {speed} | {ratio} | {remark} |")
+    text = "\n".join([*lines, ""])
+    print(text)
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / f"many-runs-{where.slug}.md").write_text(text, encoding="utf-8")
+
+
+# --- in this process -------------------------------------------------------------------------------------------------
+
+
+class Group(NamedTuple):
+    """Processes that measure the same rows, one after the other."""
+
+    method: str
+    rows: list[Row]
+    processes: list[Any]
+    #: Set when the processes may begin: they are loaded before.
+    begin: Any
+    answers: Any
+
+
+@contextmanager
+def started(
+    method: str, rows: list[Row], count: int, options: argparse.Namespace, variables: dict[str, str] | None = None
+) -> Iterator[Group]:
+    """Processes that load what they need, and then wait."""
+    context = multiprocessing.get_context("spawn")
+    barrier, begin, answers = context.Barrier(count), context.Event(), context.Queue()
+    # Several processes find the code on disk. Each of them would start helpers to compile, which takes long.
+    surroundings = (variables or {}) | ({"TORCHINDUCTOR_COMPILE_THREADS": "1"} if count > 1 else {})
+    before = {name: os.environ.get(name) for name in surroundings}
+    os.environ |= surroundings
+    arguments = (method, rows, options, barrier, begin, answers)
+    processes = [context.Process(target=child, args=arguments, daemon=True) for _ in range(count)]
     try:
-        for one in children:
+        for one in processes:
             one.start()
-        rounds: list[list[tuple[float, float]]] = [[] for _ in range(options.rounds)]
-        for _ in range(processes * options.rounds):
-            number, start, end = _answer(answers, children)
-            rounds[number].append((start, end))
     finally:
-        for one in children:
-            one.terminate()
         for name, value in before.items():
             os.environ.pop(name) if value is None else os.environ.update({name: value})
-    images = processes * streams * options.steps * options.batch
-    return [images / (max(end for _, end in one) - min(start for start, _ in one)) for one in rounds]
+    try:
+        yield Group(method, rows, processes, begin, answers)
+    finally:
+        for one in processes:
+            one.terminate()
+        for one in processes:
+            one.join(5)
 
 
-def _answer(answers: Any, children: list[Any]) -> tuple[int, float, float]:
-    end = time.monotonic() + PATIENCE
+def measure(group: Group, options: argparse.Namespace, end: float) -> list[Result]:
+    """Let the processes take their steps; what they say is printed at once."""
+    group.begin.set()
+    found: list[Result] = []
+    trouble = ""
+    for row in group.rows:
+        start = time.monotonic()
+        rate = None
+        try:
+            if not trouble:
+                rate = Quantiles.of(rates(row, group, options, end))
+        except Exception as error:
+            trouble = in_words(error)  # the processes wait for each other: none of them can go on
+        found.append(Result(group.method, row, rate, trouble))
+        said = trouble if rate is None else f"{rate.middle:,.0f} img/s"
+        print(f"{group.method}: {row.name}, {said}, {time.monotonic() - start:.0f} s", flush=True)
+    return found
+
+
+def measure_with_mps(method: str, rows: list[Row], options: argparse.Namespace, end: float) -> list[Result]:
+    """The same under a Multi-Process Service, or why there is none."""
+    trouble = "" if shutil.which(MPS) is not None else f"{MPS} is not installed"
+    try:
+        if not trouble:
+            with mps() as variables, started(method, rows, options.workers, options, variables) as group:
+                return measure(group, options, end)
+    except (OSError, subprocess.SubprocessError) as error:
+        trouble = in_words(error)
+    return [Result(method, row, None, trouble) for row in rows]
+
+
+def rates(row: Row, group: Group, options: argparse.Namespace, end: float) -> list[float]:
+    """Images per second of all runs of a row, in each round."""
+    rounds: list[list[tuple[float, float]]] = [[] for _ in range(options.rounds)]
+    for _ in range(len(group.processes) * options.rounds):
+        name, number, begin, done = answer(group, end)
+        if name != row.name:
+            raise RuntimeError(f"a process measured {name} instead of {row.name}")
+        rounds[number].append((begin, done))
+    images = row.runs(options.workers) * options.steps * options.batch
+    return [images / (max(done for _, done in one) - min(begin for begin, _ in one)) for one in rounds]
+
+
+def answer(group: Group, end: float) -> tuple[str, int, float, float]:
+    """What a process says next: row, round, when it began and when it was done."""
     while time.monotonic() < end:
         try:
-            found = answers.get(timeout=1)
+            found = group.answers.get(timeout=1)
         except queue.Empty:
-            if any(one.exitcode for one in children):
+            if any(one.exitcode for one in group.processes):
                 raise RuntimeError("a process died") from None
             continue
         if isinstance(found, str):
             raise RuntimeError(found)
         return found  # type: ignore[no-any-return]
-    raise TimeoutError(f"no answer in {PATIENCE} s")
+    raise TimeoutError("the time was over (--minutes)")
 
 
-def child(kind: str, method: str, streams: int, options: argparse.Namespace, barrier: Any, answers: Any) -> None:
+# --- in the other processes ------------------------------------------------------------------------------------------
+
+
+def child(
+    method: str, rows: Sequence[Row], options: argparse.Namespace, barrier: Any, begin: Any, answers: Any
+) -> None:
     """Build the steps of a run (or of several, with a stream each) and take them when all others are ready."""
     try:
         torch.set_num_threads(1)
-        build = bare(BOTH, method, options) if kind == "bare" else engine(method, "auto", options)
-        take = [build() for _ in range(streams)]
-        lanes = [torch.cuda.Stream() for _ in take]
-        run(take, lanes, 10)
-        for number in range(options.rounds):
-            torch.cuda.synchronize()
-            barrier.wait()
-            start = time.monotonic()
-            run(take, lanes, options.steps)
-            answers.put((number, start, time.monotonic()))
-        barrier.wait()  # none ends while another one still measures
+        torch.zeros(1, device=options.device)
+        begin.wait()
+        builders: dict[str, Callable[[], Steps]] = {
+            "bare": bare(BOTH, method, options),
+            "train": engine(method, "auto", options),
+        }
+        built: dict[str, list[Steps]] = {kind: [] for kind in builders}
+        for row in rows:
+            take = built[row.kind]
+            while len(take) < (options.workers if row.streams else 1):
+                take.append(builders[row.kind]())
+            one_row(row, take if row.streams else take[:1], options, barrier, answers)
     except Exception as error:
         answers.put(in_words(error))
+
+
+def one_row(row: Row, take: list[Steps], options: argparse.Namespace, barrier: Any, answers: Any) -> None:
+    """All rounds of a row."""
+    lanes = [torch.cuda.Stream() for _ in take]
+    run(take, lanes, 10)
+    for number in range(options.rounds):
+        torch.cuda.synchronize()
+        barrier.wait()
+        start = time.monotonic()
+        run(take, lanes, options.steps)
+        answers.put((row.name, number, start, time.monotonic()))
+    barrier.wait()  # none goes on while another one still measures
 
 
 def run(take: list[Steps], lanes: list[torch.cuda.Stream], steps: int) -> None:
@@ -180,12 +294,6 @@ def run(take: list[Steps], lanes: list[torch.cuda.Stream], steps: int) -> None:
                 with torch.cuda.stream(lane):
                     one(1)
     torch.cuda.synchronize()
-
-
-@contextmanager
-def unchanged() -> Iterator[dict[str, str]]:
-    """No variables."""
-    yield {}
 
 
 @contextmanager

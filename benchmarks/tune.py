@@ -22,6 +22,7 @@ import attentiondrop as ad
 from attentiondrop.torch.call.leaves import active_leaves
 from attentiondrop.torch.call.stages import Plan
 from attentiondrop.torch.dispatch import plan_of
+from attentiondrop.torch.fused.slots import drop_of, weight_drop_of
 from attentiondrop.torch.kernels.decide import launch
 from attentiondrop.torch.kernels.shared.tiles import Tiles, pick_tiles
 
@@ -70,13 +71,12 @@ class Problem:
         seed = torch.tensor(12345, device="cuda")
         plan = plan_of(active_leaves(spec, seed, torch.float32))
         assert isinstance(plan, Plan)
-        drop = plan.drop.spec if plan.drop else None
-        kind = "" if drop is None else getattr(drop, "fill", "key")
+        drop = drop_of(plan.drop, shape[2])
         streams = [0 if leaf else -1 for leaf in (plan.noise, plan.drop, plan.dropout)] + [-1]
         scale = 1 / math.sqrt(shape[-1])
         self.call = launch.Decisions(
-            None, None, seed, None, [0.1] * 4, streams, kind, getattr(drop, "k", 0), causal, scale
-        )
+            None, None, seed, None, [0.1] * 4, streams, drop.kind, drop.top, causal, scale
+        )._replace(dropout=weight_drop_of(plan.dropout, shape[2]))
         self.output, self.lse, self.notes = launch.forward(self.q, self.k, self.v, self.call)
         self.tables = launch.make_tables(self.q, self.k.shape[2], self.call)
         self.common = launch.common_arguments(self.q, self.k, self.call)

@@ -18,6 +18,7 @@ PACKAGE = "attentiondrop"
 #: Parts of `attentiondrop.torch`, lowest first: each may import what stands before it, and itself.
 TORCH = (
     "nested_values",
+    "untouched",
     "draws",
     "call",
     "kernels",

@@ -86,6 +86,7 @@ def reason(
         {"spec": ad.Compose([BLUR, ad.AttentionDropout(0.1)]), "is_causal": True, "keys": 256},
         {"spec": BLUR, "is_causal": True},
         {"spec": ad.DropKey(0.1, by="column"), "is_causal": True},
+        {"spec": ad.Compose([BLUR, ad.DropAttention(0.1, span=2)]), "is_causal": True, "dropout_p": 0.1},
     ],
     ids=str,
 )
@@ -105,6 +106,7 @@ def test_served(call: dict[str, Any]) -> None:
         ({"scale": -1.0}, "no scale of 0 or less"),
         ({"spec": ad.GaussianNoise(0.1)}, "no noise"),
         ({"spec": ad.AttentionDropout(0.1), "dropout_p": 0.1}, "one drop and one dropout"),
+        ({"spec": ad.Compose([HARD, ad.DropAttention(0.1)])}, "one drop and one dropout"),
         ({"spec": ad.HardMasking(p=0.1, k=65), "keys": 70}, "at most 64 of the largest"),
         ({"attn_mask": (2, 1, 50, 50)}, "masks of keys only"),
         ({"key_heads": 2, "attn_mask": (2, 4, 1, 50)}, "need one mask"),

@@ -92,12 +92,15 @@ def test_cuda_graphs_draw_anew_in_every_replay(text: str) -> None:
     assert not torch.equal(results[0], results[1]) and not torch.equal(results[1], results[2])
 
 
+#: One decision for all rows of a head, before and after the softmax.
+COLUMNS = "dropkey(p=0.3,by=column)+dropattention(p=0.3,by=column)"
 #: float64 runs eager: rounding cannot hide or fake a difference there. The others run the kernels.
 COMPILED = [
     ("hard(p=0.3,k=3)", torch.float64, "default"),
     ("hard(p=0.3,k=3)", torch.float32, "reduce-overhead"),
     ("dropkey(p=0.3)+attndropout(p=0.1)", torch.float32, "default"),
     ("blur(sigma_max=1.0)", torch.bfloat16, "reduce-overhead"),
+    (COLUMNS, torch.float32, "reduce-overhead"),
 ]
 COMPILED_SLOW = [
     ("hard(p=0.3,k=3)", torch.float64, "reduce-overhead"),
@@ -136,7 +139,7 @@ def test_compiled_model_equals_eager(text: str, dtype: torch.dtype, mode: str) -
 @pytest.mark.parametrize(
     "text, causal",
     [
-        *((text, False) for text in ("blur(sigma_max=1.0)", "hard", "noise", "dropkey", "attndropout")),
+        *((text, False) for text in ("blur(sigma_max=1.0)", "hard", "noise", "dropkey", "attndropout", COLUMNS)),
         *((text, True) for text in ("blur(sigma_max=1.0)", "hard")),
         *(pytest.param(text, True, marks=pytest.mark.slow) for text in ("noise", "dropkey", "attndropout")),
     ],

@@ -25,9 +25,10 @@ leaves: st.SearchStrategy[Spec] = st.one_of(
         sampling=st.sampled_from(["batch", "sample", "head"]),
     ),
     st.builds(ad.GaussianNoise, st.floats(0.0, 2.0)),
-    st.builds(ad.DropKey, rates),
+    st.builds(ad.DropKey, rates, st.sampled_from(["element", "column"])),
     st.builds(ad.DropHead, rates),
     st.builds(ad.AttentionDropout, rates),
+    st.builds(ad.DropAttention, rates, st.sampled_from(["element", "column"]), st.integers(1, 5)),
 )
 specs = (
     leaves

@@ -36,6 +36,7 @@ SPECS = [
     HARD,
     "hard(p=0.5,k=3,fill=-inf)",
     "dropkey(p=0.5)+attndropout(p=0.3)",
+    "dropkey(p=0.3,by=column)+dropattention(p=0.4,by=column,span=2)",
     BLUR,
     "blur(sigma_min=0.5,sigma_max=1.0,edges=renormalize,sampling=head)+noise(sigma=0.5)+hard(p=0.5,k=3)",
 ]

@@ -20,6 +20,7 @@ SPECS = [
     ad.BlurSmoothing(sigma_min=1.0, sigma_max=1.0),
     ad.DropHead(0.3),
     ad.Compose([ad.GaussianNoise(1.0), ad.HardMasking(p=0.5, k=3), ad.AttentionDropout(0.3)]),
+    ad.Compose([ad.DropKey(0.4, by="column"), ad.DropAttention(0.3)]),
 ]
 #: These run in SDPA rather than in row blocks.
 IN_SDPA = SPECS[7:9]

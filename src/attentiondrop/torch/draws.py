@@ -25,6 +25,7 @@ from torch.autograd import forward_ad
 from .. import hashing
 from ..errors import BackendError
 from ..hashing import GOLDEN, MASK31, MIX31_2, MIX_1, MIX_2, PRIME, SHIFT
+from .untouched import call_directly, is_untouched
 
 # The constants of the hash as signed numbers: torch has full int32 arithmetic, and hardly any for uint32.
 _GOLDEN, _PRIME, _MIX_2 = (word - 2**32 for word in (GOLDEN, PRIME, MIX_2))
@@ -61,24 +62,12 @@ def _fake_seed(like: Tensor, call: int, rank: int = -1) -> Tensor:
 
 _library.impl("draw_seed", _draw_seed, "CompositeExplicitAutograd")
 torch.library.register_fake("attentiondrop::draw_seed", _fake_seed, lib=_library)
+call_directly("draw_seed", _draw_seed)
 
 
 def runs_in_backward() -> bool:
     """Whether the backward runs this code: it recomputes a call that was made before."""
     return torch._C._current_graph_task_id() != -1
-
-
-def is_untouched() -> bool:
-    """Whether torch simply runs the code: nobody traces, transforms or watches its operations.
-
-    Compilers, `torch.func`, fake tensors and modes such as that of selective checkpointing must see all operations.
-    """
-    return (
-        not torch.compiler.is_compiling()
-        and torch._C._len_torch_dispatch_stack() == 0
-        and torch._C._functorch.peek_interpreter_stack() is None
-        and torch._C._get_tracing_state() is None
-    )
 
 
 def is_recorded_as_usual(*tensors: Tensor) -> bool:

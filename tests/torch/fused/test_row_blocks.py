@@ -19,11 +19,13 @@ from attentiondrop import reference
 from attentiondrop.specs import Spec
 from attentiondrop.torch import attention
 from attentiondrop.torch.call.decisions import Decisions
-from attentiondrop.torch.call.leaves import DROPOUT_STREAM, LogitShape
+from attentiondrop.torch.call.leaves import DROPOUT_STREAM, Active, LogitShape
+from attentiondrop.torch.call.stages import WeightDrop
 from attentiondrop.torch.call.visibility import split
 from attentiondrop.torch.draws import Stream, Words, draw_seed
 from attentiondrop.torch.fused import row_blocks
 from attentiondrop.torch.fused.largest_of_rows import largest
+from attentiondrop.torch.fused.slots import weight_drop_of
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", ad.AttentionDropWarning)  # extreme rates are part of the test
@@ -34,10 +36,13 @@ with warnings.catch_warnings():
         *(ad.GaussianNoise(sigma) for sigma in (0.0, 0.7)),
         *(ad.AttentionDropout(p) for p in (0.1, 0.5, 1.0)),
         *(ad.DropKey(p, by="column") for p in (0.5, 1.0)),
+        *(ad.DropAttention(p, span=span) for p, span in ((0.5, 1), (0.4, 2), (1.0, 1))),
+        ad.DropAttention(0.5, by="column", span=4),
+        ad.Compose([ad.HardMasking(p=0.5, k=3, fill="-inf"), ad.DropAttention(0.5)]),
         ad.Compose([ad.GaussianNoise(0.5), ad.HardMasking(p=0.5, k=3), ad.AttentionDropout(0.1)]),
         ad.Compose([ad.GaussianNoise(0.5), ad.DropKey(0.5), ad.AttentionDropout(0.5)]),
     ]
-    NARROW = [SPECS[1], SPECS[6], SPECS[12], SPECS[16], SPECS[17], SPECS[20], *SPECS[-2:]]
+    NARROW = [SPECS[1], SPECS[6], SPECS[12], SPECS[16], SPECS[17], SPECS[20], *SPECS[22:24], *SPECS[-2:]]
 PLAIN = [case for case in CASES if not {"softcap", "sinks"} & case.options.keys()]
 #: Logits in a block of most cases: everything, a sample, two heads, a few rows (ragged).
 BUDGETS = [2**20, 330, 200, 45]
@@ -75,7 +80,7 @@ def run(
     scale: float | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The blockwise functions on what `attention` takes."""
-    rates, streams, drop, top = [0.0] * 4, [-1] * 4, "", 1
+    rates, streams, drop, top, dropout = [0.0] * 4, [-1] * 4, "", 1, WeightDrop()
     for number, leaf in enumerate([] if spec is None else spec.leaves()):
         if isinstance(leaf, ad.GaussianNoise):
             rates[0], streams[0] = leaf.sigma, number
@@ -85,12 +90,14 @@ def run(
             rates[1], streams[1], drop = leaf.p, number, "key" if leaf.by == "element" else "column"
         else:
             rates[2], streams[2] = leaf.p, number
+            dropout = weight_drop_of(Active(leaf, seed, number), inputs[1].shape[2])
     if dropout_p > 0:
         rates[3], streams[3] = dropout_p, DROPOUT_STREAM
     visible, shift = split(attn_mask)
     bias = shift if bias is None else bias if shift is None else bias + shift
     scale = inputs[0].shape[-1] ** -0.5 if scale is None else scale
-    return Blockwise.apply(*inputs, visible, bias, seed, gates, rates, streams, drop, top, is_causal, scale)
+    numbers = rates, streams, drop, top, is_causal, scale
+    return Blockwise.apply(*inputs, visible, bias, seed, gates, *numbers, None, None, None, False, dropout)
 
 
 def drawn(seed: int) -> Tensor:
@@ -179,7 +186,7 @@ def test_rows_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
             assert max(found) <= tolerance(torch.float64, "eager"), (str(case), found)
 
 
-@pytest.mark.parametrize("spec", [SPECS[2], SPECS[-1]], ids=str)
+@pytest.mark.parametrize("spec", [SPECS[2], SPECS[22], SPECS[-1]], ids=str)
 def test_dropout_p_together_with_a_spec(spec: Spec, monkeypatch: pytest.MonkeyPatch) -> None:
     for place, case in enumerate(PLAIN):
         for number, dtype in enumerate((torch.float64, torch.bfloat16)):

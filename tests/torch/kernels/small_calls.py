@@ -22,6 +22,8 @@ SPECS = [
     "dropkey(p=0.5)",
     "noise(sigma=0.5)+dropkey(p=0.5,by=column)",
     "noise(sigma=0.5)+attndropout(p=0.3)",
+    "dropattention(p=0.5,span=3)",
+    "dropattention(p=0.5,by=column)",
     "blur(sigma_max=1.0)+hard(p=0.5,k=3)",
     "blur(sigma_max=1.0)",
 ]

@@ -32,7 +32,7 @@ def tables(seed: int, rates: list[float], lines: int, columns: int, device: str)
     limits = torch.empty(4, dtype=torch.int32, device=device)
     words_kernel[(triton.cdiv(lines + columns, 128), 4)](
         torch.tensor(seed, device=device), None, words, limits, torch.empty(4, device=device), 0, 1, 7, 2**20, *rates,
-        lines, columns, lines + columns, VECTORS=0, HAS_GATES=False, BLOCK=128,
+        lines, columns, lines + columns, 1, VECTORS=0, HAS_GATES=False, BLOCK=128,
     )  # fmt: skip
     return words.cpu(), limits.cpu()
 
@@ -46,21 +46,26 @@ def test_words_are_those_of_the_hash(device: str, seed: int) -> None:
 
 
 def test_words_of_columns(device: str) -> None:
-    """Slot 1 has key words for each head, and rows of 1. The other slots have the key words of all heads, for each."""
+    """Slots 1 and 2 have key words for each head, and rows of 1. Slot 0 has the key words of all heads, for each.
+
+    In slot 2, blocks of five keys have one word.
+    """
     lines, columns, heads = 150, 33, 6
     total = lines + heads * columns
     words = torch.empty(4, total, dtype=torch.int32, device=device)
     rest = torch.empty(4, dtype=torch.int32, device=device), torch.empty(4, device=device)
     words_kernel[(triton.cdiv(total, 128), 4)](
-        torch.tensor(3, device=device), None, words, *rest, 0, 1, -1, -1, 0.1, 0.1, 0.1, 0.1, lines, columns, total,
-        VECTORS=2, HAS_GATES=False, BLOCK=128,
+        torch.tensor(3, device=device), None, words, *rest, 0, 1, 7, -1, 0.1, 0.1, 0.1, 0.1, lines, columns, total,
+        5, VECTORS=6, HAS_GATES=False, BLOCK=128,
     )  # fmt: skip
     found = words.cpu().numpy().view(np.uint32)
     shared = hashing.line_and_column_words(hashing.stream_key(3, 0), lines, columns)
     assert np.array_equal(found[0], np.concatenate([shared[:lines], np.tile(shared[lines:], heads)]))
-    assert (found[1, :lines] == 1).all()
+    assert (found[1:3, :lines] == 1).all()
     own = hashing.vector_words(hashing.stream_key(3, 1), heads * columns)
     assert np.array_equal(found[1, lines:], own | 1) and (own % 2 == 0).any()
+    own = hashing.vector_words(hashing.stream_key(3, 7), heads * columns).reshape(heads, columns)
+    assert np.array_equal(found[2, lines:].reshape(heads, columns), own[:, np.arange(columns) // 5 * 5] | 1)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -85,7 +85,7 @@ class SpecMaker:
         return ad.GaussianNoise(self._rate(0.1, 1.0, learns=True))
 
     def _drop_key(self) -> Spec:
-        by = "element" if self.fusible else self.random.choice(["element", "element", "column"])
+        by = self.random.choice(["element", "element", "column"])
         return ad.DropKey(self._rate(0.05, 0.5), by)
 
     def _drop_head(self) -> Spec:

@@ -58,8 +58,9 @@ class Site:
     def __setstate__(self, state: dict[str, Any]) -> None:
         """In pickles of older versions, `kind` is what `way` is now, and bounds are a dict."""
         self.__dict__.update(state if "way" in state else {**state, "way": state["kind"], "kind": None})
-        if self.driven is not None and not isinstance(self.driven.bounds, Bounds):
-            self.driven = self.driven._replace(bounds=Bounds(self.driven.bounds))
+        bounds: Any = None if self.driven is None else self.driven.bounds
+        if self.driven is not None and not isinstance(bounds, Bounds):
+            self.driven = self.driven._replace(bounds=Bounds(bounds))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Site:
         """A copy has no running passes either, but keeps the rank."""

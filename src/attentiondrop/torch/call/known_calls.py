@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from ...specs import Spec
-from ..draws import is_untouched
+from ..untouched import is_untouched
 from .inputs import Options
 
 

@@ -50,7 +50,8 @@ class Bounds:
 
     def of(self, number: int, field: str) -> float:
         """The bound of one rate, infinite if none is known."""
-        return self.known.get(number, _NOTHING).get(field, math.inf)
+        bound: float = self.known.get(number, _NOTHING).get(field, math.inf)
+        return bound
 
 
 class Driven(NamedTuple):

@@ -1,7 +1,7 @@
 """The places of regularisers in one fused pass over the keys.
 
-A pass does, in this order: blur (attention on blurred keys), noise, one kind of dropping logits, softmax, dropout of
-the weights, and factors on whole heads.
+A pass does, in this order: blur (attention on blurred keys), noise, one kind of dropping logits, softmax, one kind of
+dropping weights, `dropout_p`, and factors on whole heads.
 """
 
 from __future__ import annotations
@@ -27,6 +27,17 @@ class Drop(NamedTuple):
     top: int = 0
 
 
+class WeightDrop(NamedTuple):
+    """A drop of weights; the defaults are those of dropout."""
+
+    #: Whether each row is divided by the share of its sum that is left, rather than by 1 - p.
+    by_share: bool = False
+    #: Whether one decision is for all rows of a head.
+    by_column: bool = False
+    #: How many keys go together; the first one decides.
+    span: int = 1
+
+
 def _always(spec: Any) -> None:
     return None
 
@@ -41,6 +52,8 @@ class Stage(NamedTuple):
     why_not: Callable[[Any], str | None] = _always
     #: Given the spec and the number of keys, what it drops. Only regularisers at the place "drop" have it.
     drop: Callable[[Any, int], Drop] | None = None
+    #: The same for the place "dropout", where it is not dropout itself.
+    weights: Callable[[Any, int], WeightDrop] | None = None
 
 
 class Plan(NamedTuple):

@@ -18,7 +18,8 @@ from ... import hashing
 from ...specs import HardMasking
 from ..call.leaves import Active
 from ..call.one_call import Call
-from ..draws import is_recorded_as_usual, is_untouched
+from ..draws import is_recorded_as_usual
+from ..untouched import is_untouched
 from . import regularisers
 from .regularisers import top_k_without_ties
 from .table import entry_of

@@ -273,6 +273,12 @@ def drop_attention(weights: Tensor, dropped: Tensor, least_share: float) -> Tens
 
     `dropped` is [B, H, N, M], or [B, H, 1, M] for all rows. A row with less than `least_share` left keeps its largest.
     """
+    # A product, which keeps a NaN, instead of `masked_fill`.
+    return weights * share_factors(weights, dropped, least_share)
+
+
+def share_factors(weights: Tensor, dropped: Tensor, least_share: float) -> Tensor:
+    """What `drop_attention` multiplies the weights by."""
     known = weights.detach()
     total = known.sum(dim=-1, keepdim=True)
     left = known.masked_fill(dropped, 0.0).sum(dim=-1, keepdim=True)
@@ -282,13 +288,11 @@ def drop_attention(weights: Tensor, dropped: Tensor, least_share: float) -> Tens
         dropped = dropped & ~saved
         left = torch.where(emptied, left + known.amax(dim=-1, keepdim=True), left)
     # A row that sees no key has no sum, and weights of 0.
-    factor = total / torch.where(left == 0, 1.0, left)
-    # A product, which keeps a NaN, instead of `masked_fill`.
-    return weights * (factor * ~dropped)
+    return (total / torch.where(left == 0, 1.0, left)) * ~dropped
 
 
 def by_block(below: Tensor, span: int) -> Tensor:
-    """Decisions about single keys (the last dimension), replaced by that about the first key of each `span` keys."""
+    """Decisions or words of single keys (the last dimension), replaced by those of the first of each `span` keys."""
     if span == 1:
         return below
     keys = torch.arange(below.shape[-1], device=below.device)

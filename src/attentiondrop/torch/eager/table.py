@@ -29,7 +29,7 @@ from ...specs import (
 )
 from ...specs.after_softmax import LEAST_SHARE
 from ..call.leaves import Active, LogitShape
-from ..call.stages import Drop, Stage
+from ..call.stages import Drop, Stage, WeightDrop
 from ..draws import is_at_hand
 from . import regularisers
 
@@ -215,9 +215,8 @@ def _drop_attention(leaf: Active, weights: Tensor) -> Tensor:
     return regularisers.drop_attention(weights, _blocks_below_p(leaf, weights), LEAST_SHARE)
 
 
-def _why_not_attention(spec: DropAttention) -> str:
-    # Its backward needs two numbers of each row: the log-sum-exp of all logits, and the share of the kept ones.
-    return "weights divided by the share that is left have no fused path"
+def _weights_of_attention(spec: DropAttention, columns: int) -> WeightDrop:
+    return WeightDrop(True, spec.by == "column", max(1, min(spec.span, columns)))
 
 
 def _observe_blocks(leaf: Active, logits: Tensor, visible: Tensor | None) -> Observed:
@@ -264,7 +263,7 @@ TABLE: dict[type[Spec], Regulariser] = {
     TemperatureNoise: Regulariser(_temperature, _observe_sigma),
     DropKey: Regulariser(_drop_key, _observe_dropped, Stage("drop", "p", drop=_drop_of_key), _dropped_keys),
     AttentionDropout: Regulariser(_dropout, _observe_dropped, Stage("dropout", "p"), _dropped_weights),
-    DropAttention: Regulariser(_drop_attention, _observe_blocks, Stage("dropout", "p", _why_not_attention)),
+    DropAttention: Regulariser(_drop_attention, _observe_blocks, Stage("dropout", "p", weights=_weights_of_attention)),
     DropHead: Regulariser(_drop_head, _observe_drop_head, Stage("heads", "p")),
     HeadMask: Regulariser(_head_mask, _observe_head_mask, Stage("heads", "count")),
 }

@@ -53,8 +53,9 @@ def _backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tupl
     from ..kernels.decide import launch
 
     output, lse, listed_lse, lost, low, high, cut, keep = rest[:8]
-    # The kernels treat every row that they compute a second time as one with ties, and do not read `tied`.
-    notes = launch.Notes(low, high, cut, keep, tied=lost)
+    # The kernels treat every row that they compute a second time as one with ties, and do not read `tied`. Nor do they
+    # read `growth`, which hard masking does not have.
+    notes = launch.Notes(low, high, cut, keep, tied=lost, growth=low)
     gradients: tuple[Tensor, Tensor, Tensor] = passes.backward(
         grad, q, k, v, output, lse, listed_lse, lost, notes, *_taken_apart(*rest[8:])
     )

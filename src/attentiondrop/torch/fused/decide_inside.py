@@ -13,14 +13,14 @@ from torch import Tensor
 from ..call.blocks import Blocks
 from ..call.decisions import Decisions, empty_lse, empty_notes, output_like
 from ..call.one_call import Call
-from ..call.stages import Plan
+from ..call.stages import Plan, WeightDrop
 from ..eager.regularisers import gaussian_kernel
 from ..eager.table import blur_sigma
 from ..kernels import support
 from ..kernels.shared.tiles import largest_tile
 from .blurred_keys import operands
 from .operators import Operator, like_inputs, register
-from .slots import decisions_of
+from .slots import decisions_of, weight_drop_of
 
 
 def decided_attention(call: Call, plan: Plan, blur_logits: bool = False) -> Tensor:
@@ -39,7 +39,9 @@ def decided_attention(call: Call, plan: Plan, blur_logits: bool = False) -> Tens
     states, size, patterns = visibility.blocks or Blocks(None, 0, None)  # type: ignore[arg-type]
     tensors = visible, bias, seed, gates, states, patterns, kernel
     window = list(visibility.window or ())
-    results = torch.ops.attentiondrop.fused_attention(q, k, v, *tensors, *numbers, window, size, renormalize)
+    weight_drop = weight_drop_of(plan.dropout, inputs.shape.columns)
+    local = window, size, renormalize
+    results = torch.ops.attentiondrop.fused_attention(q, k, v, *tensors, *numbers, *local, *weight_drop)
     output: Tensor = results[0]
     return output
 
@@ -47,7 +49,7 @@ def decided_attention(call: Call, plan: Plan, blur_logits: bool = False) -> Tens
 def _decisions(*rest: Any) -> Decisions:
     """The arguments of the operator after q, k and v: tensors come first in its schema."""
     visible, bias, seed, gates, states, patterns, kernel, rates, streams, drop, top, is_causal, scale, *local = rest
-    window, size, renormalize = local
+    window, size, renormalize, *weight_drop = local
     return Decisions(
         visible,
         bias,
@@ -63,6 +65,7 @@ def _decisions(*rest: Any) -> Decisions:
         None if states is None else Blocks(states, size, patterns),
         kernel,
         renormalize,
+        WeightDrop(*weight_drop),
     )
 
 
@@ -100,7 +103,7 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, ...]:
 def _backward(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, output: Tensor, lse: Tensor, *rest: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
-    notes, decisions = rest[:5], _decisions(*rest[5:])
+    notes, decisions = rest[:6], _decisions(*rest[6:])
     if _by_kernels(q, k, v, decisions):
         from ..kernels.decide import launch
 
@@ -116,7 +119,8 @@ def _backward(
 def _fake_forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     decisions = _decisions(*rest)
     if _by_kernels(q, k, v, decisions):
-        return (output_like(q, v), empty_lse(q), *empty_notes(q, k, decisions.drop, decisions.top))
+        notes = empty_notes(q, k, decisions.drop, decisions.top, decisions.dropout.by_share)
+        return (output_like(q, v), empty_lse(q), *notes)
     wide = torch.float64 if q.dtype == torch.float64 else torch.float32
     return (output_like(q, v), q.new_empty(q.shape[:-1], dtype=wide), *empty_notes(q, k, "", 0))
 
@@ -127,8 +131,8 @@ register(
         ("q", "k", "v"),
         "Tensor? visible, Tensor? bias, Tensor seed, Tensor? gates, Tensor? states, Tensor? patterns, Tensor? kernel, "
         "float[] rates, int[] streams, str drop, int top, bool is_causal, float scale, int[] window, int size, "
-        "bool renormalize",
-        ("output", "lse", "low", "high", "cut", "keep", "tied"),
+        "bool renormalize, bool by_share, bool by_column, int span",
+        ("output", "lse", "low", "high", "cut", "keep", "tied", "growth"),
         _forward,
         _backward,
         _fake_forward,

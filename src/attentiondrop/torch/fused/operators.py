@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..untouched import call_directly
 from .derivatives import checked, refused
 
 _library = torch.library.Library("attentiondrop", "FRAGMENT")
@@ -46,6 +47,7 @@ def define(name: str, schema: str, implementation: Callable[..., Any], fake: Cal
     _library.define(f"{name}{schema}")
     _library.impl(name, implementation, "CompositeExplicitAutograd")
     torch.library.register_fake(f"attentiondrop::{name}", fake, lib=_library)
+    call_directly(name, implementation)
 
 
 def differentiate(name: str, gradients: Callable[..., Any], keep: Callable[..., None] | None = None) -> None:

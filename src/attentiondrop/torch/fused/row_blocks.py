@@ -1,4 +1,4 @@
-"""Attention with hard masking, DropKey, noise and dropout on any device, a block of logits at a time.
+"""Attention with hard masking, DropKey, noise and drops of weights on any device, a block of logits at a time.
 
 It computes what `attentiondrop.torch.eager.attention` computes, with the same draws, while no more than `BUDGET` logits
 exist at once. The backward makes each block again by the same operations, so it finds the same logits and the same
@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ...specs.after_softmax import LEAST_SHARE
 from ..call.decisions import Decisions, output_like
 from ..call.inputs import laid_out
 from ..call.leaves import LogitShape
@@ -143,7 +144,7 @@ class Problem:
         self.group = q.shape[1] // max(k.shape[1], 1)
         self.q, self.k, self.v = q, k.to(self.dtype).contiguous(), v.to(self.dtype).contiguous()
         self.visible, self.bias = _compact(decisions.visible), _compact(decisions.bias)
-        self.drop, self.top = decisions.drop, decisions.top
+        self.drop, self.top, self.dropout = decisions.drop, decisions.top, decisions.dropout
         self.is_causal, self.scale = decisions.is_causal, decisions.scale
         self.window, self.table = decisions.window, decisions.blocks
         self.kernel, self.renormalize = decisions.kernel, decisions.renormalize
@@ -155,15 +156,21 @@ class Problem:
             if streams[slot] < 0 or idle or (gates is None and rates[slot] == 0):
                 continue
             self.rates[slot] = rates[slot] if gates is None else gates[slot].to(self.dtype) * rates[slot]
-            stream, by_column = Stream(decisions.seed, streams[slot]), slot == DROP and decisions.drop == "column"
-            batch, heads, _, columns = self.shape
-            self.words[slot] = stream.vector_words(batch, heads, columns) if by_column else stream.words(*self.shape)
+            self.words[slot] = self.words_of(slot, Stream(decisions.seed, streams[slot]))
 
         self.spaces: dict[str, Tensor] = {}
         #: Whether a logit may be NaN or infinite. Checked on the inputs, which are smaller than the logits.
         self.doubtful = not _at_hand(q) or not all(
             bool(x.sum(dtype=self.dtype).isfinite()) for x in (self.q, self.k, self.bias) if x is not None
         )
+
+    def words_of(self, slot: int, stream: Stream) -> Words:
+        """The words of all draws of a slot."""
+        batch, heads, _, columns = self.shape
+        by_column = self.drop == "column" if slot == DROP else slot == DROPOUT and self.dropout.by_column
+        words = stream.vector_words(batch, heads, columns) if by_column else stream.words(*self.shape)
+        span = self.dropout.span if slot == DROPOUT else 1
+        return words._replace(column=regularisers.by_block(words.column, span))
 
     def space(self, name: str, *shape: int) -> Tensor:
         """A tensor with any content, which the blocks use in turn: new memory for each block would cost time."""
@@ -279,7 +286,7 @@ class Problem:
             decided = draws.below(rate)
             # A hidden logit must not become 0. (The comparison is also False for a NaN, which must stay.)
             if self.drop == "zero" or self.doubtful:
-                decided.logical_and_(logits > -torch.inf)
+                decided = decided & (logits > -torch.inf)
             return Dropped(decided, None)
         if not _at_hand(logits):
             chosen = regularisers.top_k(logits, None, self.top).logical_and_(logits > -torch.inf)
@@ -288,12 +295,15 @@ class Problem:
         decided = Words(draws.line, draws.column[indices]).below(rate)
         return Dropped(decided.logical_and_(values > -torch.inf), indices)
 
-    def factors(self, block: Block) -> Tensor | None:
-        """The factors by which dropouts multiply a block's weights, and in the backward their gradients."""
+    def factors(self, block: Block, weights: Tensor) -> Tensor | None:
+        """The factors by which drops multiply a block's weights, and in the backward their gradients."""
         factors: Tensor | None = None
         for slot in (DROPOUT, DROPOUT_P):
             if slot in self.rates:
                 below = self.draws(slot, block).below(self.rates[slot])
+                if slot == DROPOUT and self.dropout.by_share:
+                    factors = regularisers.share_factors(weights, below, LEAST_SHARE)
+                    continue
                 before = torch.ones((), dtype=self.dtype, device=below.device) if factors is None else factors
                 factors = regularisers.attention_dropout(before.expand_as(below), below, self.rates[slot])
         return factors
@@ -340,7 +350,7 @@ def blockwise_forward(q: Tensor, k: Tensor, v: Tensor, decisions: Decisions) -> 
         total = perturbed.peak - weights.amax(dim=-1, keepdim=True).log_()
         block.queries(lse).copy_(total.masked_fill_(perturbed.peak == -torch.inf, 0.0).squeeze(-1))
         values = problem.values(block)
-        factors = problem.factors(block)
+        factors = problem.factors(block, weights)
         if factors is not None:
             weights *= factors
         folded = weights.view(*values.shape[:2], -1, block.keys)
@@ -363,7 +373,7 @@ def blockwise_backward(
         visible = None if problem.kernel is None else logits != -torch.inf  # before the drop hides any
         perturbed = problem.perturbed(logits, block)
         weights = perturbed.weights(problem.space("weights", *perturbed.logits.shape))
-        factors = problem.factors(block)
+        factors = problem.factors(block, weights)
         keys, values = problem.keys(block), problem.values(block)
         folded = (*values.shape[:2], -1, block.keys)
 

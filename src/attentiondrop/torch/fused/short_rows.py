@@ -13,18 +13,18 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ...specs import DropAttention, DropKey
+from ..call.decisions import HIDING, is_ranked
 from ..call.known_calls import Signature
 from ..call.leaves import DROPOUT_STREAM, Active
 from ..call.one_call import Call
 from ..call.stages import Plan as Places
 from ..call.visibility import visible_keys
-from ..draws import is_untouched
 from ..kernels.short.run_kernels import Extras, Plan, Results, backward, empty_results, forward
+from ..untouched import is_untouched
 from .blur_arguments import blur_arguments
 from .derivatives import checked
 from .operators import Operator, like_inputs, register
-from .slots import drop_of, rate_of
+from .slots import drop_of, rate_of, weight_drop_of
 
 
 def short_attention(call: Call, places: Places) -> Tensor:
@@ -64,7 +64,7 @@ def _planned(call: Call, places: Places) -> tuple[Plan, Tensor | None, Tensor | 
 
 def drops_of(places: Places) -> tuple[Active | None, Active | None]:
     """What the kernels do as a drop, and what as a dropout: `DropAttention` counts as a drop (see `layout.cuh`)."""
-    if places.dropout is not None and isinstance(places.dropout.spec, DropAttention):
+    if places.dropout is not None and weight_drop_of(places.dropout, 1).by_share:
         return places.dropout, None
     return places.drop, places.dropout
 
@@ -82,14 +82,12 @@ class Kind(NamedTuple):
 
 def kind_of(leaf: Active, columns: int) -> Kind:
     """What the kernels are told about a drop."""
-    spec = leaf.spec
-    if isinstance(spec, DropAttention):
-        return Kind("every", 0, True, spec.by == "column", True, spec.span)
-    if isinstance(spec, DropKey):
-        return Kind("every", 0, True, spec.by == "column")
-    kind, top = drop_of(leaf, columns)[:2]
-    is_ranked = top < columns
-    return Kind("largest" if is_ranked else "every", top if is_ranked else 0, kind != "zero")
+    weights = weight_drop_of(leaf, columns)
+    if weights.by_share:
+        return Kind("every", 0, True, weights.by_column, True, weights.span)
+    kind, top = drop_of(leaf, columns)
+    ranked = is_ranked(kind, top, columns)
+    return Kind("largest" if ranked else "every", top if ranked else 0, kind in HIDING, kind == "column")
 
 
 def _written(plan: Plan) -> str:

@@ -10,7 +10,7 @@ from torch import Tensor
 from ...errors import BackendError
 from ..call.leaves import DROPOUT_STREAM, Active
 from ..call.one_call import Call
-from ..call.stages import Drop, Plan, Stage
+from ..call.stages import Drop, Plan, Stage, WeightDrop
 from ..eager.table import entry_of
 
 
@@ -23,7 +23,7 @@ class Slot(NamedTuple):
 
 
 def decisions_of(call: Call, plan: Plan) -> tuple[Any, ...]:
-    """The fields of `call.decisions.Decisions` that follow `visible` and `bias`, in their order."""
+    """The fields of `call.decisions.Decisions` from `seed` to `scale`."""
     inputs, seed, dropout_p = call.inputs, call.seed, call.dropout_p
     if seed is None:  # nothing is drawn, but an operator takes a tensor
         seed = torch.zeros((), dtype=torch.int64, device=inputs.q.device)
@@ -48,6 +48,12 @@ def drop_of(leaf: Active | None, columns: int) -> Drop:
     """What our operators are told about the drop of a plan."""
     drop = None if leaf is None else stage_of(leaf.spec).drop
     return Drop("") if leaf is None or drop is None else drop(leaf.spec, columns)
+
+
+def weight_drop_of(leaf: Active | None, columns: int) -> WeightDrop:
+    """The same about what a plan does to the weights."""
+    weights = None if leaf is None else stage_of(leaf.spec).weights
+    return WeightDrop() if leaf is None or weights is None else weights(leaf.spec, columns)
 
 
 def _slot_of(leaf: Active | None) -> Slot:

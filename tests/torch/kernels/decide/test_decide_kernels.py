@@ -42,7 +42,12 @@ with warnings.catch_warnings():
         ),
         ad.OneOf([ad.HardMasking(p=0.5), ad.BlurSmoothing(1.0), ad.AttentionDropout(0.5)]),
         ad.DropKey(0.6, by="column"),
+        ad.DropAttention(0.5),
+        ad.Compose([ad.GaussianNoise(0.5), ad.HardMasking(0.4, 2), ad.DropAttention(0.6, by="column", span=3)]),
+        ad.Compose([ad.BlurSmoothing(1.0), ad.DropKey(0.5), ad.DropAttention(0.5, span=2), ad.DropHead(0.3)]),
     ]
+    #: Each row keeps its largest weight.
+    ALL_DROPPED = ad.DropAttention(1.0)
 #: No fused path, by design.
 REFUSED = {"soft cap", "sinks"}
 #: Rounding grows with the length, and with it what is allowed: one situation of several tiles belongs to every grid.
@@ -65,6 +70,9 @@ QUICK_DTYPES = {
     SPECS[7]: torch.float16,
     SPECS[8]: torch.bfloat16,
     SPECS[9]: torch.float16,
+    SPECS[10]: torch.bfloat16,
+    SPECS[11]: torch.float16,
+    SPECS[12]: torch.float32,
 }
 
 
@@ -80,7 +88,9 @@ def situations() -> list[Any]:
         is_slow = [] if spec in QUICK_DTYPES else [pytest.mark.slow]
         # One dtype of them all is enough for the interpreter; the composition has noise and dropout in it.
         is_more = (
-            [] if spec in QUICK_DTYPES and str(spec).startswith(("hard", "dropkey", "blur")) else [pytest.mark.slow]
+            []
+            if spec in QUICK_DTYPES and str(spec).startswith(("hard", "drop", "blur(sigma_max=1.0)+noise"))
+            else [pytest.mark.slow]
         )
         found.append(pytest.param(spec, torch.float32, "cpu", True, marks=[IN_INTERPRETER, *is_more]))
         if not is_slow:
@@ -132,6 +142,15 @@ def sizes(device: str) -> list[tuple[int, int]]:
     if device == "cpu":
         return [(1, 1), (2, 70), (65, 65), (3, 130)]
     return [(1, 1), (2, 2), (63, 64), (64, 63), (65, 65), (197, 197), (197, 65), (2, 1000), (1000, 1000)]
+
+
+@pytest.mark.parametrize("spec", [SPECS[10], slow(SPECS[11])], ids=str)
+def test_rows_that_lose_most_of_their_weight(spec: Spec, device: str) -> None:
+    """Few keys have nearly all the weight. If they are dropped, others share it that float16 would take for 0."""
+    worst = Worst()
+    for dtype in dtypes(device):
+        worst.add(spec, Case("peaked", 1, 1, 1, 33, 40, 16, 16, options={"scale": 4.0}), dtype, device)
+    worst.check()
 
 
 @pytest.mark.parametrize(
@@ -209,7 +228,7 @@ def test_ties_go_to_the_lower_key(k: int, fill: str, device: str) -> None:
         torch.testing.assert_close(have, want, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("spec", [slow_on_gpu(x) if x in SPECS[1:4] else x for x in SPECS[:7]], ids=str)
+@pytest.mark.parametrize("spec", [slow_on_gpu(x) if x in SPECS[1:4] else x for x in (*SPECS[:7], SPECS[11])], ids=str)
 def test_extreme_inputs_give_no_nan(spec: Spec, device: str) -> None:
     """Logits of some ten thousands, rows that see nothing. (Fresh memory holds NaN: see `poison`.)"""
     for dtype in dtypes(device):
@@ -223,7 +242,7 @@ def test_extreme_inputs_give_no_nan(spec: Spec, device: str) -> None:
         assert not output[:, :, 3].any()
 
 
-@pytest.mark.parametrize("spec", [ad.HardMasking(), ad.DropKey(), ad.AttentionDropout()], ids=str)
+@pytest.mark.parametrize("spec", [ad.HardMasking(), ad.DropKey(), ad.AttentionDropout(), ALL_DROPPED], ids=str)
 def test_packed_views_and_broadcast_masks(spec: Spec, device: str) -> None:
     """Queries, keys and values as slices of one projection, as timm has them, and masks with stride 0."""
     packed = torch.randn(2, 21, 3, 2, 16, device=device, requires_grad=True)
@@ -251,5 +270,6 @@ def test_operator_contract(drop: str, top: int, device: str) -> None:
     streams = [0 if drop == "" else -1, -1 if drop == "" else 1, 2, -1]
     tensors = (None, None, seed, None, None, None, None)
     rates = [0.1, 0.3, 0.2, 0.0]
-    arguments = (q, k, v, *tensors, rates, streams, drop, top, True, 0.25, [], 0, False)
+    dropout = (True, True, 2) if drop == "column" else (False, False, 1)
+    arguments = (q, k, v, *tensors, rates, streams, drop, top, True, 0.25, [], 0, False, *dropout)
     torch.library.opcheck(torch.ops.attentiondrop.fused_attention.default, arguments)

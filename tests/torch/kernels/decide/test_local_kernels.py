@@ -33,8 +33,9 @@ SPECS = [
     ad.HardMasking(p=0.4, k=3),
     ad.HardMasking(p=0.4, k=3, fill="-inf"),
     ad.DropKey(0.5),
-    ad.Compose([ad.GaussianNoise(0.5), ad.DropKey(0.5, by="column")]),
+    ad.DropKey(0.5, by="column"),
     ad.Compose([ad.GaussianNoise(0.5), ad.AttentionDropout(0.3)]),
+    ad.DropAttention(0.5, by="column"),
 ]
 
 

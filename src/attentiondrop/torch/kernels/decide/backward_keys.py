@@ -19,6 +19,7 @@ from ..shared.logits import (
     load_tile,
     tables_of,
     tile_rows,
+    with_growth,
 )
 from .gradient import weights_and_gradient
 
@@ -45,6 +46,7 @@ def key_kernel(
     CUT,
     KEEP,
     TIED,
+    GROWTH,
     ROWS,
     COUNTS,
     q_b,
@@ -169,15 +171,15 @@ def key_kernel(
         if CAUSAL and not LISTED:
             dk, dv = _along_rows(
                 begin, edge, dk, dv, k, v, q_base, grad_base, q_n, grad_n, columns, head, d, e, LSE, DELTA, LOW, HIGH,
-                CUT, KEEP, ROWS, COUNTS, visible_base, visible_n, visible_m, bias_base, bias_n, bias_m, tables, rates,
-                scale, N, M, LINES, D, E, BLOCK_D, BLOCK_E, BM, True, HAS_VISIBLE, HAS_BIAS, NOISE, DROP, RANKED, TIES,
-                DROPOUT_A, DROPOUT_B, LISTED, 1, near, tile * BN, LIST, False, 0,
+                CUT, KEEP, GROWTH, ROWS, COUNTS, visible_base, visible_n, visible_m, bias_base, bias_n, bias_m, tables,
+                rates, scale, N, M, LINES, D, E, BLOCK_D, BLOCK_E, BM, True, HAS_VISIBLE, HAS_BIAS, NOISE, DROP, RANKED,
+                TIES, DROPOUT_A, DROPOUT_B, LISTED, 1, near, tile * BN, LIST, False, 0,
             )  # fmt: skip
         dk, dv = _along_rows(
             seen, end, dk, dv, k, v, q_base, grad_base, q_n, grad_n, columns, head, d, e, LSE, DELTA, LOW, HIGH, CUT,
-            KEEP, ROWS, COUNTS, visible_base, visible_n, visible_m, bias_base, bias_n, bias_m, tables, rates, scale, N,
-            M, LINES, D, E, BLOCK_D, BLOCK_E, BM, CAUSAL and LISTED, HAS_VISIBLE, HAS_BIAS, NOISE, DROP, RANKED, TIES,
-            DROPOUT_A, DROPOUT_B, LISTED, STAGES, near, tile * BN, LIST, WINDOW, SIDE,
+            KEEP, GROWTH, ROWS, COUNTS, visible_base, visible_n, visible_m, bias_base, bias_n, bias_m, tables, rates,
+            scale, N, M, LINES, D, E, BLOCK_D, BLOCK_E, BM, CAUSAL and LISTED, HAS_VISIBLE, HAS_BIAS, NOISE, DROP,
+            RANKED, TIES, DROPOUT_A, DROPOUT_B, LISTED, STAGES, near, tile * BN, LIST, WINDOW, SIDE,
         )  # fmt: skip
     dk_place = DK + b * dk_b + hk * dk_h + columns[:, None].to(tl.int64) * dk_m + d[None, :]
     dv_place = DV + b * dv_b + hk * dv_h + columns[:, None].to(tl.int64) * dv_m + e[None, :]
@@ -213,6 +215,7 @@ def _along_rows(
     HIGH,
     CUT,
     KEEP,
+    GROWTH,
     ROWS,
     COUNTS,
     VISIBLE,
@@ -268,13 +271,14 @@ def _along_rows(
         low = tl.load(LOW + lines, mask=known, other=0.0) if RANKED else lse
         high = tl.load(HIGH + lines, mask=known, other=0.0) if TIES else lse
         cut = tl.load(CUT + lines, mask=known, other=0) if TIES else rows
-        keep = tl.load(KEEP + lines, mask=known, other=-1) if DROP == "hide" else rows
+        keep = tl.load(KEEP + lines, mask=known, other=-1) if DROP == "hide" or DROPOUT_A == "share" else rows
+        row_rates = with_growth(rates, GROWTH, lines, known, DROPOUT_A)
         row_words = load_row_words(tables, lines, known, NOISE, DROP, DROPOUT_A, DROPOUT_B)
         p, factor, ds = weights_and_gradient(
             tl.dot(q, tl.trans(k), input_precision="ieee"), tl.dot(grad, tl.trans(v), input_precision="ieee"),
             rows[:, None], columns[None, :], along_rows(row_words), along_columns(key_words), lse[:, None], share,
             delta[:, None], low[:, None], high[:, None], cut[:, None], keep[:, None], VISIBLE, visible_n, visible_m,
-            BIAS, bias_n, bias_m, rates, scale, N, M, DIAGONAL, False, HAS_VISIBLE, HAS_BIAS, NOISE, DROP,
+            BIAS, bias_n, bias_m, row_rates, scale, N, M, DIAGONAL, False, HAS_VISIBLE, HAS_BIAS, NOISE, DROP,
             RANKED, TIES, DROPOUT_A, DROPOUT_B, Q.dtype.element_ty == tl.float32, near, (start, first_key), WINDOW,
             SIDE,
         )  # fmt: skip

@@ -21,6 +21,7 @@ from ..shared.logits import (
     load_tile,
     tables_of,
     tile_rows,
+    with_growth,
 )
 from .gradient import weights_and_gradient
 
@@ -47,6 +48,7 @@ def query_kernel(
     CUT,
     KEEP,
     TIED,
+    GROWTH,
     ROWS,
     COUNTS,
     q_b,
@@ -140,7 +142,7 @@ def query_kernel(
     low = tl.load(LOW + lines, mask=inside, other=0.0) if RANKED else lse
     high = tl.load(HIGH + lines, mask=inside, other=0.0) if TIES else lse
     cut = tl.load(CUT + lines, mask=inside, other=0) if TIES else rows
-    keep = tl.load(KEEP + lines, mask=inside, other=-1) if DROP == "hide" else rows
+    keep = tl.load(KEEP + lines, mask=inside, other=-1) if DROP == "hide" or DROPOUT_A == "share" else rows
     end = M
     full = M // BN * BN
     begin = 0
@@ -155,7 +157,7 @@ def query_kernel(
         full = begin
     if CAUSAL:
         end, full = causal_range(tile * BM, rows, N, M, BM, BN, LISTED)
-    rates = load_rates(LIMITS, FACTORS)
+    rates = with_growth(load_rates(LIMITS, FACTORS), GROWTH, lines, inside, DROPOUT_A)
     tables = tables_of(WORDS, head, LINES, slot_words, head_words)
     if end - begin <= BN:
         # The output was rounded. If a row sees few keys, `dO.v - delta` may be as small as that rounding error. All its

@@ -6,6 +6,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ..shared.hashing import joined
 from ..shared.local import first_of, near_of, places_of
 from ..shared.logits import (
     SIZES,
@@ -19,7 +20,6 @@ from ..shared.logits import (
     load_rates,
     load_row_words,
     load_tile,
-    load_words,
     tables_of,
     tile_rows,
     visible_logits,
@@ -47,6 +47,7 @@ def forward_kernel(
     CUT,
     KEEP,
     TIED,
+    GROWTH,
     ROWS,
     COUNTS,
     q_b,
@@ -107,7 +108,8 @@ def forward_kernel(
 ):
     """Program: one tile of rows of one head. DROP is "", "zero" (a dropped logit becomes 0) or "hide" (-inf).
 
-    LISTED: compute only the first `COUNTS[head]` rows in the list `ROWS[head]`.
+    DROPOUT_A is "", "scale" (a kept weight grows by a factor) or "share" (the weights of a row are divided by the share
+    of their sum that is left). LISTED: compute only the first `COUNTS[head]` rows in the list `ROWS[head]`.
     """
     tiles = tl.cdiv(N, BM)
     head = (tl.program_id(0) // tiles).to(tl.int64)
@@ -141,6 +143,8 @@ def forward_kernel(
     acc = tl.zeros([BM, BLOCK_E], tl.float32)
     total = tl.zeros([BM], tl.float32)
     largest = tl.full([BM], float("-inf"), tl.float32)
+    spared = total
+    level = largest
     end = M
     full = M // BN * BN
     begin = 0
@@ -157,55 +161,74 @@ def forward_kernel(
         end, full = causal_range(tile * BM, rows, N, M, BM, BN, LISTED)
     rates = load_rates(LIMITS, FACTORS)
     tables = tables_of(WORDS, head, LINES, slot_words, head_words)
-    acc, total, largest = _sweep(
-        begin, full, acc, total, largest, q, K, V, k_m, v_m, rows, lines, inside, d, e, VISIBLE, visible_n, visible_m,
-        BIAS, bias_n, bias_m, tables, rates, low, high, cut, scale, N, M, LINES, D, E, BLOCK_D, BLOCK_E,
-        BM, BN, False, False, HAS_VISIBLE, HAS_BIAS, NOISE, DROP, RANKED, TIES, DROPOUT_A, DROPOUT_B, STAGES,
+    acc, total, largest, spared, level = _sweep(
+        begin, full, acc, total, largest, spared, level, q, K, V, k_m, v_m, rows, lines, inside, d, e, VISIBLE,
+        visible_n, visible_m, BIAS, bias_n, bias_m, tables, rates, low, high, cut, scale, N, M, LINES, D, E, BLOCK_D,
+        BLOCK_E, BM, BN, False, False, HAS_VISIBLE, HAS_BIAS, NOISE, DROP, RANKED, TIES, DROPOUT_A, DROPOUT_B, STAGES,
         near, tile * BM, LIST, False, 0,
     )  # fmt: skip
-    acc, total, largest = _sweep(
-        full, end, acc, total, largest, q, K, V, k_m, v_m, rows, lines, inside, d, e, VISIBLE, visible_n, visible_m,
-        BIAS, bias_n, bias_m, tables, rates, low, high, cut, scale, N, M, LINES, D, E, BLOCK_D, BLOCK_E,
-        BM, BN, CAUSAL, True, HAS_VISIBLE, HAS_BIAS, NOISE, DROP, RANKED, TIES, DROPOUT_A, DROPOUT_B,
+    acc, total, largest, spared, level = _sweep(
+        full, end, acc, total, largest, spared, level, q, K, V, k_m, v_m, rows, lines, inside, d, e, VISIBLE,
+        visible_n, visible_m, BIAS, bias_n, bias_m, tables, rates, low, high, cut, scale, N, M, LINES, D, E, BLOCK_D,
+        BLOCK_E, BM, BN, CAUSAL, True, HAS_VISIBLE, HAS_BIAS, NOISE, DROP, RANKED, TIES, DROPOUT_A, DROPOUT_B,
         STAGES if LOCAL else 1, near, tile * BM, LIST, WINDOW, SIDE,
     )  # fmt: skip
 
-    if DROP == "hide":
-        # A row that lost every visible key keeps its largest one.
+    BY_SHARE: tl.constexpr = DROPOUT_A == "share"
+    # A row that lost its weight keeps none of the logits that were dropped before, unless these were all.
+    BEFORE: tl.constexpr = DROP if BY_SHARE else ""
+    SCALED: tl.constexpr = "" if BY_SHARE else DROPOUT_A
+    if DROP == "hide" or BY_SHARE:
+        # A row that lost every visible key keeps its largest one, and so does one that lost all of its weight.
         empty = total == 0.0
+        lost = empty
+        if BY_SHARE:
+            rest = spared * power_of_two(_finite(level) - _finite(largest), Q.dtype.element_ty == tl.float32)
+            # (2**-64 is `specs.after_softmax.LEAST_SHARE`. A row that sees no key has lost nothing.)
+            lost = rest < total * 5.421010862427522e-20
+            if DROP == "hide":
+                lost = lost | empty
         keep = tl.full([BM], -1, tl.int32)
-        if tl.max((empty & inside).to(tl.int32)) > 0:
+        if tl.max((lost & inside).to(tl.int32)) > 0:
             best = tl.full([BM], float("-inf"), tl.float32)
             at = tl.zeros([BM], tl.int32)
-            noise_lines = load_words(tables[0], lines, inside) if NOISE else tl.zeros([BM], tl.uint32)
+            row_words = load_row_words(tables, lines, inside, NOISE, BEFORE, "", False)
             for place in range(begin, end, BN):
                 start = first_of(place, LIST, SIDE)
                 columns = start + tl.arange(0, BN)
-                known = columns < M
                 k = load_tile(K, columns[None, :], k_m, d[:, None], M, D, BLOCK_D, True)
-                noise_columns = load_words(tables[1], columns, known) if NOISE else tl.zeros([BN], tl.uint32)
+                key_words = load_key_words(tables, columns, columns < M, NOISE, BEFORE, "", False)
                 s = visible_logits(
-                    tl.dot(q, k, input_precision="ieee"), rows[:, None], columns[None, :], noise_lines[:, None],
-                    noise_columns[None, :], VISIBLE, visible_n, visible_m, BIAS, bias_n, bias_m, scale,
+                    tl.dot(q, k, input_precision="ieee"), rows[:, None], columns[None, :], row_words[0][:, None],
+                    key_words[0][None, :], VISIBLE, visible_n, visible_m, BIAS, bias_n, bias_m, scale,
                     rates[0], N, M, HAS_VISIBLE, HAS_BIAS, NOISE, CAUSAL, True, near, (tile * BM, start), WINDOW, SIDE,
                 )  # fmt: skip
+                if BEFORE != "":
+                    dropped = is_dropped(
+                        s, columns[None, :], row_words[1][:, None], key_words[1][None, :], rates[1], low[:, None],
+                        high[:, None], cut[:, None], RANKED, TIES,
+                    )  # fmt: skip
+                    s = tl.where(dropped & (total > 0.0)[:, None], 0.0 if DROP == "zero" else float("-inf"), s)
                 here = tl.max(s, 1)
                 first = tl.min(tl.where(s == here[:, None], columns[None, :], 2147483647), 1)
                 at = tl.where(here > best, first, at)
                 best = tl.maximum(best, here)
-            saved = empty & (best > float("-inf"))
+            saved = lost & (best > float("-inf"))
             keep = tl.where(saved, at, -1)
             value = tl.load(
                 V + at[:, None].to(tl.int64) * v_m + e[None, :], mask=saved[:, None] & (e[None, :] < E), other=0.0
             ).to(tl.float32)
-            if DROPOUT_A or DROPOUT_B:
-                row_words = load_row_words(tables, lines, inside, False, "", DROPOUT_A, DROPOUT_B)
-                kept_words = load_key_words(tables, at, saved, False, "", DROPOUT_A, DROPOUT_B)
-                factor = weight_factor(row_words, kept_words, rates, DROPOUT_A, DROPOUT_B)
+            if SCALED != "" or DROPOUT_B:
+                row_words = load_row_words(tables, lines, inside, False, "", SCALED, DROPOUT_B)
+                kept_words = load_key_words(tables, at, saved, False, "", SCALED, DROPOUT_B)
+                factor = weight_factor(row_words, kept_words, at, -1, rates, SCALED, DROPOUT_B)
                 value = value * factor[:, None]
             acc = tl.where(saved[:, None], value, acc)
-            total = tl.where(saved, 1.0, total)
-            largest = tl.where(saved, best, largest)
+            if BY_SHARE:
+                spared = tl.where(saved, 1.0, spared)
+                rest = tl.where(saved, 1.0, rest)
+            largest = tl.where(saved & empty, best, largest)
+            total = tl.where(saved & empty, 1.0, total)
         tl.store(KEEP + lines, keep, mask=inside)
 
     # A row that sees no key gets zeros and a finite log-sum-exp.
@@ -216,9 +239,20 @@ def forward_kernel(
     else:
         largest += tl.log2(total)
     tl.store(LSE + lines, tl.where(blind, 0.0, largest), mask=inside)
+    divisor = total
+    if BY_SHARE:
+        # (Nothing is left where no key is seen, and in places without a row.)
+        tl.store(GROWTH + lines, tl.div_rn(total, tl.where(rest == 0.0, 1.0, rest)), mask=inside)
+        divisor = tl.where(spared == 0.0, 1.0, spared)
     out_place = OUT + b * out_b + h * out_h + rows[:, None].to(tl.int64) * out_n + e[None, :]
-    out = acc / total[:, None]
+    out = acc / divisor[:, None]
     tl.store(out_place, out.to(OUT.dtype.element_ty), mask=inside[:, None] & (e[None, :] < E))
+
+
+@triton.jit
+def _finite(level):
+    """A level to subtract: 0 for -inf, since -inf - -inf is NaN."""
+    return tl.where(level == float("-inf"), 0.0, level)
 
 
 @triton.jit
@@ -228,6 +262,8 @@ def _sweep(
     acc,
     total,
     largest,
+    spared,
+    level,
     q,
     K,
     V,
@@ -276,7 +312,14 @@ def _sweep(
     WINDOW: tl.constexpr,
     SIDE: tl.constexpr,
 ):
-    """Online softmax over the keys at the places from `begin` to `end`."""
+    """Online softmax over the keys at the places from `begin` to `end`.
+
+    `total` is the sum of all weights, in units of `2**largest`. If weights are divided by the share that is left,
+    `spared` is the sum of the kept ones, and `acc` and `spared` are in units of `2**level`. float16 holds no small
+    numbers, so there the level is that of the largest kept logit; but it is at most 100 below `largest`, where nothing
+    counts.
+    """
+    WIDE: tl.constexpr = K.dtype.element_ty == tl.float32
     row_words = load_row_words(tables, lines, inside, NOISE, DROP, DROPOUT_A, DROPOUT_B)
     for place in tl.range(begin, end, BN, num_stages=STAGES):
         start = first_of(place, LIST, SIDE)
@@ -295,13 +338,28 @@ def _sweep(
             )  # fmt: skip
             s = tl.where(dropped, 0.0 if DROP == "zero" else float("-inf"), s)
         higher = tl.maximum(largest, tl.max(s, 1))
-        # A row that has seen no key yet subtracts 0, since -inf - -inf is NaN.
-        base = tl.where(higher == float("-inf"), 0.0, higher)
-        p = power_of_two(s - base[:, None], K.dtype.element_ty == tl.float32)
-        shrink = power_of_two(largest - base, K.dtype.element_ty == tl.float32)
+        base = _finite(higher)
+        p = power_of_two(s - base[:, None], WIDE)
+        shrink = power_of_two(largest - base, WIDE)
         total = total * shrink + tl.sum(p, 1)
-        p = p * weight_factor(along_rows(row_words), along_columns(key_words), rates, DROPOUT_A, DROPOUT_B)
+        lines_of_tile = along_rows(row_words)
+        keys_of_tile = along_columns(key_words)
+        if DROPOUT_A == "share":
+            kept = joined(lines_of_tile[2], keys_of_tile[2]) > rates[2]
+            p = p * tl.where(kept, 1.0, 0.0)  # a product, which keeps a NaN
+            if K.dtype.element_ty == tl.float16:
+                above = tl.maximum(tl.max(tl.where(kept, s, float("-inf")), 1), higher - 100.0)
+                above = tl.maximum(level, above)
+                p = p * power_of_two(base - _finite(above), WIDE)[:, None]
+                shrink = power_of_two(level - _finite(above), WIDE)
+                level = above
+            else:
+                level = higher
+            spared = spared * shrink + tl.sum(p, 1)
+            p = p * weight_factor(lines_of_tile, keys_of_tile, columns[None, :], -1, rates, "", DROPOUT_B)
+        else:
+            p = p * weight_factor(lines_of_tile, keys_of_tile, columns[None, :], -1, rates, DROPOUT_A, DROPOUT_B)
         v = load_tile(V, columns[:, None], v_m, e[None, :], M, E, BLOCK_E, EDGE)
         acc = accumulate(p.to(v.dtype), v, acc * shrink[:, None])
         largest = higher
-    return acc, total, largest
+    return acc, total, largest, spared, level

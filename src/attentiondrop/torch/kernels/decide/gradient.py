@@ -51,7 +51,7 @@ def weights_and_gradient(
     WINDOW: tl.constexpr,
     SIDE: tl.constexpr,
 ):
-    """For one tile: the softmax, the factor of dropout on it, and the gradient of the logits."""
+    """For one tile: the softmax, the factor of drops on it, and the gradient of the logits."""
     s = visible_logits(
         products, rows, columns, line_words[0], column_words[0], VISIBLE, visible_n, visible_m, BIAS, bias_n, bias_m,
         scale, rates[0], N, M, HAS_VISIBLE, HAS_BIAS, NOISE, DIAGONAL, EDGE, near,
@@ -64,7 +64,7 @@ def weights_and_gradient(
         else:
             s = tl.where(dropped & (columns != keep), float("-inf"), s)
     p = power_of_two(s - lse, WIDE) * share
-    factor = weight_factor(line_words, column_words, rates, DROPOUT_A, DROPOUT_B)
+    factor = weight_factor(line_words, column_words, columns, keep, rates, DROPOUT_A, DROPOUT_B)
     ds = p * (value_products * factor - delta)
     if DROP == "zero":
         ds = tl.where(dropped, 0.0, ds)

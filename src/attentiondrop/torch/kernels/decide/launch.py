@@ -36,7 +36,8 @@ class Notes(NamedTuple):
     """What the forward keeps for the backward beside the log-sum-exp; each [B, H, N], or empty if not needed.
 
     low, high, cut: see `logits.is_dropped`; keep: the key that an emptied row keeps, or -1;
-    tied [B, H]: whether the head has a row whose k-th and next logit are equal.
+    tied [B, H]: whether the head has a row whose k-th and next logit are equal;
+    growth: what kept weights are multiplied by, if each row is divided by the share of its sum that is left.
     """
 
     low: Tensor
@@ -44,6 +45,7 @@ class Notes(NamedTuple):
     cut: Tensor
     keep: Tensor
     tied: Tensor
+    growth: Tensor
 
 
 class Listed(NamedTuple):
@@ -64,7 +66,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor, call: Decisions) -> tuple[Tensor, T
     q, k, v = (unit_stride(x) for x in (q, k, v))
     output = output_like(q, v)
     lse = empty_lse(q)
-    notes = Notes(*empty_notes(q, k, call.drop, call.top))
+    notes = Notes(*empty_notes(q, k, call.drop, call.top, call.dropout.by_share))
     if output.numel() == 0:
         return output, lse, notes
     if k.shape[2] == 0:
@@ -183,7 +185,7 @@ def run_pick(q, k, call: Decisions, tables: Tables, notes: Notes, lost: Tensor, 
 def run_forward(
     q, k, v, output, lse, call: Decisions, tables: Tables, notes: Notes, common: Common, tiles: Tiles, listed=None
 ) -> None:
-    """The sweep that writes `output`, `lse` and `notes.keep`, of all rows or of the listed ones."""
+    """The sweep that writes `output`, `lse`, `notes.keep` and `notes.growth`, of all rows or of the listed ones."""
     arguments = (
         q,
         k,
@@ -337,7 +339,7 @@ def common_arguments(q: Tensor, k: Tensor, call: Decisions) -> Common:
         "NOISE": call.streams[0] >= 0,
         "DROP": "hide" if call.drop in HIDING else call.drop,
         "RANKED": is_ranked(call.drop, call.top, k.shape[2]),
-        "DROPOUT_A": call.streams[2] >= 0,
+        "DROPOUT_A": "" if call.streams[2] < 0 else "share" if call.dropout.by_share else "scale",
         "DROPOUT_B": call.streams[3] >= 0,
     }
     window = left, min(right, 0) if call.is_causal else right

@@ -28,7 +28,7 @@ def make_tables(q: Tensor, columns: int, call: Decisions) -> Tables:
     """Fill the tables."""
     lines = q.shape[0] * q.shape[1] * q.shape[2]
     # Slots that decide once for each (sample, head, key): there, heads have key words of their own.
-    vectors = 0b10 * (call.drop == "column")
+    vectors = 0b10 * (call.drop == "column") + 0b100 * call.dropout.by_column
     copies = q.shape[0] * q.shape[1] if vectors else 1
     slot_words = lines + copies * columns
     words = torch.empty(4, slot_words, dtype=torch.int32, device=q.device)
@@ -45,6 +45,7 @@ def make_tables(q: Tensor, columns: int, call: Decisions) -> Tables:
         lines,
         columns,
         slot_words,
+        call.dropout.span,
         VECTORS=vectors,
         HAS_GATES=call.gates is not None,
         BLOCK=1024,

@@ -64,7 +64,7 @@ def _load_all_words(
     none = tl.full(place.shape, 1, tl.uint32)
     noise = load_words(WORDS, place, mask) if NOISE else none
     drop = load_words(WORDS + span, place, mask) if DROP != "" else none
-    dropout_a = load_words(WORDS + 2 * span, place, mask) if DROPOUT_A else none
+    dropout_a = load_words(WORDS + 2 * span, place, mask) if DROPOUT_A != "" else none
     dropout_b = load_words(WORDS + 3 * span, place, mask) if DROPOUT_B else none
     return noise, drop, dropout_a, dropout_b
 
@@ -96,6 +96,15 @@ def load_tile(base, positions, stride, features, length, SIZE: tl.constexpr, BLO
         else:
             tile = tl.load(place, mask=features < SIZE, other=0.0)
     return tile
+
+
+@triton.jit
+def with_growth(rates, GROWTH, lines, mask, DROPOUT_A: tl.constexpr):
+    """The rates for some rows: if weights are divided by the share that is left, each row has a factor of its own."""
+    factor = rates[4]
+    if DROPOUT_A == "share":
+        factor = tl.load(GROWTH + lines, mask=mask, other=0.0)[:, None]
+    return rates[0], rates[1], rates[2], rates[3], factor, rates[5]
 
 
 @triton.jit
@@ -268,11 +277,17 @@ def is_dropped(
 
 
 @triton.jit
-def weight_factor(line_words, column_words, rates, A: tl.constexpr, B: tl.constexpr):
-    """The factor of attention dropout on each weight, for one dropout or two; 1.0 for none."""
+def weight_factor(line_words, column_words, columns, keep, rates, A: tl.constexpr, B: tl.constexpr):
+    """The factor of one or two drops on each weight; 1.0 for none.
+
+    A is "", "scale" (dropout) or "share": there an emptied row keeps the key `keep`.
+    """
     factor = 1.0
-    if A:
-        factor = tl.where(joined(line_words[2], column_words[2]) <= rates[2], 0.0, rates[4])
+    if A != "":
+        dropped = joined(line_words[2], column_words[2]) <= rates[2]
+        if A == "share":
+            dropped = dropped & (columns != keep)
+        factor = tl.where(dropped, 0.0, rates[4])
     if B:
         factor = tl.where(joined(line_words[3], column_words[3]) <= rates[3], 0.0, factor * rates[5])
     return factor

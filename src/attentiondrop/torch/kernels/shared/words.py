@@ -31,6 +31,7 @@ def words_kernel(
     lines,
     columns,
     total,
+    span,
     VECTORS: tl.constexpr,
     HAS_GATES: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -38,7 +39,8 @@ def words_kernel(
     """Program (i, slot) writes a block of the slot's odd words: first those of all rows, then those of all keys.
 
     VECTORS has a bit for each slot that decides once for each (sample, head, key): its rows have the word 1, and each
-    (sample, head) has key words of its own. Then there are as many copies of the key words of the other slots.
+    (sample, head) has key words of its own. Then there are as many copies of the key words of the other slots. In slot
+    2, blocks of `span` keys have the word of their first key.
     """
     slot = tl.program_id(1)
     stream = tl.where(slot == 0, stream_0, tl.where(slot == 1, stream_1, tl.where(slot == 2, stream_2, stream_3)))
@@ -52,11 +54,12 @@ def words_kernel(
         column = key
         if VECTORS != 0:
             column = key % columns
+        behind = column % tl.where(slot == 2, span, 1)
         # The positions of keys are counted from the end.
-        word = odd_word(k0, k1, tl.where(place < lines, place, 0x7FFFFFFF - column))
+        word = odd_word(k0, k1, tl.where(place < lines, place, 0x7FFFFFFF - (column - behind)))
         if (VECTORS >> slot) & 1:
             # A uniform is made of the top 24 bits of a word, so the last bit may be set: limits need odd words.
-            word = tl.where(place < lines, 1, vector_word(k0, k1, key) | 1).to(tl.uint32)
+            word = tl.where(place < lines, 1, vector_word(k0, k1, key - behind) | 1).to(tl.uint32)
         tl.store(words_pointer + slot.to(tl.int64) * total + place, word.to(tl.int32, bitcast=True), mask=place < total)
     if tl.program_id(0) == 0:
         # `uniform < p`, written for words: the uniform is the top 24 bits of the word. A word is odd, so it is never 0,

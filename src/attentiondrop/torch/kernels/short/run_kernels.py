@@ -84,8 +84,12 @@ class Results(NamedTuple):
 
 def empty_results(q: Tensor, k: Tensor, v: Tensor, plan: Plan) -> Results:
     """The results without values."""
+    batch, heads, rows, _ = q.shape
+    return _empty(q, _places(plan, batch * heads * rows, batch * heads, rows, k.shape[2]).end)
+
+
+def _empty(q: Tensor, words: int) -> Results:
     batch, heads, rows, size = q.shape
-    words = _places(plan, batch * heads * rows, batch * heads, rows, k.shape[2]).end
     # In memory as [B, N, H, E], as SDPA's output: joining the heads needs no copy.
     output = q.new_empty_strided((batch, heads, rows, size), (rows * heads * size, size, heads * size, 1))
     return Results(output, q.new_empty(words, dtype=torch.int32))
@@ -142,31 +146,31 @@ def _band_of(notes: Tensor, places: NotePlaces, shape: tuple[int, int, int, int]
 
 def forward(q: Tensor, k: Tensor, v: Tensor, extras: Extras, plan: Plan) -> Results:
     """Attention of rows with at most `MOST_KEYS` keys."""
-    q, k, v = _aligned(q), _aligned(k), _aligned(v)
-    results = empty_results(q, k, v, plan)
-    output, notes = results
-    if output.numel() == 0:
-        return results
+    if q.numel() == 0:
+        return empty_results(q, k, v, plan)
     seed, gate, dropout_gate, blur_gate, visible = extras
-    batch, heads, rows, size = q.shape
-    key_heads, keys = k.shape[1], k.shape[2]
-    device = q.get_device()
-    places = _places(plan, batch * heads * rows, batch * heads, rows, keys)
+    device, shape = q.get_device(), q.shape
+    told = None if visible is None else _visible_strides(visible)
+    pointers, strides = _located((q, k, v))
+    launch = _forward_launch(device, q.dtype, shape, k.shape, strides, told, plan)
+    if not launch.fits or _are_shifted(pointers):
+        q, k, v = _aligned(q), _aligned(k), _aligned(v)
+        pointers, strides = _located((q, k, v))
+        launch = _forward_launch(device, q.dtype, shape, k.shape, strides, told, plan)
+    results = _empty(q, launch.places.end)
+    output, notes = results
     if plan.has_band:
         from ..blur.band import band_logits  # imports Triton
 
+        batch, heads, rows, _ = shape
+        band = _band_of(notes, launch.places, (batch, heads, plan.radius, rows))
         # The kernels multiply by the scale themselves.
-        band_logits(q, k, _band_of(notes, places, (batch, heads, plan.radius, rows)), visible, _blur(extras, plan), 1.0)
-    kernel, handle = _forward_kernel(device, _variant(keys, size, q.dtype, visible is not None, plan))
-    units = batch * key_heads
-    arguments = _FORWARD.pack(
-        q.data_ptr(), k.data_ptr(), v.data_ptr(), output.data_ptr(), *places.pointers(notes),
+        band_logits(q, k, band, visible, _blur(extras, plan), 1.0)
+    places = _FORWARD.pointers.pack(
+        *pointers, output.data_ptr(), *launch.places.pointers(notes),
         _pointer(seed), _pointer(gate), _pointer(dropout_gate), _pointer(visible), _pointer(blur_gate),
-        *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *output.stride()[:3], *_visible_strides(visible),
-        *_numbers(plan), units, key_heads, heads // key_heads, rows, keys, *_choices(plan),
-        *divisor(key_heads), *divisor(heads // key_heads * -(-rows // 16)),
     )  # fmt: skip
-    _launch(device, kernel, handle, min(units, processors(device) * kernel.blocks), arguments)
+    _launch(device, launch.kernel, launch.handle, launch.blocks, places + launch.rest)
     return results
 
 
@@ -178,42 +182,141 @@ def backward(
     output, notes = results
     if output.numel() == 0:
         return d_q, d_k.zero_(), d_v.zero_()
-    told = (d_q, d_k, d_v)
-    grad, q, k, v, output, d_q, d_k, d_v = (_aligned(x) for x in (grad, q, k, v, output, *told))
+    wanted = (d_q, d_k, d_v)
     seed, gate, dropout_gate, blur_gate, visible = extras
-    batch, heads, rows, size = q.shape
-    key_heads, keys = k.shape[1], k.shape[2]
-    places = _places(plan, batch * heads * rows, batch * heads, rows, keys)
+    device, shape = q.get_device(), q.shape
+    told = None if visible is None else _visible_strides(visible)
+    tensors: tuple[Tensor, ...] = (grad, q, k, v, output, *wanted)
+    pointers, strides = _located(tensors)
+    launch = _backward_launch(device, q.dtype, shape, k.shape, strides, told, plan)
+    if not launch.fits or _are_shifted(pointers):
+        tensors = tuple([_aligned(x) for x in tensors])
+        pointers, strides = _located(tensors)
+        launch = _backward_launch(device, q.dtype, shape, k.shape, strides, told, plan)
+        _, q, k, _, _, d_q, d_k, d_v = tensors
     d_band = None
     if plan.has_band:
+        batch, heads, rows, _ = shape
         d_band = torch.empty(batch, heads, plan.radius, rows, dtype=torch.float32, device=q.device)
-    device, group = q.get_device(), heads // key_heads
-    variant = _variant(keys, size, q.dtype, visible is not None, plan)
-    kernel, handle = _backward_kernel(device, variant, -(-rows // 16), group)
-    units = batch * key_heads
-    arguments = _BACKWARD.pack(
-        grad.data_ptr(), q.data_ptr(), k.data_ptr(), v.data_ptr(), output.data_ptr(),
-        *places.pointers(notes), _pointer(d_band),
-        _pointer(seed), _pointer(gate), _pointer(dropout_gate), _pointer(visible), _pointer(blur_gate),
-        d_q.data_ptr(), d_k.data_ptr(), d_v.data_ptr(),
-        *grad.stride()[:3], *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *output.stride()[:3],
-        *d_q.stride()[:3], *d_k.stride()[:3], *d_v.stride()[:3], *_visible_strides(visible),
-        *_numbers(plan), units, key_heads, group, rows, keys, *_choices(plan), *divisor(key_heads),
+    places = _BACKWARD.pointers.pack(
+        *pointers[:5], *launch.places.pointers(notes), _pointer(d_band),
+        _pointer(seed), _pointer(gate), _pointer(dropout_gate), _pointer(visible), _pointer(blur_gate), *pointers[5:],
     )  # fmt: skip
-    _launch(device, kernel, handle, min(units, processors(device) * kernel.blocks), arguments)
+    _launch(device, launch.kernel, launch.handle, launch.blocks, places + launch.rest)
     if d_band is not None:
         from ..blur.band import add_band_gradients
 
         add_band_gradients(d_band, q, k, (d_q, d_k), visible, _blur(extras, plan), plan.scale)
-    for wanted, found in zip(told, (d_q, d_k, d_v), strict=True):
-        if wanted is not found:
-            wanted.copy_(found)
-    return told
+    for mine, found in zip(wanted, (d_q, d_k, d_v), strict=True):
+        if mine is not found:
+            mine.copy_(found)
+    return wanted
 
 
-#: The structures `Arguments` of the two sources: pointers, strides, floats, integers.
-_FORWARD = struct.Struct("@14Q15q6f10i4I")
-_BACKWARD = struct.Struct("@19Q27q6f10i2I")
+class Layout(NamedTuple):
+    """A structure `Arguments` of the sources: its pointers, and then strides, floats and integers."""
+
+    pointers: struct.Struct
+    rest: struct.Struct
+
+    @property
+    def size(self) -> int:
+        """Its bytes."""
+        return self.pointers.size + self.rest.size
+
+
+_FORWARD = Layout(struct.Struct("@14Q"), struct.Struct("@15q6f10i4I"))
+_BACKWARD = Layout(struct.Struct("@19Q"), struct.Struct("@27q6f10i2I"))
+
+
+class Launch(NamedTuple):
+    """All of a launch that does not depend on the addresses of its tensors. Finding it takes longer than a launch."""
+
+    kernel: Kernel
+    handle: int
+    blocks: int
+    places: NotePlaces
+    #: The arguments after the pointers.
+    rest: bytes
+    #: Whether the rows of all tensors are made of whole pieces of 16 bytes.
+    fits: bool
+
+
+#: Of one tensor, or of several.
+Sizes = tuple[int, ...]
+Strides = tuple[Sizes, ...]
+
+
+@functools.lru_cache(maxsize=1024)
+def _forward_launch(
+    device: int, dtype: torch.dtype, shape: Sizes, key_shape: Sizes, strides: Strides, visible: Sizes | None, plan: Plan
+) -> Launch:
+    """The strides are those of queries, keys and values."""
+    batch, heads, rows, size = shape
+    key_heads, keys = key_shape[1:3]
+    kernel, handle = _forward_kernel(device, _variant(keys, size, dtype, visible is not None, plan))
+    rest = _FORWARD.rest.pack(
+        *_three(strides), rows * heads * size, size, heads * size, *(visible or (0, 0, 0)),
+        *_numbers(plan), batch * key_heads, key_heads, heads // key_heads, rows, keys, *_choices(plan),
+        *divisor(key_heads), *divisor(heads // key_heads * -(-rows // 16)),
+    )  # fmt: skip
+    return _made(kernel, handle, device, shape, key_shape, strides, plan, rest)
+
+
+@functools.lru_cache(maxsize=1024)
+def _backward_launch(
+    device: int, dtype: torch.dtype, shape: Sizes, key_shape: Sizes, strides: Strides, visible: Sizes | None, plan: Plan
+) -> Launch:
+    """The strides are those of the gradient, queries, keys, values, output, and the three results."""
+    batch, heads, rows, size = shape
+    key_heads, keys = key_shape[1:3]
+    group = heads // key_heads
+    variant = _variant(keys, size, dtype, visible is not None, plan)
+    kernel, handle = _backward_kernel(device, variant, -(-rows // 16), group)
+    rest = _BACKWARD.rest.pack(
+        *_three(strides), *(visible or (0, 0, 0)),
+        *_numbers(plan), batch * key_heads, key_heads, group, rows, keys, *_choices(plan), *divisor(key_heads),
+    )  # fmt: skip
+    return _made(kernel, handle, device, shape, key_shape, strides, plan, rest)
+
+
+def _made(
+    kernel: Kernel,
+    handle: int,
+    device: int,
+    shape: Sizes,
+    key_shape: Sizes,
+    strides: Strides,
+    plan: Plan,
+    rest: bytes,
+) -> Launch:
+    batch, heads, rows, _ = shape
+    places = _places(plan, batch * heads * rows, batch * heads, rows, key_shape[2])
+    blocks = min(batch * key_shape[1], processors(device) * kernel.blocks)
+    return Launch(kernel, handle, blocks, places, rest, all(_is_whole(one) for one in strides))
+
+
+def _three(strides: Strides) -> list[int]:
+    return [step for one in strides for step in one[:3]]
+
+
+def _located(tensors: tuple[Tensor, ...]) -> tuple[list[int], Strides]:
+    """Where tensors are in memory: their addresses and strides."""
+    return [x.data_ptr() for x in tensors], tuple([x.stride() for x in tensors])
+
+
+def _are_shifted(pointers: list[int]) -> bool:
+    """Whether one of the addresses is not a multiple of 16."""
+    bits = 0
+    for pointer in pointers:
+        bits |= pointer
+    return bits % 16 != 0
+
+
+def _is_whole(strides: Sizes) -> bool:
+    """Whether rows are made of whole pieces of 16 bytes."""
+    a, b, c, last = strides
+    return last == 1 and (a | b | c) % 8 == 0
 
 
 @functools.cache
@@ -245,8 +348,7 @@ def _visible_strides(visible: Tensor | None) -> tuple[int, ...]:
 
 def _aligned(x: Tensor) -> Tensor:
     """`x`, copied if rows are not made of whole pieces of 16 bytes."""
-    a, b, c, last = x.stride()
-    if last == 1 and (a | b | c) % 8 == 0 and x.data_ptr() % 16 == 0:
+    if _is_whole(x.stride()) and x.data_ptr() % 16 == 0:
         return x
     return x.clone(memory_format=torch.contiguous_format)
 
