@@ -11,7 +11,15 @@ sys.path.insert(0, str(DOCS))  # finds site_pages and methods_table
 # The API reference imports the Keras package. Of the three backends, torch is there anyway, and starts fastest.
 os.environ["KERAS_BACKEND"] = "torch"
 
-from site_pages import benchmark_pages, docstrings, example_pages, flowcharts, generated, other_libraries  # noqa: E402
+from site_pages import (  # noqa: E402
+    benchmark_pages,
+    docstrings,
+    example_pages,
+    flowcharts,
+    generated,
+    other_libraries,
+    table_cells,
+)
 
 import attentiondrop  # noqa: E402
 
@@ -76,5 +84,6 @@ sphinx_gallery_conf = {
 def setup(app) -> None:
     """Connect the generated parts of pages."""
     app.connect("source-read", generated.insert)
+    app.connect("doctree-read", table_cells.mark)
     app.add_directive("mermaid", flowcharts.Flowchart)
     docstrings.connect(app)

@@ -1,7 +1,8 @@
-"""Draw the figures of README.md: a row of attention, and what it costs (`python docs/readme_figures.py`)."""
+"""Draw the figures of README.md and of docs/speed.md (`python docs/readme_figures.py`)."""
 
 from __future__ import annotations
 
+import csv
 import re
 from pathlib import Path
 
@@ -12,7 +13,8 @@ from attentiondrop import parse
 from attentiondrop.pictures import draw
 
 HERE = Path(__file__).parent
-RESULTS = HERE.parent / "benchmarks" / "results" / "short-rows-h200-torch2.11.md"
+RESULTS = HERE.parent / "benchmarks" / "results"
+SHORT_ROWS = RESULTS / "short-rows-h200-torch2.11.md"
 SPECS = ("hard(p=0.1,k=5)", "blur(sigma_max=0.5)", "dropkey(p=0.1)", "attndropout(p=0.1)")
 COLOURS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#999999")
 #: Shapes of the result file (batch x heads x tokens x head size), and where people meet them.
@@ -22,6 +24,12 @@ SHAPES = {
     "512x12x128x64": "128 tokens",
     "256x12x197x64": "197 tokens\n(ViT-B/16)",
     "64x16x256x64": "256 tokens",
+}
+#: What is trained -> result file, rows (before their spec) and column with the speed to that without a method.
+STEPS = {
+    "small ViT\n(32 x 32 pixels)": ("small-model-h200-torch2.11.csv", "graph of compiled", "ratio"),
+    "translation\n(Multi30k)": ("sequence-step-h200-torch2.11.csv", "translation, loop", "/ plain"),
+    "language model\n(attention dropout 0.2)": ("sequence-step-h200-torch2.11.csv", "language, loop", "/ plain"),
 }
 
 
@@ -43,7 +51,7 @@ def measured_ratios(text: str) -> dict[tuple[str, str], float]:
 
 def draw_speed(path: Path) -> None:
     """Bars: time of attention, forward and backward, to that of plain attention."""
-    ratios = measured_ratios(RESULTS.read_text())
+    ratios = measured_ratios(SHORT_ROWS.read_text())
     figure = Figure(figsize=(9, 3.2), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
@@ -62,8 +70,36 @@ def draw_speed(path: Path) -> None:
     figure.savefig(path, dpi=110)
 
 
+def step_ratio(file: str, row: str, column: str) -> float:
+    """One number of a result file."""
+    with (RESULTS / file).open(newline="") as lines:
+        return next(float(one[column]) for one in csv.DictReader(lines) if one["row"] == row)
+
+
+def draw_training_speed(path: Path) -> None:
+    """Bars: speed of a whole training step with a method, to that without."""
+    figure = Figure(figsize=(9, 2.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    for number, (spec, colour) in enumerate(zip(SPECS[:2], COLOURS, strict=False)):
+        places = [place + 0.3 * (number - 0.5) for place in range(len(STEPS))]
+        speeds = [step_ratio(file, f"{row}, {spec}", column) for file, row, column in STEPS.values()]
+        axes.bar_label(axes.bar(places, speeds, 0.28, label=spec, color=colour), fmt="%.2f", fontsize=8)
+    axes.axhline(1.0, color="black", linewidth=1)
+    axes.text(-0.55, 1.01, "without", fontsize=8, va="bottom")
+    axes.set_xlim(-0.6, len(STEPS) - 0.4)
+    axes.set_xticks(range(len(STEPS)), list(STEPS), fontsize=9)
+    axes.set_ylabel("speed / without", fontsize=9)
+    axes.set_title("Speed of a training step: more than 1 is faster (one H200, bfloat16)", fontsize=10, loc="left")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(fontsize=8, loc="upper right", frameon=False)
+    axes.set_ylim(0, 1.4)
+    figure.savefig(path, dpi=110)
+
+
 if __name__ == "__main__":
     images = HERE / "images"
     images.mkdir(exist_ok=True)
     draw(images / "attention.png", [parse("hard(p=0.5,k=5)"), parse("blur(sigma_max=1.5)")], tokens=24, seed=3)
     draw_speed(images / "speed.png")
+    draw_training_speed(images / "training-speed.png")

@@ -92,8 +92,8 @@ def test_every_command_is_listed_with_its_arguments() -> None:
     from attentiondrop.cli.main import COMMANDS
 
     text = command_reference.commands()
-    assert text.count("## `attentiondrop ") == len(COMMANDS)
-    assert all(f"## `attentiondrop {name}`" in text for name in ("compare", "train", "show", "bench"))
+    assert text.count("\n## `attentiondrop ") + 1 == len(COMMANDS)
+    assert all(f"## `attentiondrop {name}`" in text for name in ("compare", "train", "show", "bench", "bench vit"))
     assert "| `--seeds` `SEEDS` |" in text and "--traceback" not in text and "%(default)s" not in text
 
 

@@ -18,15 +18,22 @@ def commands() -> str:
     return "\n\n".join(_section(name, parser) for name, parser in chosen.choices.items())
 
 
-def _section(name: str, parser: argparse.ArgumentParser) -> str:
+def _section(name: str, parser: argparse.ArgumentParser, level: int = 2) -> str:
     parser.formatter_class = _WIDE
     parser.color = False  # Python 3.14 colours the usage
     usage = parser.format_usage().removeprefix("usage: ").rstrip()
-    lines = [f"## `attentiondrop {name}`", prose(parser.description or ""), f"```text\n{usage}\n```"]
-    rows = [_row(parser, action) for action in parser._actions if action.help is not argparse.SUPPRESS]
-    lines.append(table(("argument", "meaning"), rows))
+    lines = [f"{'#' * level} `attentiondrop {name}`", prose(parser.description or ""), f"```text\n{usage}\n```"]
+    inner = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    rows = [
+        _row(parser, action)
+        for action in parser._actions
+        if action not in inner and action.help is not argparse.SUPPRESS and "--help" not in action.option_strings
+    ]
+    if rows:
+        lines.append(table(("argument", "meaning"), rows))
     if parser.epilog:
         lines.append(f"```text\n{parser.epilog.strip()}\n```")
+    lines += [_section(f"{name} {kind}", one, level + 1) for action in inner for kind, one in action.choices.items()]
     return "\n\n".join(lines)
 
 

@@ -76,6 +76,24 @@ def test_a_misspelt_name_gets_a_suggestion(
     assert hint in capsys.readouterr().err.splitlines()[-1]
 
 
+@pytest.mark.parametrize(
+    ("words", "command", "hint"),
+    [
+        (["compare", "digits", "--methds", "none"], "compare", "--methds'; did you mean '--methods'?"),
+        (["bench", "vit", "--bacth=3"], "bench vit", "--bacth=3'; did you mean '--batch'?"),
+        (["info", "more"], "info", "more'"),
+    ],
+)
+def test_a_misspelt_option_gets_a_suggestion(
+    words: list[str], command: str, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    shown = capsys.readouterr().err
+    assert stop.value.code == 2 and shown.startswith(f"usage: attentiondrop {command} ")
+    assert shown.endswith(f"no such argument: '{hint}\n")
+
+
 @pytest.mark.parametrize(("word", "hint"), [("comapre", "; did you mean 'compare'?"), ("xyz", ". There are")])
 def test_a_misspelt_command_gets_a_suggestion(word: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:

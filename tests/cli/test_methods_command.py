@@ -15,15 +15,24 @@ from attentiondrop.experiments.methods.parse import read_method
 
 
 def test_every_method_is_listed_with_its_fields_settings_and_reference(capsys) -> None:
-    assert main(["methods"]) == 0
+    assert main(["methods", "all"]) == 0
     shown = capsys.readouterr().out
-    for name, members in groups().items():
-        assert f"  {name:<10} {len(members)} methods" in shown
     for text in groups()[ALL]:
         full = read_method(text).text
         assert f"\n{'none(lr=1.0,decay=1.0)' if text == 'none' else full}\n" in shown
         assert f"tuned over 6: {', '.join(candidates(text, 6, 1000))}\n" in shown
     assert "Srivastava et al. 2014, Dropout" in shown
+
+
+def test_the_list_has_every_method_under_its_group_in_short_lines(capsys) -> None:
+    assert main(["methods"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for name, members in groups().items():
+        if name != ALL:
+            below = lines[lines.index(f"{name}: {len(members)} methods") :]
+            listed = [line for line in below[: below.index("")] if line.startswith("  ") and line[2] != " "]
+            assert [line.split()[0] for line in listed] == list(members)
+    assert max(map(len, lines)) <= 120 and len(lines) < 150
 
 
 def test_as_json_and_only_some(capsys) -> None:
@@ -38,7 +47,10 @@ def test_as_json_and_only_some(capsys) -> None:
 def test_a_misspelt_name(capsys, name: str) -> None:
     assert main(["methods", name]) == 2
     wanted = {"hrad": "hard", "wieghts": "weights"}[name]
-    assert f"method {name!r}: no such method or group, did you mean {wanted!r}?" in capsys.readouterr().err
+    assert capsys.readouterr().err == (
+        f"attentiondrop methods: method {name!r}: no such method or group, did you mean {wanted!r}? "
+        "`attentiondrop methods` lists all\n"
+    )
 
 
 def test_no_framework_is_loaded() -> None:

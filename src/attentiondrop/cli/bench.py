@@ -38,7 +38,8 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         action="extend",
         nargs="+",
         metavar="B,H,N,D[,causal][,HK]",
-        help="Batch, heads, tokens and width of a head. Default: see the documentation.",
+        help="Batch, heads, tokens and width of a head, and how many heads the keys have if fewer. Default: six shapes "
+        "on a GPU, three small ones on a CPU.",
     )
     _timing(attention, seconds=1.5)
     _kernels(attention)

@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
     print(", ".join(f"{package} {_version(package)}" for package in _PACKAGES))
     gpus = _gpus()
     print("device: " + "; ".join([*(gpu.name for gpu in gpus), f"{platform.machine()} CPU, {os.cpu_count()} cores"]))
-    print(f"attention of at most 256 keys: {_short_rows(gpus)}")
+    print(f"our kernels for rows of at most 256 keys: {_short_rows(gpus)}")
     print("specs:")
     for name, cls in REGISTRY.items():
         print(f"  {_default(name, cls):<24} {(cls.__doc__ or '').strip().splitlines()[0]}")
@@ -82,11 +82,11 @@ def _gpus() -> list[_Gpu]:
 def _short_rows(gpus: list[_Gpu]) -> str:
     """Which kernels serve short rows here, and if it is not our own, why."""
     if not gpus:
-        return "the general paths, since there is no GPU"
+        return "not used, since there is no GPU"
     lowest = min(gpu.capability for gpu in gpus)
     if lowest < 8:
-        return f"the general paths, since our kernels need compute capability 8.0 and this GPU has {lowest}"
+        return f"not used, since they need compute capability 8.0 and this GPU has {lowest}"
     if find_spec("cuda") is None or find_spec("cuda.bindings") is None:
-        return "the general paths, since cuda-bindings is not installed (it comes with torch for CUDA)"
+        return "not used, since cuda-bindings is not installed (it comes with torch for CUDA)"
     kind = "warpgroups in the backward of 64-wide heads" if lowest == 9 else "single warps"
-    return f"our own kernels for compute capability {lowest} ({kind}), compiled when they are first used"
+    return f"used, for compute capability {lowest} ({kind}); compiled when they are first called"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import textwrap
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from .extras import require
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
 _WIDTH = 100
+#: How the names of recipes begin that generate their data or find it in scikit-learn, and those of our studies.
+_NO_FILES, _STUDIES = ("digits", "toy-"), "evidence/"
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
@@ -33,16 +36,28 @@ def run(args: argparse.Namespace) -> int:
     require(["yaml"], extra="experiments")
     if args.recipe is not None:
         return _print_one(args.recipe, args.size)
-    from ..experiments.config.recipe_files import described, shipped
+    from ..experiments.config.recipe_files import shipped
 
-    for name in shipped():
+    names = shipped()
+    own = [name for name in names if name.startswith(_NO_FILES)]
+    studies = [name for name in names if name.startswith(_STUDIES)]
+    _print_part("These need no files:", own)
+    _print_part("These need data of yours:", [name for name in names if name not in own + studies])
+    _print_part("These are the studies of docs/evidence/protocol.md; they need data, and a GPU:", studies)
+    print("attentiondrop recipes NAME prints all settings; attentiondrop compare NAME --dry-run shows its runs.")
+    return 0
+
+
+def _print_part(heading: str, names: Sequence[str]) -> None:
+    from ..experiments.config.recipe_files import described
+
+    print(f"{heading}\n")
+    for name in names:
         about = described(name)
         print(f"{name}  ({about.task})")
         print(textwrap.fill(about.comment, _WIDTH, initial_indent="  ", subsequent_indent="  "))
         sizes = [f"{size} (default)" if size == about.default_size else size for size in about.sizes]
-        print(f"  sizes: {', '.join(sizes)}\n")
-    print("attentiondrop recipes NAME prints all settings; attentiondrop compare NAME --dry-run shows its runs.")
-    return 0
+        print(f"  sizes: {', '.join(sizes)}\n" if sizes else "")
 
 
 def _print_one(name: str, size: str | None) -> int:

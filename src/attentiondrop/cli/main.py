@@ -8,6 +8,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from types import ModuleType
+from typing import NoReturn
 
 from .. import __version__
 from ..errors import AttentionDropError, did_you_mean
@@ -44,7 +45,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(FIRST.format(version=__version__))
         return 0
     _check_command(parser, words)
-    args = parser.parse_args(words)
+    args, unknown = parser.parse_known_args(words)
+    if unknown:
+        _refuse(parser, args, unknown[0])
     try:
         code: int = args.run(args)
         return code
@@ -87,6 +90,16 @@ def _check_command(parser: argparse.ArgumentParser, words: Sequence[str]) -> Non
     if given is not None and given not in names:
         hint = did_you_mean(given, names) or "."
         parser.error(f"no such command: {given!r}{hint} There are {', '.join(names)}")
+
+
+def _refuse(parser: argparse.ArgumentParser, args: argparse.Namespace, word: str) -> NoReturn:
+    """End with the usage of the command, and a suggestion. (argparse shows that of the program, and suggests none.)"""
+    for chosen in (args.command, getattr(args, "what", None)):
+        for action in parser._actions:
+            if isinstance(action, argparse._SubParsersAction) and chosen in action.choices:
+                parser = action.choices[chosen]
+    options = [option for action in parser._actions for option in action.option_strings]
+    parser.error(f"no such argument: {word!r}{did_you_mean(word.partition('=')[0], options)}")
 
 
 def _name(command: ModuleType) -> str:

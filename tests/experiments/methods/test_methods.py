@@ -49,7 +49,7 @@ def test_reads_a_method_and_its_canonical_text(text: str, method: Method) -> Non
     [
         (
             "hrad",
-            "unknown method 'hrad' in 'hrad': did you mean 'hard'? Expected dropout, droppath, dropconnect, r-drop",
+            "unknown method 'hrad' in 'hrad': did you mean 'hard'? `attentiondrop methods` lists all",
         ),
         ("zzz", "unknown method 'zzz' in 'zzz': expected dropout, droppath"),
         ("", "unknown method ''"),

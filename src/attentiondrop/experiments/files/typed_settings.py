@@ -75,10 +75,17 @@ def _unknown_setting(where: str, key: str, names: list[str], hints: Mapping[str,
     return ArgumentError(f"{where}: no such setting, did you mean {above + below[0] + '.' + key!r}?")
 
 
-def unknown(where: str, name: str, choices: Iterable[str], what: str = "setting") -> ArgumentError:
-    """An error for a name that does not exist. It suggests the closest name and lists all of them."""
+def unknown(
+    where: str, name: str, choices: Iterable[str], what: str = "setting", list_command: str = ""
+) -> ArgumentError:
+    """An error for a name that does not exist. It suggests the closest name and lists all of them.
+
+    With `list_command`, a close name is enough: the command lists the others.
+    """
     known = list(choices)
     error = unlisted(where, name, known, what)
+    if list_command and str(error).endswith("?"):
+        return ArgumentError(f"{error} `{list_command}` lists all")
     return ArgumentError(f"{error}{'' if str(error).endswith('?') else '.'} There are {', '.join(known)}")
 
 

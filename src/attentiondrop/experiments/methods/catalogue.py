@@ -45,7 +45,8 @@ def catalogue(names: Iterable[str] = ()) -> list[Listed]:
     wanted: set[str] = set()
     for name in names:
         if name not in known and name not in known[ALL]:
-            raise unknown(f"method {name!r}", name, dict.fromkeys([*known, *known[ALL]]), "method or group")
+            choices = dict.fromkeys([*known, *known[ALL]])
+            raise unknown(f"method {name!r}", name, choices, "method or group", "attentiondrop methods")
         wanted |= set(known.get(name, [name]))
     return [_listed(text) for text in known[ALL] if not wanted or text in wanted]
 

@@ -175,8 +175,8 @@ def _name(part: str, text: str) -> str:
     name = re.split(r"[\s(]", part, maxsplit=1)[0]
     if name not in COMPARATORS and name not in REGISTRY:
         close = difflib.get_close_matches(name, [*COMPARATORS, *REGISTRY], n=1)
-        hint = f"did you mean {close[0]!r}? Expected" if close else "expected"
-        raise ParseError(f"unknown method {name!r} in {text!r}: {hint} {_choices()}")
+        hint = f"did you mean {close[0]!r}? `attentiondrop methods` lists all" if close else f"expected {_choices()}"
+        raise ParseError(f"unknown method {name!r} in {text!r}: {hint}")
     return name
 
 
