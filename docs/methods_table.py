@@ -100,7 +100,7 @@ def costs() -> tuple[dict[tuple[str, str], str], str]:
     # A run that was stopped may have been continued at a later commit, on the same GPU.
     commits = list(dict.fromkeys(line["commit"] for line in lines))
     runs = "one run" if len(commits) == 1 else f"{len(commits)} runs on one GPU"
-    about = f"{lines[0]['device']}, torch {lines[0]['torch']}, commit {' and '.join(commits)}, {date}"
+    about = f"{lines[0]['device']}, torch {lines[0]['torch']}, {date}"
     return (
         cells,
         f"Costs: time of training as a ratio to `none`, from [{runs}](../benchmarks/results/{name}.md) ({about}). "
