@@ -277,10 +277,19 @@ def _mix31(x: Tensor) -> Tensor:
     # Of the low 31 bits: as int32 they are not negative, so a shift copies no sign.
     x = x & MASK31
     x = x ^ (x >> 16)
-    x = (x * MIX_1) & MASK31
+    x = _times31(x, MIX_1)
     x = x ^ (x >> 15)
-    x = (x * MIX31_2) & MASK31
+    x = _times31(x, MIX31_2)
     return x ^ (x >> 16)
+
+
+def _times31(x: Tensor, factor: int) -> Tensor:
+    """The low 31 bits of a product of two numbers that have 31 bits."""
+    if x.device.type == "cpu":
+        # An int32 would overflow. torch 2.11 compiles this to C++ where a compiler may believe that it does not: then
+        # the product of two positive numbers is positive, and nothing is left to mask.
+        return ((x.to(torch.int64) * factor) & MASK31).to(torch.int32)
+    return (x * factor) & MASK31
 
 
 def _mix(x: Tensor) -> Tensor:
