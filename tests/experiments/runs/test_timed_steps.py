@@ -53,5 +53,6 @@ def test_a_run_is_timed_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.M
     assert torch.equal(torch.get_rng_state(), before) and not (tmp_path / "out").exists()
     counts = timed_steps.data_for(recipe).counts
     assert found.steps == counts["train"] // 16 and found.parts == 1 + counts["test"] / counts["validation"]
-    assert min(found.step, found.validation, found.start) > 0
+    # (The start is what is left of the whole time: nothing, if the machine was busy elsewhere.)
+    assert min(found.step, found.validation) > 0 and found.start >= 0
     assert found.of(job) > job.epochs * found.steps * found.step
