@@ -18,7 +18,7 @@ from attentiondrop.torch.call.leaves import active_leaves
 from attentiondrop.torch.eager.regularisers import gaussian_kernel
 from attentiondrop.torch.fused import short_rows
 from attentiondrop.torch.fused.row_blocks import blockwise_backward, blockwise_forward
-from attentiondrop.torch.kernels.short.run_kernels import Extras, Plan, Results
+from attentiondrop.torch.kernels.short.plans import Extras, Plan, Results
 from attentiondrop.torch.rates.scheduled import driven_at
 
 

@@ -19,7 +19,8 @@ from ..call.leaves import DROPOUT_STREAM, Active
 from ..call.one_call import Call
 from ..call.stages import Plan as Places
 from ..call.visibility import visible_keys
-from ..kernels.short.run_kernels import Extras, Plan, Results, backward, empty_results, forward
+from ..kernels.short.plans import Extras, Plan, Results, empty_results
+from ..kernels.short.run_kernels import backward, forward
 from ..untouched import is_untouched
 from .blur_arguments import blur_arguments
 from .derivatives import checked
@@ -164,7 +165,7 @@ def _backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tupl
 
 
 def _fake_forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    return empty_results(q, k, v, _read(rest[5]))
+    return empty_results(q, k, _read(rest[5]))
 
 
 register(

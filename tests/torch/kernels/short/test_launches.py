@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from attentiondrop.torch.kernels.short import run_kernels
-from attentiondrop.torch.kernels.short.run_kernels import Extras, Plan
+from attentiondrop.torch.kernels.short.plans import Extras, Plan
 from attentiondrop.torch.kernels.short.variants import Device
 
 NOTHING = Extras(None, None, None, None, None)

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from ....errors import BackendError
-from .bit_map import bytes_of
 from .build import device_of, enter, load, processors
+from .plans import Extras, NotePlaces, Plan, Results, empty_results, places_of, results_of
 from .variants import Kernel, Variant, backward_of, forward_of
 
 LOG2_E = math.log2(math.e)
@@ -25,119 +25,12 @@ LOG2_E = math.log2(math.e)
 SAMPLINGS = {"batch": 0, "sample": 1, "head": 2}
 
 
-class Plan(NamedTuple):
-    """What a call does beside plain attention. It is the same for all calls of a spec on tensors of one shape."""
-
-    #: As in `Variant`.
-    drop: str = ""
-    top: int = 0
-    hide: bool = False
-    is_causal: bool = False
-    radius: int = 0
-    renormalize: bool = False
-    #: The stream of the draws, and the rate.
-    stream: int = 0
-    rate: float = 0.0
-    #: As in `Variant`; with `shares` or `by_column`, this many keys are dropped together.
-    by_column: bool = False
-    shares: bool = False
-    span: int = 1
-    dropout: bool = False
-    dropout_stream: int = 0
-    dropout_rate: float = 0.0
-    #: The stream of the blur, and its sigmas.
-    blur_stream: int = 0
-    sampling: str = "batch"
-    sigma_min: float = 0.0
-    sigma_max: float = 0.0
-    scale: float = 1.0
-
-    @property
-    def has_band(self) -> bool:
-        """Whether a causal mask truncates the blur of some keys, whose logits are computed first."""
-        return self.is_causal and self.radius > 0
-
-
-class Extras(NamedTuple):
-    """The tensors of a call beside queries, keys and values.
-
-    The seed of the draws; factors on the rates and on the sigmas; and which keys are visible [B or 1, Hk or 1, 1, M].
-    """
-
-    seed: Tensor | None
-    gate: Tensor | None
-    dropout_gate: Tensor | None
-    blur_gate: Tensor | None
-    visible: Tensor | None
-
-
-class Results(NamedTuple):
-    """What the forward gives.
-
-    `notes` is what the backward needs, as 32-bit words (`NotePlaces`). It is one tensor, because each one takes time to
-    make.
-    """
-
-    output: Tensor
-    notes: Tensor
-
-
-def empty_results(q: Tensor, k: Tensor, v: Tensor, plan: Plan) -> Results:
-    """The results without values."""
-    batch, heads, rows, _ = q.shape
-    return _empty(q, _places(plan, batch * heads * rows, batch * heads, rows, k.shape[2]).end)
-
-
-def _empty(q: Tensor, words: int) -> Results:
-    batch, heads, rows, size = q.shape
-    # In memory as [B, N, H, E], as SDPA's output: joining the heads needs no copy.
-    output = q.new_empty_strided((batch, heads, rows, size), (rows * heads * size, size, heads * size, 1))
-    return Results(output, q.new_empty(words, dtype=torch.int32))
-
-
-class NotePlaces(NamedTuple):
-    """Where in `notes` each part begins, counted in words.
-
-    The log-sum-exp of each row in units of log2 comes first (a float). Then, where they are needed: the key that an
-    emptied row keeps, or -1; one over the share of the weights that a row keeps; the logits of the band [B, H, r, N];
-    and the bit map of what hard masking dropped (see `bit_map`).
-    """
-
-    kept: int
-    share: int
-    band: int
-    dropped: int
-    end: int
-
-    def pointers(self, notes: Tensor) -> tuple[int, int, int, int, int]:
-        """The addresses, in the order of the kernels' arguments."""
-        start = notes.data_ptr()
-        return start, start + 4 * self.dropped, start + 4 * self.kept, start + 4 * self.share, start + 4 * self.band
-
-
-def _places(plan: Plan, lines: int, heads: int, rows: int, keys: int) -> NotePlaces:
-    kept = lines
-    share = kept + (lines if plan.hide else 0)
-    band = share + (lines if plan.shares else 0)
-    dropped = band + (plan.radius * lines if plan.has_band else 0)
-    if plan.drop != "largest":
-        return NotePlaces(kept, share, band, dropped, dropped)
-    dropped = -(-dropped // 4) * 4  # the kernels copy pieces of 16 bytes
-    return NotePlaces(kept, share, band, dropped, dropped + bytes_of(heads, rows, keys) // 4)
-
-
 def _blur(extras: Extras, plan: Plan) -> Any:
     """The blur as the kernels of the band take it."""
     from ..blur.rows import Blur
 
     numbers = plan.blur_stream, plan.sampling, plan.sigma_min, plan.sigma_max, 2 * plan.radius + 1, plan.renormalize
-    return Blur(_drawn(extras.seed), extras.blur_gate, *numbers)
-
-
-def _drawn(seed: Tensor | None) -> Tensor:
-    if seed is None:
-        raise BackendError("a blur needs a seed")
-    return seed
+    return Blur(extras.seed, extras.blur_gate, *numbers)  # type: ignore[arg-type]  # a blur always has a seed
 
 
 def _band_of(notes: Tensor, places: NotePlaces, shape: tuple[int, int, int, int]) -> Tensor:
@@ -147,7 +40,7 @@ def _band_of(notes: Tensor, places: NotePlaces, shape: tuple[int, int, int, int]
 def forward(q: Tensor, k: Tensor, v: Tensor, extras: Extras, plan: Plan) -> Results:
     """Attention of rows with at most `MOST_KEYS` keys."""
     if q.numel() == 0:
-        return empty_results(q, k, v, plan)
+        return empty_results(q, k, plan)
     seed, gate, dropout_gate, blur_gate, visible = extras
     device, shape = q.get_device(), q.shape
     told = None if visible is None else _visible_strides(visible)
@@ -157,7 +50,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor, extras: Extras, plan: Plan) -> Resu
         q, k, v = _aligned(q), _aligned(k), _aligned(v)
         pointers, strides = _located((q, k, v))
         launch = _forward_launch(device, q.dtype, shape, k.shape, strides, told, plan)
-    results = _empty(q, launch.places.end)
+    results = results_of(q, launch.places.end)
     output, notes = results
     if plan.has_band:
         from ..blur.band import band_logits  # imports Triton
@@ -291,7 +184,7 @@ def _made(
     rest: bytes,
 ) -> Launch:
     batch, heads, rows, _ = shape
-    places = _places(plan, batch * heads * rows, batch * heads, rows, key_shape[2])
+    places = places_of(plan, batch * heads * rows, batch * heads, rows, key_shape[2])
     blocks = min(batch * key_shape[1], processors(device) * kernel.blocks)
     return Launch(kernel, handle, blocks, places, rest, all(_is_whole(one) for one in strides))
 
@@ -339,9 +232,7 @@ def _pointer(x: Tensor | None) -> int:
     return 0 if x is None else x.data_ptr()
 
 
-def _visible_strides(visible: Tensor | None) -> tuple[int, ...]:
-    if visible is None:
-        return 0, 0, 0
+def _visible_strides(visible: Tensor) -> tuple[int, ...]:
     sizes, strides = visible.shape, visible.stride()
     return tuple(strides[d] if sizes[d] > 1 else 0 for d in (0, 1, 3))
 
