@@ -18,6 +18,7 @@ from attentiondrop.torch.call.known_calls import describe
 from attentiondrop.torch.call.leaves import active_leaves
 from attentiondrop.torch.call.one_call import make_call
 from attentiondrop.torch.call.stages import Plan
+from attentiondrop.torch.fused.short_rows import Kind, kind_of
 
 HARD = ad.HardMasking(p=0.1, k=5)
 BLUR = ad.BlurSmoothing(0.5)
@@ -123,6 +124,23 @@ def test_not_served(call: dict[str, Any], why: str) -> None:
     assert found is not None
 
     assert re.search(why, found), found
+
+
+@pytest.mark.parametrize(
+    ("spec", "kind"),
+    [
+        (HARD, Kind("largest", 5, False)),
+        (ad.HardMasking(p=0.1, k=50, fill="-inf"), Kind("every", 0, True)),
+        (ad.DropKey(0.1), Kind("every", 0, True)),
+        (ad.DropKey(0.1, by="column"), Kind("every", 0, True, by_column=True)),
+        (ad.DropAttention(0.1, span=3), Kind("every", 0, True, shares=True, span=3)),
+        (ad.DropAttention(0.1, by="column"), Kind("every", 0, True, by_column=True, shares=True)),
+    ],
+    ids=str,
+)
+def test_what_the_kernels_are_told(spec: Spec, kind: Kind) -> None:
+    (leaf,) = active_leaves(spec, torch.zeros((), dtype=torch.int64), torch.float32)
+    assert kind_of(leaf, 50) == kind
 
 
 def test_calls_that_differ_are_not_taken_for_each_other() -> None:

@@ -287,7 +287,7 @@ def _is_eager_better(call: Call, plan: Plan) -> bool:
     takes the eager path then. It must take it the first time, too, when nothing says yet that it will need one.
 
     On a CPU, row blocks compute everything again in the backward. That costs more than it saves where the logits are
-    few, and the work is noise or dropout, or the rows are short (`docs/speed.md` has the figures).
+    few, and the work is noise or dropout, or the rows are short.
     """
     if call.bias is not None and not torch.is_grad_enabled():
         return True

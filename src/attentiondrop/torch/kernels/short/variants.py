@@ -14,7 +14,7 @@ MOST_KEYS = 256
 HEAD_SIZES = (16, 32, 64, 128)
 #: The most of a row's largest logits that hard masking can choose from.
 MOST_OF_TOP = 64
-#: The most keys of a row if it is only blurred: above, blurred keys and torch's attention are faster (`docs/speed.md`).
+#: The most keys of a row if it is only blurred: above, blurred keys and torch's attention were faster on an H200.
 MOST_KEYS_OF_BLUR = 208
 #: The widest blur: its window must fit into registers.
 WIDEST_BLUR = 7
@@ -177,7 +177,7 @@ def backward_of(variant: Variant, device: Device, row_tiles: int, group: int) ->
     return None
 
 
-#: With fewer key tiles, single warps are faster (`docs/speed.md`).
+#: With fewer key tiles, single warps were faster on an H200.
 _FEWEST_FOR_WARPGROUPS = 8
 #: With more row tiles, a unit does not fit into shared memory at once.
 _LONGEST_RUN = 13
