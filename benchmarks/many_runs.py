@@ -14,12 +14,9 @@ import argparse
 import multiprocessing
 import os
 import queue
-import shutil
-import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from fnmatch import fnmatch
 from pathlib import Path
@@ -32,8 +29,7 @@ from attentiondrop.bench.environment import environment
 from attentiondrop.bench.quantiles import Quantiles
 from attentiondrop.bench.step_rows import Steps
 from attentiondrop.experiments.failures import in_words
-
-MPS = "nvidia-cuda-mps-control"
+from attentiondrop.experiments.runs.gpu_sharing import sharing
 
 
 class Row(NamedTuple):
@@ -162,13 +158,13 @@ class Group(NamedTuple):
 
 @contextmanager
 def started(
-    method: str, rows: list[Row], count: int, options: argparse.Namespace, variables: dict[str, str] | None = None
+    method: str, rows: list[Row], count: int, options: argparse.Namespace, variables: Mapping[str, str] | None = None
 ) -> Iterator[Group]:
     """Processes that load what they need, and then wait."""
     context = multiprocessing.get_context("spawn")
     barrier, begin, answers = context.Barrier(count), context.Event(), context.Queue()
     # Several processes find the code on disk. Each of them would start helpers to compile, which takes long.
-    surroundings = (variables or {}) | ({"TORCHINDUCTOR_COMPILE_THREADS": "1"} if count > 1 else {})
+    surroundings = dict(variables or {}) | ({"TORCHINDUCTOR_COMPILE_THREADS": "1"} if count > 1 else {})
     before = {name: os.environ.get(name) for name in surroundings}
     os.environ |= surroundings
     arguments = (method, rows, options, barrier, begin, answers)
@@ -209,14 +205,12 @@ def measure(group: Group, options: argparse.Namespace, end: float) -> list[Resul
 
 def measure_with_mps(method: str, rows: list[Row], options: argparse.Namespace, end: float) -> list[Result]:
     """The same under a Multi-Process Service, or why there is none."""
-    trouble = "" if shutil.which(MPS) is not None else f"{MPS} is not installed"
-    try:
+    trouble: list[str] = []
+    with sharing(trouble.append) as variables:
         if not trouble:
-            with mps() as variables, started(method, rows, options.workers, options, variables) as group:
+            with started(method, rows, options.workers, options, variables) as group:
                 return measure(group, options, end)
-    except (OSError, subprocess.SubprocessError) as error:
-        trouble = in_words(error)
-    return [Result(method, row, None, trouble) for row in rows]
+    return [Result(method, row, None, trouble[0]) for row in rows]
 
 
 def rates(row: Row, group: Group, options: argparse.Namespace, end: float) -> list[float]:
@@ -294,19 +288,6 @@ def run(take: list[Steps], lanes: list[torch.cuda.Stream], steps: int) -> None:
                 with torch.cuda.stream(lane):
                     one(1)
     torch.cuda.synchronize()
-
-
-@contextmanager
-def mps() -> Iterator[dict[str, str]]:
-    """A Multi-Process Service of our own, and the variables by which processes find it."""
-    with tempfile.TemporaryDirectory() as folder:
-        variables = {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
-        surroundings = os.environ | variables
-        subprocess.run([MPS, "-d"], env=surroundings, check=True, timeout=20)
-        try:
-            yield variables
-        finally:
-            subprocess.run([MPS], input="quit\n", env=surroundings, text=True, timeout=60, check=False)
 
 
 if __name__ == "__main__":

@@ -36,10 +36,11 @@ def captured(work: Work) -> Work:
     """The same work as the replay of a CUDA graph, without the CPU's part.
 
     Each graph has its own memory pool. A shared pool would be freed with the graphs of the first shape, and every later
-    capture would fail.
+    capture would fail. Each is recorded on a stream of its own: cuBLAS has a workspace for each stream, and graphs that
+    share one must not run at the same time.
     """
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, stream=torch.cuda.Stream()):
         work()
     return Replay(graph, work)
 

@@ -60,6 +60,12 @@ def add_study_arguments(parser: argparse.ArgumentParser) -> None:
         help="How many runs to do at once on this machine. "
         "Default: one for each core for long studies on a CPU, otherwise 1.",
     )
+    parser.add_argument(
+        "--no-mps",
+        action="store_true",
+        help="Let workers take turns on a GPU. Otherwise they use it at the same time, through NVIDIA's Multi-Process "
+        "Service, if that is installed.",
+    )
     parser.add_argument("--ray", metavar="ADDRESS", help="Run on this Ray cluster. Its machines must share --out.")
 
 
@@ -117,7 +123,7 @@ def where(args: argparse.Namespace) -> Where:
             raise bad_argument("workers", "1 with --ray, which has workers of its own", args.workers)
     from ..experiments.runs.pool import Where
 
-    return Where(args.workers or (0 if args.ray is None else 1), args.ray)
+    return Where(args.workers or (0 if args.ray is None else 1), args.ray, mps=not args.no_mps)
 
 
 def command_line() -> str:

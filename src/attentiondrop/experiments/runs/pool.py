@@ -15,15 +15,19 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import torch
+
 from ...errors import ArgumentError, AttentionDropError
 from ..tasks.registry import task_of
+from ..train.accelerator import device_of
 from .checking import check_jobs, kind_of
 from .environment import versions
 from .execute import BusyError, execute
+from .gpu_sharing import MOST_PROCESSES, sharing
 from .job import Job, Standing, check_erasing, standing
 from .orphans import end_with_parent
 from .store import Result
@@ -50,6 +54,10 @@ class OutOfTimeError(AttentionDropError):
     """Jobs are left that were not started, because the time was over."""
 
 
+class LostGpuError(AttentionDropError):
+    """After a fault on the GPU, a process cannot use it any more."""
+
+
 @dataclass(frozen=True)
 class Where:
     """Where jobs run: in this process, in `workers` processes of this machine, or on the Ray cluster at `ray`.
@@ -57,11 +65,13 @@ class Where:
     No job is started after `until`, in seconds as `time.time()` counts them; then `OutOfTimeError` is raised once the
     started ones have ended. A Ray cluster takes all jobs at once, and is not limited.
     With 0 `workers`, a study takes as many as suit it, see `worker_count`.
+    Several workers on one GPU use it at the same time, see `gpu_sharing`; without `mps` they take turns.
     """
 
     workers: int = 1
     ray: str | None = None
     until: float = math.inf
+    mps: bool = True
 
 
 def run_jobs(
@@ -178,10 +188,26 @@ def _several(jobs: Sequence[Job], until: float) -> list[tuple[Result, list[str]]
     for job in jobs:
         if time.time() > until:
             break
-        found.append(_elsewhere(job))
+        result, lines = _elsewhere(job)
+        found.append((result, lines))
+        if result.status == "failed":
+            _check_gpu(job, result)
         if job.recipe["training"].get("compile"):
             set_aside()
     return found
+
+
+def _check_gpu(job: Job, result: Result) -> None:
+    """After a fault on the GPU every later run of this process would fail, whatever its method."""
+    if not torch.cuda.is_initialized():
+        return
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:
+        raise LostGpuError(
+            f"{job.label}: {result.error}. After this fault the process cannot use its GPU any more (with the "
+            "Multi-Process Service, no other worker can, either). Run the same command to resume"
+        ) from None
 
 
 def set_aside() -> None:
@@ -215,14 +241,31 @@ def _bundles(jobs: Sequence[Job], workers: int) -> list[list[Job]]:
     return bundles
 
 
+def _share_a_gpu(jobs: Sequence[Job], workers: int) -> bool:
+    """Whether several workers use one GPU, not more than a service accepts."""
+    gpus = torch.cuda.device_count()
+    if not gpus < workers <= gpus * MOST_PROCESSES:
+        return False
+    return any(device_of(job.settings().training) == "cuda" for job in jobs)
+
+
 def _in_processes(jobs: Sequence[Job], where: Where, bar: _Bar) -> Iterator[tuple[Job, Result]]:
+    with ExitStack() as stack:
+        share = where.mps and _share_a_gpu(jobs, where.workers)
+        variables = stack.enter_context(sharing(bar.listener.say)) if share else {}
+        yield from _in_workers(jobs, where, bar, variables)
+
+
+def _in_workers(
+    jobs: Sequence[Job], where: Where, bar: _Bar, variables: Mapping[str, str]
+) -> Iterator[tuple[Job, Result]]:
     workers = where.workers
     context = multiprocessing.get_context("spawn")
     numbers: Any = context.Queue()
     for number in range(workers):
         numbers.put(number)
     others = set(multiprocessing.active_children())
-    pool = ProcessPoolExecutor(workers, context, _prepare_worker, (numbers, workers))
+    pool = ProcessPoolExecutor(workers, context, _prepare_worker, (numbers, workers, variables))
     waiting: dict[Future[list[tuple[Result, list[str]]]], list[Job]] = {}
     try:
         waiting |= {pool.submit(_several, bundle, where.until): bundle for bundle in _bundles(jobs, workers)}
@@ -240,16 +283,17 @@ def _in_processes(jobs: Sequence[Job], where: Where, bar: _Bar) -> Iterator[tupl
             "a worker process died, perhaps for lack of memory: use fewer --workers; run the same command to resume"
         ) from None
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+        # (Where runs share a GPU, the service can end only after all workers have.)
+        pool.shutdown(wait=bool(variables) and not waiting, cancel_futures=True)
         if waiting:  # after an error or an interruption, the runs in progress are not needed
             for process in set(multiprocessing.active_children()) - others:
                 process.terminate()
 
 
-def _prepare_worker(numbers: Any, workers: int) -> None:
-    """Give a worker its share of the cores and one of the accelerators."""
+def _prepare_worker(numbers: Any, workers: int, variables: Mapping[str, str]) -> None:
+    """Give a worker its share of the cores, one of the accelerators, and what it needs to share that."""
     end_with_parent()
-    import torch
+    os.environ.update(variables)  # CUDA reads them when a process first uses a GPU
 
     # Ctrl-C reaches all processes of a terminal. Workers ignore it: the parent ends them, and prints one message.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
