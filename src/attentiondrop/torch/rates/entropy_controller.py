@@ -24,6 +24,11 @@ class Controller:
         #: The running mean, NaN before the first measurement. That is a value, not a branch: a captured graph, which
         #: repeats what one call did, must treat its first call as such, too.
         self.estimate: Tensor | None = None
+        #: The numbers of the rule, where the rate is. Compiled code that read them from the rule would be made for these
+        #: numbers, and a run with another target would compile anew.
+        rate: Tensor = values[field]
+        numbers = [rule.target, rule.speed * (rule.high - rule.low), rule.low, rule.high]
+        self._numbers = torch.tensor(numbers, dtype=rate.dtype, device=rate.device)
 
     def rate(self, heads: int) -> Tensor:
         """The present rate. With `per="head"`, the first call tells the number of heads, and so the shape."""
@@ -37,20 +42,23 @@ class Controller:
 
         If `new` is False (a tensor, for compiled code), nothing changes.
         """
-        rule, rate = self.rule, self.rate(len(evenness))
+        rate = self.rate(len(evenness))
+        if self._numbers.device != rate.device or self._numbers.dtype != rate.dtype:
+            self._numbers = self._numbers.to(rate)  # the module has moved
+        target, speed, low, high = self._numbers.unbind()
         found = evenness.to(rate.dtype)
-        if rule.per == "layer":
+        if self.rule.per == "layer":
             found = found.nanmean()
         if new is not None:
             found = torch.where(new, found, torch.nan)
         unknown = found.isnan()
         if self.estimate is None:
             self.estimate = torch.full_like(rate, torch.nan)
-        first = torch.where(unknown, rule.target, found)
+        first = torch.where(unknown, target, found)
         later = self.estimate.lerp(torch.where(unknown, self.estimate, found), _WEIGHT)
         self.estimate.copy_(torch.where(self.estimate.isnan(), first, later))
-        step = rule.speed * (rule.high - rule.low) * (rule.target - self.estimate)
-        rate.add_(step if new is None else step * new).clamp_(rule.low, rule.high)
+        step = speed * (target - self.estimate)
+        rate.add_(step if new is None else step * new).clamp_(low, high)
 
     def state(self) -> dict[str, list[float] | float]:
         """Plain numbers, for a checkpoint."""
