@@ -55,6 +55,13 @@ def test_extending(tmp_path: Path) -> None:
     recipe = read_recipe(str(tmp_path / "mine.yaml"), "paper")
     assert (recipe.name, recipe.data.name, recipe.data.train_fraction) == ("mine", "cifar10", 0.1)
     assert recipe.model.name == "vit_base_patch16_224"
+    # What a recipe says wins over the sizes of those that it extends. Its own sizes win over that.
+    (tmp_path / "mine.yaml").write_text("extends: base.yaml\ntraining: {epochs: 5}\nsizes: {small: {seeds: 4}}\n")
+    for file, size, epochs in (("base", "paper", 7), ("base", "demo", 7), ("mine", "paper", 5), ("mine", "small", 5)):
+        assert read_recipe(str(tmp_path / f"{file}.yaml"), size).training.epochs == epochs
+    assert read_recipe(str(tmp_path / "mine.yaml"), "small").seeds == 4
+    (tmp_path / "mine.yaml").write_text("extends: base.yaml\nsizes: {small: {training: {epochs: 3}}}\n")
+    assert read_recipe(str(tmp_path / "mine.yaml"), "small").training.epochs == 3
     for parent, message in (
         ("mine.yaml", r"extends: expected another recipe, received .*mine.yaml -> .*mine.yaml"),
         ("../{folder}/mine.yaml", r"extends: expected another recipe"),

@@ -141,7 +141,16 @@ def _content(name: str, extending: tuple[str, ...] = ()) -> dict[str, Any]:
     if Path(parent).suffix in _SUFFIXES:
         # A file has one name here, however its path is spelled. Otherwise a circle of recipes would go unnoticed.
         parent = str((path.parent / parent).resolve())
-    return merged(_content(parent, (*extending, name)), content)
+    return _extended(_content(parent, (*extending, name)), content)
+
+
+def _extended(parent: dict[str, Any], content: dict[str, Any]) -> dict[str, Any]:
+    """`content` over the recipe that it extends: what it says outside of its sizes wins over all sizes of `parent`."""
+    outside = {key: value for key, value in content.items() if key not in (SIZES, DEFAULT_SIZE)}
+    sizes = parent.get(SIZES)
+    if isinstance(sizes, dict):
+        parent = {**parent, SIZES: {key: merged(settings or {}, outside) for key, settings in sizes.items()}}
+    return merged(parent, content)
 
 
 def _change(text: str) -> dict[str, Any]:
