@@ -66,7 +66,7 @@ def main() -> int:
         )
     text = "\n".join(lines) + "\n"
     options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / f"call-overhead-{where.slug}-{where.commit}.md").write_text(text, encoding="utf-8")
+    (options.out / f"call-overhead-{where.slug}.md").write_text(text, encoding="utf-8")
     print(text)
     return 0
 
