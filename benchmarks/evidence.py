@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import shlex
 import sys
 import tarfile
 import tempfile
@@ -99,7 +100,7 @@ def run(options: argparse.Namespace) -> int:
     if options.records.exists():
         unpack(options.records, folder)
     recipe = read_recipe(options.recipe, options.size, options.set)
-    where, command = Where(options.workers, until=until), " ".join(["benchmarks/evidence.py", *sys.argv[1:]])
+    where, command = Where(options.workers, until=until), command_line(sys.argv[1:])
     status = 0
     try:
         if options.ablate:
@@ -116,6 +117,15 @@ def run(options: argparse.Namespace) -> int:
     finally:
         lines.say(f"{options.records}: {pack(folder, options.records)} runs")
     return status
+
+
+def command_line(given: Sequence[str]) -> str:
+    """The command as typed, without the files of this machine: it becomes a part of the records."""
+    words = list(given)
+    for option in ("--records", "--out"):
+        if option in words:
+            del words[words.index(option) : words.index(option) + 2]
+    return shlex.join(["benchmarks/evidence.py", *words])
 
 
 def costs(recipe: Recipe, folder: Path, lines: Lines, until: float) -> None:
