@@ -16,6 +16,7 @@ from attentiondrop.experiments.config.recipe_files import read_recipe
 from attentiondrop.experiments.runs import pool
 from attentiondrop.experiments.runs.job import Job
 from attentiondrop.experiments.runs.pool import OutOfTimeError, Where
+from attentiondrop.experiments.runs.store import Result
 from attentiondrop.experiments.studies.compare import compare
 from attentiondrop.experiments.studies.step_costs import measure_costs, read_costs
 
@@ -43,16 +44,17 @@ def test_no_run_starts_after_the_time_and_finished_ones_stay(tiny, listener, tmp
 
 
 def test_a_bundle_ends_with_the_time(job, monkeypatch) -> None:
-    monkeypatch.setattr(pool, "execute", lambda one, say: one.label)
+    monkeypatch.setattr(pool, "execute", lambda one, say: Result("finished", float(one.seed), epochs=1))
     clock = iter([0.0, 1.0, 2.0])
     monkeypatch.setattr(pool, "time", SimpleNamespace(time=lambda: next(clock)))
-    assert pool._several([job("none", seed) for seed in range(5)], 1.5) == [("none, seed 0", []), ("none, seed 1", [])]
+    found = pool._several([job("none", seed) for seed in range(5)], 1.5)
+    assert [(result.seconds, lines) for result, lines in found] == [(0.0, []), (1.0, [])]
 
 
 def test_a_worker_sets_compiled_code_aside(tiny, tmp_path, monkeypatch) -> None:
     """Else each captured step would search all of it for garbage."""
     asked = []
-    monkeypatch.setattr(pool, "execute", lambda one, say: one.label)
+    monkeypatch.setattr(pool, "execute", lambda one, say: Result("finished", 1.0, epochs=1))
     monkeypatch.setattr(pool, "atexit", SimpleNamespace(register=asked.append, unregister=lambda function: None))
     fake = {"collect": lambda: asked.append(1), "freeze": lambda: asked.append(2), "unfreeze": 3}
     monkeypatch.setattr(pool, "gc", SimpleNamespace(**fake))
