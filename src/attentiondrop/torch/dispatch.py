@@ -363,7 +363,7 @@ def _why_not_short_blur(call: Call, plan: Plan) -> str | None:
     if len(plan.blurs) > 1 or spec.axes != "keys" or spec.width > short.WIDEST_BLUR:
         return f"the kernels for short rows blur once, along the keys, with a width of at most {short.WIDEST_BLUR}"
     if not suits_operators(plan.blurs[0]):
-        return "the kernels for short rows know one sigma for all, or the numbers of a spec"
+        return "the kernels for short rows know sigmas without a gradient, from rates that all heads share"
     if call.visibility.causal and not has_kernels(call.inputs.q):
         return "causal blur in short rows also needs Triton"
     if not plan.decides_inside(call.dropout_p) and call.inputs.shape.columns > short.MOST_KEYS_OF_BLUR:
