@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..shared.compiler_options import OPTIONS
 from ..shared.hashing import stream_key, to_uniform, vector_word
 from .rows import on_device
 
@@ -28,5 +29,7 @@ def uniform_vector(seed: Tensor, stream: int, length: int) -> Tensor:
     out = torch.empty(length, dtype=torch.float32, device=seed.device)
     if length > 0:
         with on_device(seed):
-            uniforms_kernel[(triton.cdiv(length, _BLOCK),)](seed, out, stream, length, BLOCK=_BLOCK, num_warps=1)
+            uniforms_kernel[(triton.cdiv(length, _BLOCK),)](
+                seed, out, stream, length, BLOCK=_BLOCK, num_warps=1, **OPTIONS
+            )
     return out

@@ -17,6 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..shared.compiler_options import OPTIONS, stride_names
 from ..shared.hashing import stream_key, to_uniform, vector_word
 
 #: With larger widths, the rows of a run do not fit into registers.
@@ -204,8 +205,13 @@ def _blur_runs(
         tl.store(place_out, total.to(out.dtype.element_ty), mask=mask)
 
 
-# Lengths and counts are not specialised: a new sequence length must not cause a new compilation.
-@triton.jit(do_not_specialize=["stream", "heads", "group", "rows_in", "rows_out", "length"])
+# Nothing that depends on the sequence length is specialised: a new length must not cause a new compilation.
+@triton.jit(
+    do_not_specialize=[
+        *("stream", "heads", "group", "rows_in", "rows_out", "length", "visible_batch", "visible_head"),
+        *stride_names("x", "out"),
+    ]
+)
 def blur_kernel(
     x, out, seed, gate, visible, stream, sigma_min, sigma_span, heads, group, rows_in, rows_out, length,
     x_batch, x_head, x_row, out_batch, out_head, out_row, visible_batch, visible_head, visible_place,
@@ -304,6 +310,7 @@ def blur_rows(x: Tensor, out: Tensor, length: int, visible: Tensor | None, blur:
             RUN=run,
             LONG=reach * max(strides[2], strides[5], 1) * unit >= 2**31,
             num_warps=2 if run else 4,
+            **OPTIONS,
         )
 
 
