@@ -18,10 +18,7 @@ from attentiondrop.torch.kernels.shared.cosine import cosine  # noqa: E402
 def cosines_kernel(OUT, step, OURS: tl.constexpr, SIZE: tl.constexpr):
     place = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
     turn = 6.283185307179586 * ((place * step).to(tl.float32) * 5.9604644775390625e-08)
-    if OURS:
-        result = cosine(turn)
-    else:
-        result = tl.cos(turn)
+    result = cosine(turn) if OURS else tl.cos(turn)
     tl.store(OUT + place, result)
 
 
