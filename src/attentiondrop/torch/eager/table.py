@@ -172,8 +172,8 @@ def _one_sigma(leaf: Active, dtype: torch.dtype) -> np.floating[Any]:
     if isinstance(low, float) and isinstance(high, float):
         return number(low) + number(high - low) * number(uniform)
     # A difference to a tensor has the precision of the tensor.
-    low, high = number(float(low)), number(float(high))
-    return low + (high - low) * number(uniform)
+    least = number(float(low))
+    return least + (number(float(high)) - least) * number(uniform)
 
 
 def _blur(leaf: Active, logits: Tensor, visible: Tensor | None) -> Logits:

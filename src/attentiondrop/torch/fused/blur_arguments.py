@@ -44,8 +44,9 @@ def blur_arguments(leaf: Active) -> BlurArguments:
     spec: BlurSmoothing = leaf.spec
     rest = spec.width, spec.edges == "renormalize"
     if leaf.values and _begins_at_zero(leaf):
-        gate = leaf.gated("sigma_max")
-        return BlurArguments(gate, (leaf.number, spec.sampling, 0.0, 1.0, *rest))  # type: ignore[arg-type]  # a tensor
+        largest = leaf.values["sigma_max"]
+        largest = largest if leaf.gate is None else leaf.gate * largest
+        return BlurArguments(largest, (leaf.number, spec.sampling, 0.0, 1.0, *rest))
     if leaf.values:
         sigma = drawn_sigma(leaf, LogitShape(1, 1, 1, 1), next(iter(leaf.values.values())).dtype)
         return BlurArguments(sigma.view(()), (leaf.number, "batch", 1.0, 1.0, *rest))
@@ -62,8 +63,8 @@ def drawn_sigma(leaf: Active, shape: LogitShape, dtype: torch.dtype) -> Tensor:
     A compiler makes one kernel of the operations of torch, too. Whoever else watches them must see them.
     """
     seed = leaf.seed
-    by_kernel = dtype == torch.float32 and type(seed) is Tensor and why_no_kernels_on(seed.device) is None
-    if not by_kernel or not is_untouched():
+    is_plain = is_untouched() and type(seed) is Tensor and dtype == torch.float32
+    if not is_plain or why_no_kernels_on(seed.device):
         return blur_sigma(leaf, shape, dtype)
     from ..kernels.blur.drawn_uniforms import uniform_vector  # imports Triton
 
