@@ -24,8 +24,10 @@ class BlurArguments(NamedTuple):
 
 
 def suits_operators(leaf: Active) -> bool:
-    """Whether our operators can do this blur: they know neither the gradient of a sigma, nor a tensor with one for each
-    head, nor a tensor for `sigma_min` where samples or heads draw a sigma of their own.
+    """Whether our operators can do this blur.
+
+    They cannot if a sigma is learned, or if heads have tensors of their own. If samples or heads draw a sigma of their
+    own from a tensor, they can only if `sigma_min` is 0.
     """
     if not leaf.values:
         return True
