@@ -162,6 +162,16 @@ def blurred_tile(
 
 
 @triton.jit
+def _share_in_run(shown, at: tl.constexpr, rate, norm, WIDTH: tl.constexpr):
+    """`share_of` a place from loaded visibilities: `shown[at]` is that of the first place under the kernel."""
+    total = tl.zeros_like(shown[at].to(tl.float32))
+    for place in tl.static_range(WIDTH):
+        d = place - WIDTH // 2
+        total += tl.where(shown[at + place], tl.exp(rate * (d * d)) * norm, 0.0)
+    return tl.where(shown[at + WIDTH // 2], total, 1.0)
+
+
+@triton.jit
 def _blur_runs(
     x, stride, out, out_stride, first, columns, near_edge, seed, gate, stream, batch, head, sigma_min, sigma_span,
     visible, visible_stride, rows_in, rows_out, length,
@@ -170,11 +180,21 @@ def _blur_runs(
 ):  # fmt: skip
     """Write runs of RUN rows, each starting at one of `first`."""
     RADIUS: tl.constexpr = WIDTH // 2
+    # Every place lies under WIDTH kernels. Its visibility is loaded once for all of them: that is less to run, and much
+    # less to compile.
+    SHARED: tl.constexpr = RENORMALIZE and HAS_VISIBLE
+    REACH: tl.constexpr = 2 * RADIUS if TRANSPOSED else RADIUS
+    shown = ()
+    if SHARED:
+        for place in tl.static_range(RUN + 2 * REACH):
+            shown = shown + (seen(visible, visible_stride, first + (place - REACH), length, HAS_VISIBLE),)
     tiles = ()
     for place in tl.static_range(RUN + WIDTH - 1):
         rows = first + (place - RADIUS)
         if TRANSPOSED:
             inside = (rows >= 0) & (rows < rows_in)
+        elif SHARED:
+            inside = shown[place] & (rows < rows_in)
         else:
             # Hidden rows are not read: any value there, even NaN, counts as 0.
             inside = seen(visible, visible_stride, rows, rows_in, HAS_VISIBLE)
@@ -185,8 +205,11 @@ def _blur_runs(
     for place in tl.static_range(RUN + WIDTH - 1):
         tile = tiles[place].to(tl.float32)
         if TRANSPOSED and RENORMALIZE:
-            rows = first + (place - RADIUS)
-            share = share_of(rows, near_edge, rate, norm, visible, visible_stride, length, WIDTH, HAS_VISIBLE)
+            if SHARED:
+                share = _share_in_run(shown, place, rate, norm, WIDTH)
+            else:
+                rows = first + (place - RADIUS)
+                share = share_of(rows, near_edge, rate, norm, visible, visible_stride, length, WIDTH, HAS_VISIBLE)
             tile = tile / share[:, None]
         terms = terms + (tile,)
     for place in tl.static_range(RUN):
@@ -195,8 +218,12 @@ def _blur_runs(
         for d in tl.static_range(1, RADIUS + 1):
             total += (terms[place + RADIUS - d] + terms[place + RADIUS + d]) * (tl.exp(rate * (d * d)) * norm)
         if TRANSPOSED:
-            if HAS_VISIBLE:
+            if SHARED:
+                total = tl.where(shown[place + REACH][:, None], total, 0.0)
+            elif HAS_VISIBLE:
                 total = tl.where(seen(visible, visible_stride, rows, length, HAS_VISIBLE)[:, None], total, 0.0)
+        elif SHARED:
+            total = total / _share_in_run(shown, place, rate, norm, WIDTH)[:, None]
         elif RENORMALIZE:
             share = share_of(rows, near_edge, rate, norm, visible, visible_stride, length, WIDTH, HAS_VISIBLE)
             total = total / share[:, None]
