@@ -15,7 +15,7 @@ from attentiondrop.specs import Spec
 from attentiondrop.torch import dispatch
 from attentiondrop.torch.call.inputs import Options, normalise
 from attentiondrop.torch.call.known_calls import describe
-from attentiondrop.torch.call.leaves import active_leaves
+from attentiondrop.torch.call.leaves import Driven, active_leaves
 from attentiondrop.torch.call.one_call import make_call
 from attentiondrop.torch.call.stages import Plan
 from attentiondrop.torch.fused.short_rows import Kind, kind_of
@@ -33,7 +33,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def reason(
-    spec: Spec | None = HARD,
+    spec: Spec | Driven | None = HARD,
     shape: tuple[int, int, int, int] = (2, 4, 50, 64),
     keys: int | None = None,
     key_heads: int | None = None,
@@ -170,3 +170,19 @@ def test_calls_that_differ_are_not_taken_for_each_other() -> None:
     mask = torch.ones(50, dtype=torch.bool)
     for option in ({"attn_mask": mask}, {"bias": mask.float()}, {"softcap": 1.0}, {"sinks": torch.zeros(4)}):
         assert describe(q, k, v, HARD, Options(**option), "auto") is None
+
+
+@pytest.mark.parametrize(
+    ("sampling", "values", "served"),
+    [
+        ("batch", {"sigma_max": 0.5}, True),
+        ("sample", {"sigma_max": 0.5}, True),
+        ("batch", {"sigma_max": 0.5, "sigma_min": 0.1}, True),
+        ("sample", {"sigma_max": 0.5, "sigma_min": 0.1}, False),
+        ("batch", {"sigma_max": [0.5] * 4}, False),
+    ],
+)
+def test_a_blur_whose_rates_are_tensors(sampling: str, values: dict[str, Any], served: bool) -> None:
+    tensors = {field: torch.tensor(value, device="cuda") for field, value in values.items()}
+    why = reason(Driven(ad.BlurSmoothing(0.5, sampling=sampling), {0: tensors}))
+    assert why is None if served else "take a sigma that is a tensor if" in str(why)

@@ -10,7 +10,10 @@ from test_parity import FUSED, SPECS, has_fused_path, tolerance
 import attentiondrop as ad
 from attentiondrop.specs import Spec
 from attentiondrop.torch import attach, attention
+from attentiondrop.torch.call.inputs import Options
+from attentiondrop.torch.call.leaves import Driven
 from attentiondrop.torch.draws import Stream
+from attentiondrop.torch.functional import perturbed_attention
 
 pytestmark = [
     pytest.mark.gpu,
@@ -90,6 +93,45 @@ def test_cuda_graphs_draw_anew_in_every_replay(text: str) -> None:
         graph.replay()
         results.append(output.clone())
     assert not torch.equal(results[0], results[1]) and not torch.equal(results[1], results[2])
+
+
+@pytest.mark.parametrize(
+    "sampling, sigma_min, rows, causal",
+    [
+        ("batch", 0.0, 33, False),
+        ("batch", 0.0, 300, True),
+        ("head", 0.0, 33, True),
+        ("head", 0.0, 300, False),
+        ("batch", 0.2, 33, False),
+        ("batch", 0.2, 300, True),
+    ],
+)
+def test_a_captured_blur_follows_its_rate(sampling: str, sigma_min: float, rows: int, causal: bool) -> None:
+    """A rate that is a tensor gives the draws of its number, in kernels for short rows and in the others."""
+    q, k, v = torch.randn(3, 2, 4, rows, 32, device="cuda", dtype=torch.bfloat16)
+    rate = torch.tensor(1.0, device="cuda")
+    spec, options = ad.BlurSmoothing(1.0, sigma_min=sigma_min, sampling=sampling), Options(is_causal=causal)
+    driven = Driven(spec, {0: {"sigma_max": rate}})
+
+    def run(drop: Spec | Driven, seed: int) -> torch.Tensor:
+        torch.cuda.manual_seed(seed)
+        return perturbed_attention(q, k, v, drop, options, backend="fused").output
+
+    run(driven, 0)  # kernels are compiled before a capture, not in it
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        output = perturbed_attention(q, k, v, driven, options, backend="fused").output
+    results = []
+    for seed, value in enumerate((0.3, 1.0, 1.0)):
+        rate.fill_(value)
+        torch.cuda.manual_seed(seed)
+        graph.replay()
+        results.append(output.clone())
+        assert torch.equal(results[-1], run(driven, seed))
+        if sigma_min == 0.0:  # (From numbers, kernels may round `sigma_min + span * uniform` once.)
+            assert torch.equal(results[-1], run(ad.BlurSmoothing(value, sampling=sampling), seed))
+    assert not torch.equal(results[1], results[2])
 
 
 #: One decision for all rows of a head, before and after the softmax.

@@ -363,7 +363,10 @@ def _why_not_short_blur(call: Call, plan: Plan) -> str | None:
     if len(plan.blurs) > 1 or spec.axes != "keys" or spec.width > short.WIDEST_BLUR:
         return f"the kernels for short rows blur once, along the keys, with a width of at most {short.WIDEST_BLUR}"
     if not suits_operators(plan.blurs[0]):
-        return "the kernels for short rows know one sigma for all, or the numbers of a spec"
+        return (
+            "the kernels for short rows take a sigma that is a tensor if it is not learned, heads share it, and "
+            "sigma_min is 0 or sampling is 'batch'"
+        )
     if call.visibility.causal and not has_kernels(call.inputs.q):
         return "causal blur in short rows also needs Triton"
     if not plan.decides_inside(call.dropout_p) and call.inputs.shape.columns > short.MOST_KEYS_OF_BLUR:

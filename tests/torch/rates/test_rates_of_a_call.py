@@ -15,6 +15,7 @@ from attentiondrop.torch import attach, dispatch, functional
 from attentiondrop.torch.call.decisions import Decisions
 from attentiondrop.torch.call.inputs import Options
 from attentiondrop.torch.call.leaves import active_leaves
+from attentiondrop.torch.draws import Stream
 from attentiondrop.torch.eager.regularisers import gaussian_kernel
 from attentiondrop.torch.fused import short_rows
 from attentiondrop.torch.fused.row_blocks import blockwise_backward, blockwise_forward
@@ -83,7 +84,10 @@ def _decisions(extras: Extras, plan: Plan, columns: int) -> Decisions:
     gates = torch.stack([torch.as_tensor(rate if index == slot else 1.0, dtype=torch.float64) for index in range(4)])
     kernel = None
     if plan.radius and extras.blur_gate is not None:
-        kernel = gaussian_kernel(plan.sigma_max * extras.blur_gate.view(1, 1), 2 * plan.radius + 1)
+        assert extras.seed is not None and plan.sampling == "batch"
+        uniform = Stream(extras.seed, plan.blur_stream).uniform_vector(1).double()
+        sigma = (plan.sigma_min + (plan.sigma_max - plan.sigma_min) * uniform) * extras.blur_gate
+        kernel = gaussian_kernel(sigma.view(1, 1), 2 * plan.radius + 1)
     return Decisions(
         None, None, extras.seed, gates, [1.0] * 4, [stream if index == slot else -1 for index in range(4)],
         "" if slot != 1 else "-inf" if plan.hide else "zero", plan.top or columns, plan.is_causal, plan.scale,

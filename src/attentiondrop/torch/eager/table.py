@@ -141,10 +141,10 @@ def _drop_of_key(spec: DropKey, columns: int) -> Drop:
 # --- blur and noise --------------------------------------------------------------------------------------------------
 
 
-def blur_sigma(leaf: Active, shape: LogitShape, dtype: torch.dtype) -> Tensor:
-    """The sigma of a blur leaf as [B or 1, H or 1]."""
+def blur_sigma(leaf: Active, shape: LogitShape, dtype: torch.dtype, uniform: Tensor | None = None) -> Tensor:
+    """The sigma of a blur leaf as [B or 1, H or 1]; `uniform` is what it draws, if somebody has drawn it already."""
     low, high = leaf.vector("sigma_min"), leaf.vector("sigma_max")
-    uniform = leaf.draw(shape).to(dtype)
+    uniform = (leaf.draw(shape) if uniform is None else uniform).to(dtype)
     sigma: Tensor = low + (high - low) * (
         uniform.view(-1, 1) if leaf.spec.sampling == "sample" else uniform.view(1, -1)
     )
@@ -154,17 +154,26 @@ def blur_sigma(leaf: Active, shape: LogitShape, dtype: torch.dtype) -> Tensor:
 def blur_kernel(leaf: Active, shape: LogitShape, dtype: torch.dtype) -> Tensor:
     """The kernel of a blur leaf as [B or 1, H or 1, width]."""
     spec: BlurSmoothing = leaf.spec
-    if spec.sampling == "batch" and leaf.gate is None and not leaf.values and is_at_hand(leaf.seed):
+    if spec.sampling == "batch" and leaf.gate is None and is_at_hand(leaf.seed) and _are_plain_numbers(leaf):
         return regularisers.gaussian_kernel_of_number(_one_sigma(leaf, dtype), spec.width, dtype)
     return regularisers.gaussian_kernel(blur_sigma(leaf, shape, dtype), spec.width)
+
+
+def _are_plain_numbers(leaf: Active) -> bool:
+    """Whether the rates of a leaf are numbers that can be read at no cost, and that need no gradient."""
+    return all(value.ndim == 0 and is_at_hand(value) for value in leaf.values.values()) and not leaf.is_learned
 
 
 def _one_sigma(leaf: Active, dtype: torch.dtype) -> np.floating[Any]:
     """`blur_sigma` where one number serves all, computed without torch: the same steps in the same precision."""
     number = np.float64 if dtype == torch.float64 else np.float32
     uniform = hashing.uniforms(hashing.vector_words(hashing.stream_key(int(leaf.seed.item()), leaf.number), 1))[0]
-    low, high = leaf.spec.sigma_min, leaf.spec.sigma_max
-    return number(low) + number(high - low) * number(uniform)
+    low, high = leaf.vector("sigma_min"), leaf.vector("sigma_max")
+    if isinstance(low, float) and isinstance(high, float):
+        return number(low) + number(high - low) * number(uniform)
+    # A difference to a tensor has the precision of the tensor.
+    least = number(float(low))
+    return least + (number(float(high)) - least) * number(uniform)
 
 
 def _blur(leaf: Active, logits: Tensor, visible: Tensor | None) -> Logits:

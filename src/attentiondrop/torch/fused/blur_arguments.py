@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -10,6 +11,8 @@ from torch import Tensor
 from ...specs import BlurSmoothing
 from ..call.leaves import Active, LogitShape
 from ..eager.table import blur_sigma
+from ..kernels.support import why_no_kernels_on
+from ..untouched import is_untouched
 
 
 class BlurArguments(NamedTuple):
@@ -23,24 +26,53 @@ class BlurArguments(NamedTuple):
 def suits_operators(leaf: Active) -> bool:
     """Whether our operators can do this blur.
 
-    They cannot if its limits are tensors and sigma differs between heads or samples, or if sigma needs a gradient.
+    They cannot if a sigma is learned, or if heads have tensors of their own. If samples or heads draw a sigma of their
+    own from a tensor, they can only if `sigma_min` is 0.
     """
-    one = leaf.spec.sampling == "batch" and not leaf.differs_by_head
-    return not leaf.values or (one and not leaf.is_learned)
+    if not leaf.values:
+        return True
+    if leaf.is_learned or leaf.differs_by_head:
+        return False
+    return leaf.spec.sampling == "batch" or _begins_at_zero(leaf)
 
 
 def blur_arguments(leaf: Active) -> BlurArguments:
     """The arguments of a blur leaf.
 
     A compiler takes numbers for constants, and would compile again for each value of a schedule. While compiling,
-    sigma_max is therefore multiplied into the gate, which is a tensor.
+    sigma_max is therefore multiplied into the gate, which is a tensor. So is a sigma_max that is a tensor anyway: from
+    0 to 1 the operators draw the uniform itself, and `uniform * sigma_max` has the same bits as `blur_sigma`.
     """
     spec: BlurSmoothing = leaf.spec
+    rest = spec.width, spec.edges == "renormalize"
+    if leaf.values and _begins_at_zero(leaf):
+        largest = leaf.values["sigma_max"]
+        largest = largest if leaf.gate is None else leaf.gate * largest
+        return BlurArguments(largest, (leaf.number, spec.sampling, 0.0, 1.0, *rest))
     if leaf.values:
-        sigma = blur_sigma(leaf, LogitShape(1, 1, 1, 1), next(iter(leaf.values.values())).dtype)
-        return BlurArguments(sigma.view(()), (leaf.number, "batch", 1.0, 1.0, spec.width, spec.edges == "renormalize"))
+        sigma = drawn_sigma(leaf, LogitShape(1, 1, 1, 1), next(iter(leaf.values.values())).dtype)
+        return BlurArguments(sigma.view(()), (leaf.number, "batch", 1.0, 1.0, *rest))
     gate, low, high = leaf.gate, spec.sigma_min, spec.sigma_max
     if torch.compiler.is_compiling() and high > 0:
         one = torch.ones((), dtype=torch.float32, device=leaf.seed.device) if gate is None else gate
         gate, low, high = one * high, low / high if low > 0 else 0.0, 1.0
-    return BlurArguments(gate, (leaf.number, spec.sampling, low, high, spec.width, spec.edges == "renormalize"))
+    return BlurArguments(gate, (leaf.number, spec.sampling, low, high, *rest))
+
+
+def drawn_sigma(leaf: Active, shape: LogitShape, dtype: torch.dtype) -> Tensor:
+    """`blur_sigma`, with its uniforms from one launch where kernels can run.
+
+    A compiler makes one kernel of the operations of torch, too. Whoever else watches them must see them.
+    """
+    seed = leaf.seed
+    is_plain = is_untouched() and type(seed) is Tensor and dtype == torch.float32
+    if not is_plain or why_no_kernels_on(seed.device):
+        return blur_sigma(leaf, shape, dtype)
+    from ..kernels.blur.drawn_uniforms import uniform_vector  # imports Triton
+
+    length = math.prod(leaf.spec.draws.shape(*shape))
+    return blur_sigma(leaf, shape, dtype, uniform_vector(seed, leaf.number, length))
+
+
+def _begins_at_zero(leaf: Active) -> bool:
+    return "sigma_min" not in leaf.values and leaf.spec.sigma_min == 0.0

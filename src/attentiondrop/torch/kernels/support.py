@@ -26,14 +26,20 @@ compute_capability._dynamo_marked_constant = True  # type: ignore[attr-defined]
 def why_no_kernels(x: Tensor) -> str | None:
     """The reason why the kernels cannot run on `x`, or None if they can."""
     kind = x.device.type
+    if kind in KERNEL_DEVICES and x.dtype not in _DTYPES:
+        return f"there are no kernels for {x.dtype} on {kind}"
+    return why_no_kernels_on(x.device)
+
+
+def why_no_kernels_on(device: torch.device) -> str | None:
+    """The same for a device and any dtype that there are kernels for."""
+    kind = device.type
     if kind not in KERNEL_DEVICES:
         return f"there are no kernels for {kind}"
-    if x.dtype not in _DTYPES:
-        return f"there are no kernels for {x.dtype} on {kind}"
     if kind == "cuda":
         if torch.version.hip is not None:
             return "the kernels have not been tested on ROCm"
-        capability = compute_capability(x.device.index)
+        capability = compute_capability(device.index)
         if capability < 80:
             return f"the kernels need compute capability 8.0, this device has {capability / 10}"
     return None if _HAS_TRITON else "Triton is not installed"

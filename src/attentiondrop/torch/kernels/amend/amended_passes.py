@@ -12,7 +12,6 @@ from ...call.inputs import laid_out, unit_stride
 from .. import library_attention
 from ..blur.rows import on_device
 from ..decide.launch import (
-    OPTIONS,
     Listed,
     Notes,
     block,
@@ -25,6 +24,7 @@ from ..decide.launch import (
     run_query,
     strides,
 )
+from ..shared.compiler_options import OPTIONS
 from ..shared.tiles import amend_tiles, listed_tiles, pick_tiles
 from .correct_rows import (
     amend_keys_kernel,

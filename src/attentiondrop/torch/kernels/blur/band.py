@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..shared.compiler_options import OPTIONS, stride_names
 from .rows import Blur, first_row, gaussian, in_units, load_rows, on_device, seen, tile_rows, visible_argument
 
 # With the usual width of 5, all loads are in flight at once. With larger widths, registers do not spill.
@@ -96,7 +97,12 @@ def gradient_of_keys(
     return total
 
 
-@triton.jit(do_not_specialize=["stream", "heads", "group", "queries", "keys"])
+@triton.jit(
+    do_not_specialize=[
+        *("stream", "heads", "group", "queries", "keys", "visible_batch", "visible_head"),
+        *stride_names("q", "k"),
+    ]
+)
 def band_kernel(
     q, k, band, seed, gate, visible, stream, sigma_min, sigma_span, scale, heads, group, queries, keys,
     q_batch, q_head, q_row, k_batch, k_head, k_row, visible_batch, visible_head, visible_place,
@@ -126,7 +132,12 @@ def band_kernel(
     tl.store(places, found, mask=real)
 
 
-@triton.jit(do_not_specialize=["stream", "heads", "group", "queries", "keys"])
+@triton.jit(
+    do_not_specialize=[
+        *("stream", "heads", "group", "queries", "keys", "visible_batch", "visible_head"),
+        *stride_names("k", "d_q"),
+    ]
+)
 def band_queries_kernel(
     d_band, d_raw, k, d_q, seed, gate, visible, stream, sigma_min, sigma_span, scale, heads, group, queries, keys,
     k_batch, k_head, k_row, d_q_batch, d_q_head, d_q_row, visible_batch, visible_head, visible_place,
@@ -162,7 +173,7 @@ def band_queries_kernel(
     tl.store(d_q + to, total.to(d_q.dtype.element_ty), mask=(rows < queries)[:, None] & (columns < SIZE)[None, :])
 
 
-@triton.jit(do_not_specialize=["heads", "queries", "keys"])
+@triton.jit(do_not_specialize=["heads", "queries", "keys", *stride_names("q", "d_k")])
 def band_keys_kernel(
     d_raw, q, d_k, heads, queries, keys, q_batch, q_head, q_row, d_k_batch, d_k_head, d_k_row,
     GROUP: tl.constexpr, RADIUS: tl.constexpr, SIZE: tl.constexpr, UNIT: tl.constexpr,
@@ -227,6 +238,7 @@ def add_band_gradients(
             GROUP=heads // key_heads,
             RADIUS=blur.width // 2,
             **{name: constants[name] for name in shared},
+            **OPTIONS,
         )
 
 
@@ -249,4 +261,5 @@ def _tile(
         "BLOCK_D": block_d,
         "LONG": (x.shape[-2] + tile + blur.width) * max(strides[2::3]) * unit >= 2**31,
         "num_warps": 2,
+        **OPTIONS,
     }

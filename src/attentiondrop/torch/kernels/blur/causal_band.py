@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..shared.compiler_options import OPTIONS, stride_names
 from .band import UNROLL, band_of, gradient_of_keys, gradient_of_queries, places_in_band, share_in_band
 from .rows import (
     Blur,
@@ -33,7 +34,22 @@ def _column(band, slots, t):
     return tl.sum(tl.where((slots == t)[None, :], band, 0.0), axis=1)
 
 
-@triton.jit(do_not_specialize=["stream", "heads", "group", "queries", "keys"])
+@triton.jit(
+    do_not_specialize=[
+        *(
+            "stream",
+            "heads",
+            "group",
+            "queries",
+            "keys",
+            "visible_batch",
+            "visible_head",
+            "part_lse_batch",
+            "part_lse_head",
+        ),
+        *stride_names("q", "k", "v", "part", "out"),
+    ]
+)
 def merge_kernel(
     q, k, v, part, part_lse, out, lse, weights, seed, gate, visible, stream, sigma_min, sigma_span, scale, heads,
     group, queries, keys,
@@ -108,7 +124,12 @@ def merge_kernel(
     tl.store(out + places, output.to(out.dtype.element_ty), mask=mask)
 
 
-@triton.jit(do_not_specialize=["stream", "heads", "group", "queries", "keys"])
+@triton.jit(
+    do_not_specialize=[
+        *("stream", "heads", "group", "queries", "keys", "visible_batch", "visible_head"),
+        *stride_names("grad", "k", "v", "out", "d_q", "part"),
+    ]
+)
 def rows_backward_kernel(
     grad, k, v, out, weights, part, d_q, d_raw, seed, gate, visible, stream, sigma_min, sigma_span,
     scale, heads, group, queries, keys,
@@ -167,7 +188,12 @@ def rows_backward_kernel(
     tl.store(d_q + places, total.to(d_q.dtype.element_ty), mask=real[:, None] & (columns < SIZE)[None, :])
 
 
-@triton.jit(do_not_specialize=["stream", "heads", "queries", "keys", "part_keys"])
+@triton.jit(
+    do_not_specialize=[
+        *("stream", "heads", "queries", "keys", "part_keys", "visible_batch", "visible_head"),
+        *stride_names("grad", "q", "d_k", "d_v", "part_k", "part_v"),
+    ]
+)
 def keys_backward_kernel(
     grad, q, part_k, part_v, d_k, d_v, weights, d_raw, seed, gate, visible, stream, sigma_min, sigma_span,
     heads, queries, keys, part_keys,
@@ -344,4 +370,5 @@ def _tiles(
         "BLOCK_D": block_d,
         "BLOCK_E": block_e,
         "LONG": (x.shape[-2] + tiles + blur.width) * max(strides[2::3]) * unit >= 2**31,
+        **OPTIONS,
     }

@@ -17,6 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..shared.compiler_options import OPTIONS, stride_names
 from ..shared.hashing import stream_key, to_uniform, vector_word
 
 #: With larger widths, the rows of a run do not fit into registers.
@@ -161,6 +162,16 @@ def blurred_tile(
 
 
 @triton.jit
+def _share_in_run(shown, at: tl.constexpr, rate, norm, WIDTH: tl.constexpr):
+    """`share_of` a place from loaded visibilities: `shown[at]` is that of the first place under the kernel."""
+    total = tl.zeros_like(shown[at].to(tl.float32))
+    for place in tl.static_range(WIDTH):
+        d = place - WIDTH // 2
+        total += tl.where(shown[at + place], tl.exp(rate * (d * d)) * norm, 0.0)
+    return tl.where(shown[at + WIDTH // 2], total, 1.0)
+
+
+@triton.jit
 def _blur_runs(
     x, stride, out, out_stride, first, columns, near_edge, seed, gate, stream, batch, head, sigma_min, sigma_span,
     visible, visible_stride, rows_in, rows_out, length,
@@ -169,11 +180,21 @@ def _blur_runs(
 ):  # fmt: skip
     """Write runs of RUN rows, each starting at one of `first`."""
     RADIUS: tl.constexpr = WIDTH // 2
+    # Every place lies under WIDTH kernels. Its visibility is loaded once for all of them: that is less to run, and much
+    # less to compile.
+    SHARED: tl.constexpr = RENORMALIZE and HAS_VISIBLE
+    REACH: tl.constexpr = 2 * RADIUS if TRANSPOSED else RADIUS
+    shown = ()
+    if SHARED:
+        for place in tl.static_range(RUN + 2 * REACH):
+            shown = shown + (seen(visible, visible_stride, first + (place - REACH), length, HAS_VISIBLE),)
     tiles = ()
     for place in tl.static_range(RUN + WIDTH - 1):
         rows = first + (place - RADIUS)
         if TRANSPOSED:
             inside = (rows >= 0) & (rows < rows_in)
+        elif SHARED:
+            inside = shown[place] & (rows < rows_in)
         else:
             # Hidden rows are not read: any value there, even NaN, counts as 0.
             inside = seen(visible, visible_stride, rows, rows_in, HAS_VISIBLE)
@@ -184,8 +205,11 @@ def _blur_runs(
     for place in tl.static_range(RUN + WIDTH - 1):
         tile = tiles[place].to(tl.float32)
         if TRANSPOSED and RENORMALIZE:
-            rows = first + (place - RADIUS)
-            share = share_of(rows, near_edge, rate, norm, visible, visible_stride, length, WIDTH, HAS_VISIBLE)
+            if SHARED:
+                share = _share_in_run(shown, place, rate, norm, WIDTH)
+            else:
+                rows = first + (place - RADIUS)
+                share = share_of(rows, near_edge, rate, norm, visible, visible_stride, length, WIDTH, HAS_VISIBLE)
             tile = tile / share[:, None]
         terms = terms + (tile,)
     for place in tl.static_range(RUN):
@@ -194,8 +218,12 @@ def _blur_runs(
         for d in tl.static_range(1, RADIUS + 1):
             total += (terms[place + RADIUS - d] + terms[place + RADIUS + d]) * (tl.exp(rate * (d * d)) * norm)
         if TRANSPOSED:
-            if HAS_VISIBLE:
+            if SHARED:
+                total = tl.where(shown[place + REACH][:, None], total, 0.0)
+            elif HAS_VISIBLE:
                 total = tl.where(seen(visible, visible_stride, rows, length, HAS_VISIBLE)[:, None], total, 0.0)
+        elif SHARED:
+            total = total / _share_in_run(shown, place, rate, norm, WIDTH)[:, None]
         elif RENORMALIZE:
             share = share_of(rows, near_edge, rate, norm, visible, visible_stride, length, WIDTH, HAS_VISIBLE)
             total = total / share[:, None]
@@ -204,8 +232,13 @@ def _blur_runs(
         tl.store(place_out, total.to(out.dtype.element_ty), mask=mask)
 
 
-# Lengths and counts are not specialised: a new sequence length must not cause a new compilation.
-@triton.jit(do_not_specialize=["stream", "heads", "group", "rows_in", "rows_out", "length"])
+# Nothing that depends on the sequence length is specialised: a new length must not cause a new compilation.
+@triton.jit(
+    do_not_specialize=[
+        *("stream", "heads", "group", "rows_in", "rows_out", "length", "visible_batch", "visible_head"),
+        *stride_names("x", "out"),
+    ]
+)
 def blur_kernel(
     x, out, seed, gate, visible, stream, sigma_min, sigma_span, heads, group, rows_in, rows_out, length,
     x_batch, x_head, x_row, out_batch, out_head, out_row, visible_batch, visible_head, visible_place,
@@ -304,6 +337,7 @@ def blur_rows(x: Tensor, out: Tensor, length: int, visible: Tensor | None, blur:
             RUN=run,
             LONG=reach * max(strides[2], strides[5], 1) * unit >= 2**31,
             num_warps=2 if run else 4,
+            **OPTIONS,
         )
 
 

@@ -16,6 +16,7 @@ from ...call.inputs import unit_stride
 from ..amend.pick import pick_kernel
 from ..amend.recount import recount_kernel
 from ..blur.rows import on_device
+from ..shared.compiler_options import OPTIONS
 from ..shared.tiles import Tiles, backward_tiles, forward_tiles, select_tiles
 from .backward_keys import key_kernel
 from .backward_queries import query_kernel
@@ -24,8 +25,6 @@ from .select_largest import select_kernel
 from .word_tables import Tables, make_tables
 
 LOG2E = math.log2(math.e)
-#: Passed to the compiler explicitly, so that no environment variable changes results.
-OPTIONS = {"enable_fp_fusion": True}
 #: Enough programs to keep a large device busy.
 PROGRAMS = 2048
 #: From this k on, the k-th largest is found bit by bit.

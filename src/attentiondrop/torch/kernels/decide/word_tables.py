@@ -10,6 +10,7 @@ import triton
 from torch import Tensor
 
 from ...call.decisions import Decisions
+from ..shared.compiler_options import OPTIONS
 from ..shared.words import words_kernel
 
 
@@ -49,5 +50,6 @@ def make_tables(q: Tensor, columns: int, call: Decisions) -> Tables:
         VECTORS=vectors,
         HAS_GATES=call.gates is not None,
         BLOCK=1024,
+        **OPTIONS,
     )
     return Tables(words, limits, factors, slot_words, columns if vectors else 0)

@@ -6,6 +6,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from .cosine import cosine
+
 
 @triton.jit
 def mix(x):
@@ -78,4 +80,4 @@ def to_normal(word):
     second ^= second >> 13
     # (n + 1) / 2^24 is never 0, so the logarithm is finite.
     radius = tl.sqrt(-2.0 * tl.log(to_uniform(word) + 5.9604644775390625e-08))
-    return radius * tl.cos(6.283185307179586 * to_uniform(second))
+    return radius * cosine(6.283185307179586 * to_uniform(second))
