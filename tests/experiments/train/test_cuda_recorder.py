@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from contextlib import nullcontext
 from unittest import mock
 
@@ -69,6 +70,18 @@ def test_the_last_pass_of_a_warm_up_refuses_to_wait_for_the_gpu(cuda) -> None:
     with pytest.raises(RuntimeError, match="called a synchronizing"):
         CudaRecorder(torch.device("cuda")).warm_up(waiting, 3)
     assert cuda.mode == 0
+
+
+def test_nobody_hears_that_the_mode_is_a_prototype(cuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    def set_mode(mode: object) -> None:
+        warnings.warn("Synchronization debug mode is a prototype feature and does not yet detect all", stacklevel=1)
+        warnings.warn("something else", stacklevel=1)
+
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", set_mode)
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        CudaRecorder(torch.device("cuda")).warm_up(lambda: warnings.warn("of the step", stacklevel=1), 0)
+    assert [str(one.message) for one in heard] == ["something else", "of the step", "something else"]
 
 
 def test_a_capture_that_fails_says_what_failed_first_and_frees_the_generator(cuda) -> None:

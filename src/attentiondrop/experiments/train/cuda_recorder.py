@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import warnings
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,11 +32,11 @@ class CudaRecorder:
             for _ in range(passes):
                 work()
             mode = torch.cuda.get_sync_debug_mode()
-            torch.cuda.set_sync_debug_mode("error")
+            _set_sync_debug_mode("error")
             try:
                 work()
             finally:
-                torch.cuda.set_sync_debug_mode(mode)
+                _set_sync_debug_mode(mode)
 
     def record(self, work: Work) -> Work:
         """Capture the work, which does not run then."""
@@ -80,6 +81,13 @@ class CudaRecorder:
 def _stream_of(device: torch.device) -> torch.cuda.Stream:
     """The stream of a device to record on. The runs of a process share it: torch keeps memory for each stream."""
     return torch.cuda.Stream(device)
+
+
+def _set_sync_debug_mode(mode: int | str) -> None:
+    """Say what waiting for the GPU does. torch warns that this is a prototype, which users did not ask for."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Synchronization debug mode is a prototype feature", UserWarning)
+        torch.cuda.set_sync_debug_mode(mode)
 
 
 def _forget_workspaces() -> None:
