@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import warnings
 from contextlib import nullcontext
 from unittest import mock
@@ -105,3 +106,21 @@ def test_graphs_share_a_pool_as_long_as_one_of_them_lives(cuda) -> None:
     assert pools[0] == pools[1] == pools[2] != pools[3]
     assert all(options["capture_error_mode"] == "thread_local" for options in Graph.used)
     cuda.generator.graphsafe_set_state.assert_not_called()
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_garbage_is_collected_before_the_first_capture_and_never_in_one(
+    cuda, enabled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list = []
+    monkeypatch.setattr(gc, "collect", lambda: seen.append("collect"))
+    recorder = CudaRecorder(torch.device("cuda", 0))
+    if not enabled:
+        gc.disable()
+    try:
+        for _ in range(2):
+            recorder.record(lambda: seen.append(gc.isenabled()))
+        assert gc.isenabled() == enabled
+    finally:
+        gc.enable()
+    assert seen == ["collect", False, False]

@@ -150,16 +150,22 @@ def describe(job: Job, result: Result) -> str:
 def _in_sequence(jobs: Sequence[Job], bar: _Bar, until: float) -> Iterator[tuple[Job, Result]]:
     """Run one job after the other. Jobs that another process works on come last."""
     busy = []
-    for job in jobs:
-        if time.time() > until:
-            return
-        try:
-            yield job, _one(job, bar, wait=False)
-        except BusyError:
-            busy.append(job)
-    for job in busy:
-        bar.listener.say(f"{job.label}: another process works on it, waiting")
-        yield job, _one(job, bar, wait=True)
+    try:
+        for number, job in enumerate(jobs):
+            if time.time() > until:
+                return
+            if number:
+                _tidy_up_after(jobs[number - 1])
+            try:
+                yield job, _one(job, bar, wait=False)
+            except BusyError:
+                busy.append(job)
+        for job in busy:
+            bar.listener.say(f"{job.label}: another process works on it, waiting")
+            yield job, _one(job, bar, wait=True)
+    finally:
+        if any(map(_is_compiled, jobs)):
+            gc.unfreeze()  # this process may go on with something else
 
 
 def _one(job: Job, bar: _Bar, wait: bool) -> Result:
@@ -179,16 +185,24 @@ def _several(jobs: Sequence[Job], until: float) -> list[tuple[Result, list[str]]
         if time.time() > until:
             break
         found.append(_elsewhere(job))
-        if job.recipe["training"].get("compile"):
-            set_aside()
+        _tidy_up_after(job)
     return found
+
+
+def _tidy_up_after(job: Job) -> None:
+    if _is_compiled(job):
+        set_aside()
+
+
+def _is_compiled(job: Job) -> bool:
+    return bool(job.recipe["training"].get("compile"))
 
 
 def set_aside() -> None:
     """Free what a run has left. What stays is above all compiled code: later searches for garbage leave it out.
 
-    A search through all of it takes a second, and each captured step begins with one. Only for processes of our own:
-    what is set aside is never searched again.
+    A search through all of it takes a second, and each captured run begins with one. What is set aside is never
+    searched again, unless somebody calls `gc.unfreeze`.
     """
     gc.collect()
     gc.freeze()
@@ -208,7 +222,7 @@ def _bundles(jobs: Sequence[Job], workers: int) -> list[list[Job]]:
     open_ones: dict[Any, list[Job]] = {}
     for job in jobs:
         kind = kind_of(job)
-        if not job.recipe["training"].get("compile") or len(open_ones.get(kind, [None] * most)) >= most:
+        if not _is_compiled(job) or len(open_ones.get(kind, [None] * most)) >= most:
             open_ones[kind] = []
             bundles.append(open_ones[kind])
         open_ones[kind].append(job)
