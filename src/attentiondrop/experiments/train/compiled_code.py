@@ -31,7 +31,8 @@ def compile_calls(model: nn.Module) -> None:
     """
     share_compiled_code()
     call = _CompiledCall(model)
-    eager = model.forward.__func__
+    bound: Any = model.forward
+    eager = bound.__func__
     compiled = torch.compile(eager, dynamic=False)
 
     @functools.wraps(eager)
@@ -40,7 +41,7 @@ def compile_calls(model: nn.Module) -> None:
 
     model.forward = MethodType(forward, model)
     # The place for a compiled call: torch runs it instead of the module's own, and leaves it out of copies and pickles.
-    model._compiled_call_impl = call  # type: ignore[assignment]
+    model._compiled_call_impl = call
 
 
 class _CompiledCall:
