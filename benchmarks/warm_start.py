@@ -54,7 +54,7 @@ def main() -> int:
     end = time.monotonic() + options.seconds
     where = environment(options.device, options.commit)
     print(f"# Warm start: {where.device}, torch {where.torch}, commit {where.commit}, {where.date}", flush=True)
-    phases = Phases(options.device)
+    phases, warm = Phases(options.device), []
     with tempfile.TemporaryDirectory() as folder, phases.watching():
         for number, pair in enumerate(PAIRS):
             if time.monotonic() > end:
@@ -62,6 +62,8 @@ def main() -> int:
                 break
             for seed, method in enumerate(pair):
                 one_run(method, 2 * number + seed, folder, phases, options)
+            warm.append(f"{pair[1]} {phases.to_first_step:.2f} s")
+    print(f"\nFrom the end of a run to the end of the first step of its warm successor: {', '.join(warm)}")
     return 0
 
 
@@ -234,25 +236,28 @@ class Phases:
         """Within, what makes torch compile again is noted."""
         torch._logging.set_logs(recompiles=True)
         logger = logging.getLogger("torch._dynamo.guards.__recompiles")
-        own, before = _Noting(self), logger.handlers
-        logger.handlers = [own]
+        own, before = _Noting(self), (logger.handlers, logger.propagate)
+        logger.handlers, logger.propagate = [own], False
         try:
             yield
         finally:
-            logger.handlers = before
+            logger.handlers, logger.propagate = before
             torch._logging.set_logs()
 
     def _sample(self, done: threading.Event) -> None:
         """Look again and again where Python is, up to the second step."""
+        interval = sys.getswitchinterval()
         while not done.wait(SAMPLING):
+            sys.setswitchinterval(10)  # the frames are those of a thread that must not go on meanwhile
             frame = sys._current_frames().get(self._main)
-            if frame is None or self._steps >= 2:
-                continue
-            at, around = frame.f_code, set[CodeType]()
-            while (frame := frame.f_back) is not None:
-                around.add(frame.f_code)
-            self.samples[at] += 1
-            self.inside.update(around)
+            around = list[CodeType]()
+            while frame is not None:
+                around.append(frame.f_code)
+                frame = frame.f_back
+            sys.setswitchinterval(interval)
+            if around and self._steps < 2:
+                self.samples[around[0]] += 1
+                self.inside.update(set(around[1:]))
 
 
 class _Noting(logging.Handler):

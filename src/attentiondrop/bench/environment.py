@@ -92,8 +92,9 @@ def _driver() -> str:
     return f"{done.stdout.splitlines()[0].strip()}, CUDA {torch.version.cuda}"
 
 
+@cache
 def version_of(package: str) -> str:
-    """The installed version of a package, or "not installed"."""
+    """The installed version of a package, or "not installed". Asked once a process: it is read from a file."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

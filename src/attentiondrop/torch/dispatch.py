@@ -311,7 +311,7 @@ def _fused_route(call: Call, plan: Plan, inside: bool) -> Route:
     if inside:
         only_drops = plan.noise is None and plan.dropout is None and call.dropout_p == 0
         if is_unmasked and only_drops and drop is not None:
-            kernel = amending_kernel(call, drop, drop.bound(stage_of(drop.spec).rate))
+            kernel = amending_kernel(call, drop)
         return Route("amended" if kernel else "decided inside", call, plan, kernel)
     if not plan.blurs:
         return Route("sdpa", call, plan)
@@ -390,14 +390,14 @@ def _why_no_short_kernels(index: int, key_tiles: int, head_size: int, drop: str,
 _why_no_short_kernels._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
-def amending_kernel(call: Call, leaf: Active, bound: float) -> str:
+def amending_kernel(call: Call, leaf: Active) -> str:
     """The kernel of torch whose results hard masking without any mask can correct; "" if there is none.
 
-    `bound` is what the rate never exceeds. Under `torch.use_deterministic_algorithms` there is none: the backward of
-    torch's kernels adds in an order that changes from run to run.
+    Under `torch.use_deterministic_algorithms` there is none: the backward of torch's kernels adds in an order that
+    changes from run to run.
     """
     inputs, columns = call.inputs, call.inputs.shape.columns
-    if columns < amended_hard.FEWEST_KEYS or bound > amended_hard.HIGHEST_RATE or inputs.scale <= 0:
+    if columns < amended_hard.FEWEST_KEYS or inputs.scale <= 0:
         return ""
     drop = drop_of(leaf, columns)
     if not is_ranked(drop.kind, drop.top, columns) or drop.top > amended_hard.MOST:
@@ -406,4 +406,6 @@ def amending_kernel(call: Call, leaf: Active, bound: float) -> str:
         return ""
     if torch.are_deterministic_algorithms_enabled():
         return ""
-    return library_attention.choose(inputs.q, inputs.k, inputs.v) or ""
+    kernel = library_attention.choose(inputs.q, inputs.k, inputs.v) or ""
+    # The bound comes last: code that was compiled without it serves all rates.
+    return kernel if kernel and leaf.bound(stage_of(leaf.spec).rate) <= amended_hard.HIGHEST_RATE else ""

@@ -137,10 +137,10 @@ def test_a_worker_finds_the_service(monkeypatch) -> None:
     assert os.environ[PIPES] == "ours"
 
 
-def test_a_process_that_lost_its_gpu_takes_no_other_run(job, monkeypatch) -> None:
+def test_a_process_that_lost_its_gpu_takes_no_other_run(job, listener, monkeypatch) -> None:
     """All its later runs would fail, and be recorded as failures of their methods."""
     failed, taken = Result("failed", 1.0, 0, error="illegal instruction"), []
-    monkeypatch.setattr(running, "execute", lambda one, say: taken.append(one) or failed)
+    monkeypatch.setattr(running, "execute", lambda one, *_, **__: taken.append(one) or failed)
     monkeypatch.setattr("torch.cuda.is_initialized", lambda: True)
     monkeypatch.setattr("torch.cuda.synchronize", lambda: None)
     assert len(running._several([job(), job()], float("inf"))) == 2  # a failure that is no fault of the GPU
@@ -153,3 +153,5 @@ def test_a_process_that_lost_its_gpu_takes_no_other_run(job, monkeypatch) -> Non
     with pytest.raises(LostGpuError, match=r"none, seed 0: illegal instruction.*Run the same command to resume"):
         running._several([job(), job()], float("inf"))
     assert len(taken) == 1
+    with pytest.raises(LostGpuError):
+        next(running._in_sequence([job(), job()], running._Bar(listener, {}, 0), float("inf")))

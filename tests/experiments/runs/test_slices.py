@@ -65,6 +65,23 @@ def test_a_worker_sets_compiled_code_aside(tiny, tmp_path, monkeypatch) -> None:
         assert asked == [1, 2, 3] * (2 if compiled else 0)
 
 
+def test_one_worker_sets_compiled_code_aside_between_runs_and_gives_it_back(tiny, tmp_path, monkeypatch) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr(pool, "_one", lambda job, bar, wait: asked.append(job.seed))
+    fake = {name: lambda name=name: asked.append(name) for name in ("collect", "freeze", "unfreeze")}
+    monkeypatch.setattr(pool, "gc", SimpleNamespace(**fake))
+    monkeypatch.setattr(
+        pool, "atexit", SimpleNamespace(register=lambda function: None, unregister=lambda function: None)
+    )
+    for compiled, expected in ((False, [0, 1]), (True, [0, "collect", "freeze", 1, "unfreeze"])):
+        asked.clear()
+        training = dataclasses.replace(tiny.training, compile=compiled)
+        recipe = dataclasses.replace(tiny, training=training).to_dict()
+        jobs = [Job(recipe, "none", seed, str(tmp_path)) for seed in range(2)]
+        list(pool._in_sequence(jobs, SimpleNamespace(), math.inf))
+        assert asked == expected
+
+
 def test_bundles_hold_runs_that_share_compiled_code(tiny, tmp_path) -> None:
     compiled = dataclasses.replace(tiny, training=dataclasses.replace(tiny.training, compile=True)).to_dict()
     order = [(method, seed) for seed in range(6) for method in ("none", "hard(p=0.1,k=5)", "hard(p=0.2,k=5)+dropout")]

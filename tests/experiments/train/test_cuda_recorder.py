@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import warnings
 from contextlib import nullcontext
 from unittest import mock
 
@@ -71,6 +73,18 @@ def test_the_last_pass_of_a_warm_up_refuses_to_wait_for_the_gpu(cuda) -> None:
     assert cuda.mode == 0
 
 
+def test_nobody_hears_that_the_mode_is_a_prototype(cuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    def set_mode(mode: object) -> None:
+        warnings.warn("Synchronization debug mode is a prototype feature and does not yet detect all", stacklevel=1)
+        warnings.warn("something else", stacklevel=1)
+
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", set_mode)
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        CudaRecorder(torch.device("cuda")).warm_up(lambda: warnings.warn("of the step", stacklevel=1), 0)
+    assert [str(one.message) for one in heard] == ["something else", "of the step", "something else"]
+
+
 def test_a_capture_that_fails_says_what_failed_first_and_frees_the_generator(cuda) -> None:
     def broken() -> None:
         raise ValueError("the first reason")
@@ -92,3 +106,21 @@ def test_graphs_share_a_pool_as_long_as_one_of_them_lives(cuda) -> None:
     assert pools[0] == pools[1] == pools[2] != pools[3]
     assert all(options["capture_error_mode"] == "thread_local" for options in Graph.used)
     cuda.generator.graphsafe_set_state.assert_not_called()
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_garbage_is_collected_before_the_first_capture_and_never_in_one(
+    cuda, enabled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list = []
+    monkeypatch.setattr(gc, "collect", lambda: seen.append("collect"))
+    recorder = CudaRecorder(torch.device("cuda", 0))
+    if not enabled:
+        gc.disable()
+    try:
+        for _ in range(2):
+            recorder.record(lambda: seen.append(gc.isenabled()))
+        assert gc.isenabled() == enabled
+    finally:
+        gc.enable()
+    assert seen == ["collect", False, False]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import itertools
-import math
 from typing import Any
 
 import pytest
@@ -18,9 +17,9 @@ from torch._dynamo.testing import CompileCounter
 import attentiondrop as ad
 from attentiondrop import reference
 from attentiondrop.schedules import Depth, Linear, PerHead, PerLayer
-from attentiondrop.torch import attach, attention
+from attentiondrop.torch import attach, attention, dispatch
 from attentiondrop.torch.attach.sites import site_of
-from attentiondrop.torch.call.leaves import Driven, LogitShape
+from attentiondrop.torch.call.leaves import Bounds, Driven, LogitShape
 from attentiondrop.torch.functional import Options, perturbed_attention
 from attentiondrop.torch.fused.amended_hard import HIGHEST_RATE
 from attentiondrop.torch.rates.scheduled import STEPS, driven_at
@@ -188,33 +187,34 @@ def test_a_schedule_never_recompiles() -> None:
 
 
 @pytest.mark.parametrize(
-    "rate, bound",
+    "rate, kernel",
     [
-        (0.1, 0.1),
-        (Linear(0.0, HIGHEST_RATE), HIGHEST_RATE),
-        (Linear(0.0, 0.16), math.inf),  # bounds have two steps, so that compiled code can be shared
-        (Depth(0.1, Linear(0.0, 0.2)), math.inf),
-        (ad.EntropyTarget(0.5, high=0.3), math.inf),
+        (0.1, "flash"),
+        (Linear(0.0, HIGHEST_RATE), "flash"),
+        (Linear(0.0, 0.16), ""),
+        (Depth(0.1, Linear(0.0, 0.2)), ""),
+        (ad.EntropyTarget(0.5, high=0.3), ""),
     ],
     ids=str,
 )
-def test_the_path_is_chosen_by_what_a_rate_never_exceeds(rate: Any, bound: float, monkeypatch: Any) -> None:
+def test_the_path_is_chosen_by_what_a_rate_never_exceeds(rate: Any, kernel: str, monkeypatch: Any) -> None:
     """Whatever it is now: nothing waits for a tensor."""
-    from attentiondrop.torch import dispatch
+    chosen: list[str] = []
+    choose = dispatch.amending_kernel
 
-    asked: list[float] = []
-
-    def amending_kernel(call: Any, leaf: Any, bound: float) -> str:
-        asked.append(bound)
-        return ""
+    def amending_kernel(call: Any, leaf: Any) -> str:
+        chosen.append(choose(call, leaf))
+        return ""  # there is none for a CPU
 
     monkeypatch.setattr(dispatch, "amending_kernel", amending_kernel)
+    monkeypatch.setattr(dispatch.library_attention, "choose", lambda q, k, v: "flash")
+    monkeypatch.setattr(dispatch.amended_hard, "FEWEST_KEYS", 8)
     layer = torch.nn.MultiheadAttention(16, 2, batch_first=True)
     for spec in (ad.HardMasking(p=rate, k=3), ad.OneOf([ad.HardMasking(p=rate, k=3), ad.BlurSmoothing(width=1)])):
         with attach(layer, spec, backend="fused"):
             x = torch.randn(2, 8, 16)
             layer(x, x, x, need_weights=False)
-    assert asked == [bound, bound]
+    assert chosen == [kernel, kernel]
 
 
 class TestSharedCode:
@@ -241,6 +241,13 @@ class TestSharedCode:
             driven_at(ad.parse(f"hard(p=constant(value={p}))"), 0, 0, 1, nn.Linear(2, 2), None) for p in (0.15, 0.16)
         )
         assert low.bounds.of(0, "p") == HIGHEST_RATE < high.bounds.of(0, "p")
+
+    def test_a_bound_is_not_read_where_no_path_depends_on_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Compiled code depends on all numbers that were read."""
+        monkeypatch.setattr(Bounds, "of", lambda *args: pytest.fail("read"))
+        layer, x = torch.nn.MultiheadAttention(16, 2, batch_first=True), torch.randn(2, 64, 16)
+        with attach(layer, "hard(p=constant(value=0.1),k=3)", backend="fused"):
+            layer(x, x, x, need_weights=False)
 
     def test_values_move_in_place_for_all_heads(self) -> None:
         spec, layer = ad.parse("noise(sigma=heads(values=[0.1,linear(start=0.0,end=2.0)]))"), nn.Linear(2, 2)

@@ -160,26 +160,36 @@ def describe(job: Job, result: Result) -> str:
 def _in_sequence(jobs: Sequence[Job], bar: _Bar, until: float) -> Iterator[tuple[Job, Result]]:
     """Run one job after the other. Jobs that another process works on come last."""
     busy = []
-    for job in jobs:
-        if time.time() > until:
-            return
-        try:
-            yield job, _one(job, bar, wait=False)
-        except BusyError:
-            busy.append(job)
-    for job in busy:
-        bar.listener.say(f"{job.label}: another process works on it, waiting")
-        yield job, _one(job, bar, wait=True)
+    try:
+        for number, job in enumerate(jobs):
+            if time.time() > until:
+                return
+            if number:
+                _tidy_up_after(jobs[number - 1])
+            try:
+                yield job, _one(job, bar, wait=False)
+            except BusyError:
+                busy.append(job)
+        for job in busy:
+            bar.listener.say(f"{job.label}: another process works on it, waiting")
+            yield job, _one(job, bar, wait=True)
+    finally:
+        if any(map(_is_compiled, jobs)):
+            gc.unfreeze()  # this process may go on with something else
 
 
 def _one(job: Job, bar: _Bar, wait: bool) -> Result:
-    return execute(job, lambda done: bar.epoch(job, done), bar.listener.say, wait)
+    result = execute(job, lambda done: bar.epoch(job, done), bar.listener.say, wait)
+    _check_gpu(job, result)
+    return result
 
 
 def _elsewhere(job: Job) -> tuple[Result, list[str]]:
     """In another process: the result, and the lines for people that this process cannot show."""
     lines: list[str] = []
-    return execute(job, say=lines.append), lines
+    result = execute(job, say=lines.append)
+    _check_gpu(job, result)
+    return result, lines
 
 
 def _several(jobs: Sequence[Job], until: float) -> list[tuple[Result, list[str]]]:
@@ -188,18 +198,14 @@ def _several(jobs: Sequence[Job], until: float) -> list[tuple[Result, list[str]]
     for job in jobs:
         if time.time() > until:
             break
-        result, lines = _elsewhere(job)
-        found.append((result, lines))
-        if result.status == "failed":
-            _check_gpu(job, result)
-        if job.recipe["training"].get("compile"):
-            set_aside()
+        found.append(_elsewhere(job))
+        _tidy_up_after(job)
     return found
 
 
 def _check_gpu(job: Job, result: Result) -> None:
     """After a fault on the GPU every later run of this process would fail, whatever its method."""
-    if not torch.cuda.is_initialized():
+    if result.status != "failed" or not torch.cuda.is_initialized():
         return
     try:
         torch.cuda.synchronize()
@@ -210,11 +216,20 @@ def _check_gpu(job: Job, result: Result) -> None:
         ) from None
 
 
+def _tidy_up_after(job: Job) -> None:
+    if _is_compiled(job):
+        set_aside()
+
+
+def _is_compiled(job: Job) -> bool:
+    return bool(job.recipe["training"].get("compile"))
+
+
 def set_aside() -> None:
     """Free what a run has left. What stays is above all compiled code: later searches for garbage leave it out.
 
-    A search through all of it takes a second, and each captured step begins with one. Only for processes of our own:
-    what is set aside is never searched again.
+    A search through all of it takes a second, and each captured run begins with one. What is set aside is never
+    searched again, unless somebody calls `gc.unfreeze`.
     """
     gc.collect()
     gc.freeze()
@@ -234,7 +249,7 @@ def _bundles(jobs: Sequence[Job], workers: int) -> list[list[Job]]:
     open_ones: dict[Any, list[Job]] = {}
     for job in jobs:
         kind = kind_of(job)
-        if not job.recipe["training"].get("compile") or len(open_ones.get(kind, [None] * most)) >= most:
+        if not _is_compiled(job) or len(open_ones.get(kind, [None] * most)) >= most:
             open_ones[kind] = []
             bundles.append(open_ones[kind])
         open_ones[kind].append(job)

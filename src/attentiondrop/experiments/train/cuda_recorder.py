@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import warnings
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,15 +32,16 @@ class CudaRecorder:
             for _ in range(passes):
                 work()
             mode = torch.cuda.get_sync_debug_mode()
-            torch.cuda.set_sync_debug_mode("error")
+            _set_sync_debug_mode("error")
             try:
                 work()
             finally:
-                torch.cuda.set_sync_debug_mode(mode)
+                _set_sync_debug_mode(mode)
 
     def record(self, work: Work) -> Work:
         """Capture the work, which does not run then."""
-        gc.collect()  # not while it captures: what is freed then may be a graph of another run
+        if not self._graphs:
+            gc.collect()  # frees what earlier runs have left on the GPU; only once, since it takes long
         _forget_workspaces()
         generator = torch.cuda.default_generators[
             torch.cuda.current_device() if self._device.index is None else self._device.index
@@ -52,6 +54,7 @@ class CudaRecorder:
             # In this thread only: others may load data meanwhile.
             with (
                 self._on_stream(),
+                _nothing_collected(),
                 torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"),
             ):
                 work()
@@ -80,6 +83,25 @@ class CudaRecorder:
 def _stream_of(device: torch.device) -> torch.cuda.Stream:
     """The stream of a device to record on. The runs of a process share it: torch keeps memory for each stream."""
     return torch.cuda.Stream(device)
+
+
+@contextmanager
+def _nothing_collected() -> Iterator[None]:
+    """Within, Python does not search for garbage. What it frees may be a graph, which would break a capture."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
+def _set_sync_debug_mode(mode: int | str) -> None:
+    """Say what waiting for the GPU does. torch warns that this is a prototype, which users did not ask for."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Synchronization debug mode is a prototype feature", UserWarning)
+        torch.cuda.set_sync_debug_mode(mode)
 
 
 def _forget_workspaces() -> None:

@@ -29,7 +29,7 @@ from ..tasks.registry import find_task
 from . import checkpoint
 from .accelerator import make_accelerator
 from .captured_step import CAPTURED, CapturedStep, Recorder
-from .compiled_code import share_compiled_code
+from .compiled_code import compile_calls
 from .epoch_log import BEST, EPOCHS, LAST, STATE, Epoch, write_epoch
 from .mean_of_last import MeanOfLast
 from .probes import attention_entropies, gradient_spread, probe_epochs
@@ -116,8 +116,7 @@ class Training:
             fused=self.accelerator.device.type != "mps",
         )
         if settings.compile:
-            share_compiled_code()
-            model.compile(dynamic=False)
+            compile_calls(model)
         self.model, self.optimizer = self.accelerator.prepare(model, optimizer)
         mode: Any = settings.consistency_mode
         self.plain: nn.Module = self.accelerator.unwrap_model(self.model)
