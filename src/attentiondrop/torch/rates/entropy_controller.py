@@ -24,8 +24,8 @@ class Controller:
         #: The running mean, NaN before the first measurement. That is a value, not a branch: a captured graph, which
         #: repeats what one call did, must treat its first call as such, too.
         self.estimate: Tensor | None = None
-        #: The numbers of the rule, where the rate is. Compiled code that read them from the rule would be made for these
-        #: numbers, and a run with another target would compile anew.
+        #: The numbers of the rule, where the rate is. Compiled code that read them from the rule would be made for
+        #: these numbers, and a run with another target would compile anew.
         rate: Tensor = values[field]
         numbers = [rule.target, rule.speed * (rule.high - rule.low), rule.low, rule.high]
         self._numbers = torch.tensor(numbers, dtype=rate.dtype, device=rate.device)
