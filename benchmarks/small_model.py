@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import gc
 import sys
 import tempfile
 import time
@@ -31,6 +32,7 @@ from attentiondrop.experiments.config.schema import Recipe, build_recipe
 from attentiondrop.experiments.methods.parse import Method, read_method
 from attentiondrop.experiments.runs.execute import execute
 from attentiondrop.experiments.runs.job import Job
+from attentiondrop.experiments.runs.pool import set_aside
 from attentiondrop.experiments.tasks.classification.data import load_data
 from attentiondrop.experiments.tasks.classification.data.dataset import ArrayData
 from attentiondrop.experiments.train.compiled_code import share_compiled_code
@@ -196,7 +198,10 @@ def warm_start(text: str, options: argparse.Namespace) -> str:
                 if result.error is not None:
                     return f"{text}: {result.error}"
                 ended.append(time.perf_counter())
+                if seed == 0:
+                    set_aside()  # as a study does between two runs
     finally:
+        gc.unfreeze()
         Training._set_step = set_step  # type: ignore[method-assign]
     return f"{text}: {stepped[1] - ended[0]:.2f} s ({result.capture or 'not captured, on a CPU'})"
 
