@@ -123,7 +123,7 @@ def test_a_captured_blur_follows_its_rate(sampling: str, sigma_min: float, rows:
     with torch.cuda.graph(graph):
         output = perturbed_attention(q, k, v, driven, options, backend="fused").output
     results = []
-    for seed, value in enumerate((0.3, 1.0, 1.0)):
+    for seed, value in enumerate((0.3, 1.0, 1.0, 1.0, 1.0, 1.0)):
         rate.fill_(value)
         torch.cuda.manual_seed(seed)
         graph.replay()
@@ -131,7 +131,8 @@ def test_a_captured_blur_follows_its_rate(sampling: str, sigma_min: float, rows:
         assert torch.equal(results[-1], run(driven, seed))
         if sigma_min == 0.0:  # (From numbers, kernels may round `sigma_min + span * uniform` once.)
             assert torch.equal(results[-1], run(ad.BlurSmoothing(value, sampling=sampling), seed))
-    assert not torch.equal(results[1], results[2])
+    # Two small sigmas may both blur less than bfloat16 can show; not all of these are small.
+    assert any(not torch.equal(results[1], other) for other in results[2:])
 
 
 #: One decision for all rows of a head, before and after the softmax.

@@ -36,6 +36,7 @@ from .probes import attention_entropies, gradient_spread, probe_epochs
 from .seeding import derived_seed
 from .sharding import full_state, is_sharded, load_full_state, model_weights
 from .step import Average, Step, Weight
+from .torch_attention import meets_unsound_kernel, without_cudnn
 
 
 @dataclass
@@ -115,6 +116,7 @@ class Training:
             betas=settings.betas[:2],  # type: ignore[arg-type]
             fused=self.accelerator.device.type != "mps",
         )
+        self._without_cudnn = meets_unsound_kernel(self.task, model, self.data, self.accelerator)
         if settings.compile:
             compile_calls(model)
         self.model, self.optimizer = self.accelerator.prepare(model, optimizer)
@@ -257,7 +259,8 @@ class Training:
         seconds = time.perf_counter() - start
         finite = math.isfinite(loss)
         judged = self._validate(index + 1) if finite and self._is_due(index + 1, self.settings.validate_every) else None
-        probed = self._probe(index + 1) if finite and index + 1 in self.probes else {}
+        with without_cudnn(self._without_cudnn):
+            probed = self._probe(index + 1) if finite and index + 1 in self.probes else {}
         return Epoch(
             epoch=index + 1,
             learning_rate=self.optimizer.param_groups[0]["lr"],
@@ -284,10 +287,11 @@ class Training:
             rank=accelerator.process_index,
             world=accelerator.num_processes,
         )
-        for step, batch in enumerate(batches, start=index * self.steps):
-            self._set_step(step)
-            parts = self.task.split(self.applied.batch(batch), settings.accumulate)
-            take_step(parts, self._weights(parts))
+        with without_cudnn(self._without_cudnn):
+            for step, batch in enumerate(batches, start=index * self.steps):
+                self._set_step(step)
+                parts = self.task.split(self.applied.batch(batch), settings.accumulate)
+                take_step(parts, self._weights(parts))
         mean: Tensor = accelerator.reduce(total / self.steps, "mean")
         return mean.item()
 

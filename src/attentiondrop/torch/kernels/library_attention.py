@@ -27,12 +27,33 @@ def choose(q: Tensor, k: Tensor, v: Tensor) -> str | None:
     fits = k.shape[1] == v.shape[1] and k.shape[-1] == v.shape[-1] == size
     if not fits or size % 8 or q.shape[2] < 2 or k.shape[2] < 2:
         return None
-    return _kernel_for(q.device.index, size)
+    # (A branch, not an argument: a compiler for changing lengths then only asks which of the two it is.)
+    if _ends_with_half(k.shape[2]):
+        return _kernel_for(q.device.index, size, half=True)
+    return _kernel_for(q.device.index, size, half=False)
 
 
-def _kernel_for(index: int, size: int) -> str | None:
+#: The first cuDNN whose gradients are right at all lengths, as `torch.backends.cudnn.version` says it.
+_FIRST_SOUND = 92600
+
+
+def cudnn_may_fail(columns: int) -> bool:
+    """Whether cuDNN's gradients may be NaN with so many keys.
+
+    Its kernels for Hopper take 128 keys at a time. Before 9.26, where half of the last ones are missing, these count
+    with a logit of 0: if all logits of a row are below -89, the exponential overflows (PyTorch's issue 196678).
+    """
+    return _ends_with_half(columns) and (torch.backends.cudnn.version() or 0) < _FIRST_SOUND
+
+
+def _ends_with_half(columns: int) -> bool:
+    return columns % 128 == 64
+
+
+def _kernel_for(index: int, size: int, half: bool) -> str | None:
     capability = compute_capability(index)
-    if capability >= 90 and size <= 128 and torch.backends.cuda.cudnn_sdp_enabled():
+    unsound = half and cudnn_may_fail(64)
+    if capability >= 90 and size <= 128 and torch.backends.cuda.cudnn_sdp_enabled() and not unsound:
         return "cudnn"
     return "flash" if capability >= 80 and size <= 256 and torch.backends.cuda.flash_sdp_enabled() else None
 
