@@ -43,10 +43,10 @@ test-interpreter: $(SETUP)
 	TRITON_INTERPRET=1 $(PYTEST) tests/torch/kernels --ignore tests/torch/kernels/short -m "not gpu and not slow"
 
 test-tensorflow: $(SETUP)
-	KERAS_BACKEND=tensorflow $(PYTEST) $(KERAS_TESTS)
+	KERAS_BACKEND=tensorflow $(PYTEST) $(KERAS_TESTS) -m "not slow"
 
 test-jax: $(SETUP)
-	KERAS_BACKEND=jax $(PYTEST) tests/keras $(JAX_QUICK)
+	KERAS_BACKEND=jax $(PYTEST) tests/keras $(JAX_QUICK) -m "not slow"
 
 KERAS_TESTS := tests/keras src/attentiondrop/keras
 KERAS_BACKENDS := tensorflow jax torch
@@ -57,7 +57,7 @@ JAX_QUICK := $(foreach part,stock_suites documentation attach examples schedules
 # Not in `make test`: tracing nearly doubles the time of the tests. (Under the interpreter it would triple it.)
 coverage: $(SETUP)  ## which lines and branches the tests reach; fails below the share in pyproject.toml
 	$(QUICK_COMPILER) $(PYTEST) -m "not gpu and not slow" -n $(WORKERS) --dist worksteal --cov --cov-report= --cov-fail-under=0
-	KERAS_BACKEND=tensorflow $(PYTEST) $(KERAS_TESTS) --cov --cov-append --cov-report=term
+	KERAS_BACKEND=tensorflow $(PYTEST) $(KERAS_TESTS) -m "not slow" --cov --cov-append --cov-report=term
 
 test-all: test test-keras coverage  ## and what is more of the same
 	$(PYTEST) -m "slow and not gpu" -n $(WORKERS)
@@ -128,8 +128,14 @@ clean:
 # pip leaves the environment half-built if it is interrupted: the stamp is written last, so the next make goes on.
 $(SETUP): pyproject.toml constraints.txt
 	$(MAKE_VENV)
-	$(BIN)/python -m pip install --progress-bar on --no-compile -c constraints.txt -e ".[dev]"
+	$(PIP) --quiet --no-deps $(LARGE) & $(PIP) --progress-bar on --no-warn-conflicts torch; status=$$?; wait $$! && exit $$status
+	$(PIP) --progress-bar on -e ".[dev]"
 	touch $@
+
+# pip unpacks on one core. While it is busy with torch, a second one fetches the largest of the rest, without what they depend
+# on: that comes last, so no two of them ever install the same package.
+PIP = $(BIN)/python -m pip install --no-compile -c constraints.txt
+LARGE := tensorflow jaxlib ray playwright transformers scipy scikit-learn matplotlib keras keras-hub mypy sphinx babel
 
 # Fewer packages than for the tests: neither TensorFlow nor JAX.
 $(DOCS_SETUP): pyproject.toml constraints.txt

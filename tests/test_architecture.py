@@ -6,6 +6,7 @@ import ast
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -64,8 +65,13 @@ def modules() -> dict[str, Path]:
 MODULES = modules()
 
 
-def imported(name: str) -> Iterator[str]:
+@cache
+def imported(name: str) -> list[str]:
     """The modules of this package that a module imports, inside of functions too, but not for types alone."""
+    return list(_imported(name))
+
+
+def _imported(name: str) -> Iterator[str]:
     path = MODULES[name]
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     for node in _runtime_nodes(ast.parse(path.read_text(encoding="utf-8"))):

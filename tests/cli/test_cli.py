@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -225,7 +226,11 @@ def test_half_an_ablation_is_one_line(arguments: list[str], capsys: pytest.Captu
     assert capsys.readouterr().err.startswith("attentiondrop ablate: vary: expected")
 
 
-def test_a_run_leaves_what_tensorboard_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_leaves_what_tensorboard_reads(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # With a module of this name, tensorboard does without TensorFlow, which it would spend seconds on.
+    monkeypatch.setitem(sys.modules, "tensorboard.compat.notf", ModuleType("notf"))
     settings = ["data.limit=32", "training.epochs=1", "training.batch_size=16", "measure.probes=0"]
     assert main(["train", "--track", "tensorboard", "--set", *settings, "--out", str(tmp_path)]) == 0
     assert list(tmp_path.rglob("events.out.tfevents*"))

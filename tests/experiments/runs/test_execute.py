@@ -5,11 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import resource
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 
+import forks
+import full_disk
 import pytest
 import torch
 from filelock import FileLock
@@ -148,22 +147,9 @@ def test_a_full_disk_is_raised_and_the_last_state_survives(job, tmp_path: Path) 
     """The run is in a separate process that can only write files of a few kilobytes."""
     execute(job("none", 7))
     one = job()
-    script = textwrap.dedent(
-        f"""
-        import resource, sys
-        from attentiondrop.experiments.runs.job import Job
-        from attentiondrop.experiments.runs.execute import execute
-        resource.setrlimit(resource.RLIMIT_FSIZE, (9000, 9000))
-        try:
-            execute(Job({one.recipe!r}, "none", 0, {one.out!r}))
-        except OSError as error:
-            sys.exit(f"refused: {{error}}")
-        """
-    )
-    # -B: under that limit, Python would leave truncated byte code behind for everybody.
-    done = subprocess.run([sys.executable, "-B", "-c", script], capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert "refused: " in done.stderr and "File too large" in done.stderr and str(one.folder) in done.stderr
+    status, text = forks.Fork(full_disk.run, one).wait()
+    assert status == 1
+    assert "refused: " in text and "File too large" in text and str(one.folder) in text
     assert not (one.folder / RESULT).exists()
     assert not list(one.folder.glob("*.tmp")) and not list(one.folder.glob(".*.tmp"))
     assert read_run(job("none", 7).folder).result.status == "finished"

@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+import forks
 import pytest
 
 from attentiondrop import AttentionDropError
@@ -28,7 +29,12 @@ ONE_THREAD = os.environ | {"OMP_NUM_THREADS": "1"}
 
 
 def command(*arguments: str, out: Path, changes: tuple[str, ...] = ()) -> list[str]:
-    return [sys.executable, "-m", "attentiondrop", *arguments, "--set", *TINY, *changes, "--out", str(out)]
+    return [*arguments, "--set", *TINY, *changes, "--out", str(out)]
+
+
+def study(out: Path) -> forks.Fork:
+    """The comparison of these tests, in a process of its own."""
+    return forks.command(*command("compare", "digits", "--methods", *METHODS, "--seeds", "2", out=out))
 
 
 def outcomes(out: Path, methods: list[str], seeds: int = 1) -> dict[tuple[str, int], tuple[object, ...]]:
@@ -45,43 +51,36 @@ def outcomes(out: Path, methods: list[str], seeds: int = 1) -> dict[tuple[str, i
 def alone(tmp_path_factory):
     """The same study without interruption, in a separate process, where no other test can have an influence."""
     out = tmp_path_factory.mktemp("alone")
-    study = command("compare", "digits", "--methods", *METHODS, "--seeds", "2", out=out)
-    done = subprocess.run(study, env=ONE_THREAD, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    status, text = study(out).wait()
+    assert status == 0, text
     return outcomes(out, METHODS, 2)
 
 
 def test_a_killed_comparison_is_finished_by_the_same_command(alone, tmp_path) -> None:
     out = tmp_path / "killed"
-    study = command("compare", "digits", "--methods", *METHODS, "--seeds", "2", out=out)
     chance = random.Random(0)
     reached: set[str] = set()
     for _ in range(4):
-        process = subprocess.Popen(study, env=ONE_THREAD, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        process = study(out)
         limit = time.monotonic() + 60
         # Wait until something new is on disk, then kill the process at a random moment.
-        while process.poll() is None and time.monotonic() < limit:
+        while process.is_running() and time.monotonic() < limit:
             found = {str(path) for path in out.rglob("*") if path.name in (EPOCHS, STATE, RESULT)}
             if found - reached:
                 reached |= found
                 break
             time.sleep(0.005)
         time.sleep(chance.random() * 0.2)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    done = subprocess.run(study, env=ONE_THREAD, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+        process.kill()
+    status, text = study(out).wait()
+    assert status == 0, text
     assert outcomes(out, METHODS, 2) == alone
 
 
 def test_two_comparisons_on_one_folder_share_the_work(alone, tmp_path) -> None:
     out = tmp_path / "shared"
-    study = command("compare", "digits", "--methods", *METHODS, "--seeds", "2", out=out)
-    pair = [
-        subprocess.Popen(study, env=ONE_THREAD, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL) for _ in range(2)
-    ]
-    texts = [process.communicate(timeout=300)[1] for process in pair]
-    assert [process.returncode for process in pair] == [0, 0], texts
+    done = [process.wait() for process in (study(out), study(out))]
+    assert [status for status, _ in done] == [0, 0], done
     assert outcomes(out, METHODS, 2) == alone
 
 
@@ -157,9 +156,10 @@ def test_every_worker_watches_its_parent(monkeypatch) -> None:
 @linux
 @pytest.mark.slow
 def test_workers_stop_when_the_command_is_killed(tmp_path) -> None:
-    study = command("compare", "digits", "--methods", "none", "hard", "--seeds", "1", "--workers", "2", out=tmp_path)
-    study[study.index("training.epochs=2")] = "training.epochs=100000"
-    process = subprocess.Popen(study, env=ONE_THREAD, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    long = command("compare", "digits", "--methods", "none", "hard", "--seeds", "1", "--workers", "2", out=tmp_path)
+    long[long.index("training.epochs=2")] = "training.epochs=100000"
+    call = [sys.executable, "-m", "attentiondrop", *long]
+    process = subprocess.Popen(call, env=ONE_THREAD, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     try:
         limit = time.monotonic() + 120
         while len(list(tmp_path.rglob(EPOCHS))) < 2 and time.monotonic() < limit:
@@ -184,20 +184,25 @@ ACCELERATE = [
 @pytest.mark.parametrize(
     "launcher, parallel",
     [
-        pytest.param(TORCHRUN, "ddp", id="torchrun-ddp"),
+        pytest.param(None, "ddp", id="ddp"),
+        pytest.param(TORCHRUN, "ddp", id="torchrun-ddp", marks=pytest.mark.slow),
         pytest.param(TORCHRUN, "fsdp", id="torchrun-fsdp", marks=pytest.mark.slow),
         pytest.param(ACCELERATE, "ddp", id="accelerate-ddp", marks=pytest.mark.slow),
     ],
 )
-def test_two_processes_find_the_losses_of_one(tmp_path, job, launcher: list[str], parallel: str) -> None:
+def test_two_processes_find_the_losses_of_one(tmp_path, job, launcher: list[str] | None, parallel: str) -> None:
     from attentiondrop.experiments.runs.execute import execute
 
     execute(job())
     one = read_run(job().folder)
-    launch = [sys.executable, *launcher, "-m"]
     shared = command("train", "digits", out=tmp_path / "two", changes=(f"training.parallel={parallel}",))
-    done = subprocess.run([*launch, *shared[2:]], env=ONE_THREAD, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    if launcher is None:
+        done = forks.two_ranks(forks.run_command, *shared)
+        assert [status for status, _ in done] == [0, 0], done
+    else:
+        launch = [sys.executable, *launcher, "-m", "attentiondrop"]
+        found = subprocess.run([*launch, *shared], env=ONE_THREAD, capture_output=True, text=True, check=False)
+        assert found.returncode == 0, found.stderr
     two = read_run(run_folder(tmp_path / "two", "none", 0))
     assert one is not None and two is not None and two.environment["processes"] == "2"
     assert [epoch.train_loss for epoch in two.epochs] == pytest.approx([e.train_loss for e in one.epochs], rel=1e-5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from blur_cases import INTERPRETED
 from devices import CPU, CUDA
 from torch import Tensor
 
@@ -40,3 +41,9 @@ def no_short_rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     """The kernels for short rows have tests of their own: elsewhere, the paths that they would replace are tested."""
     if "short" not in request.path.parts:
         monkeypatch.setattr(dispatch, "why_not_short", lambda *_: "this test is about another path")
+
+
+if INTERPRETED:
+    from quick_interpreter import replace_the_language_once
+
+    replace_the_language_once()

@@ -24,15 +24,29 @@ def run(spec: ad.Spec, steps: int = 300, measured: int = 150) -> Any:
     return attachment
 
 
+def hard(rule: Any) -> ad.Spec:
+    return ad.HardMasking(p=rule(0.36, high=0.5), k=3)
+
+
+def blur(rule: Any) -> ad.Spec:
+    return ad.BlurSmoothing(rule(0.45, high=2.0), sampling="sample")
+
+
+def blur_both(rule: Any) -> ad.Spec:
+    return ad.BlurSmoothing(rule(0.45, high=2.0), axes="both", sampling="sample")
+
+
 @pytest.mark.parametrize(
-    "make",
+    "make, per",
     [
-        lambda rule: ad.HardMasking(p=rule(0.36, high=0.5), k=3),
-        lambda rule: ad.BlurSmoothing(rule(0.45, high=2.0), sampling="sample"),
-        lambda rule: ad.BlurSmoothing(rule(0.45, high=2.0), axes="both", sampling="sample"),
+        (hard, "layer"),
+        (hard, "head"),
+        (blur, "head"),
+        (blur_both, "layer"),
+        pytest.param(blur, "layer", marks=pytest.mark.slow),
+        pytest.param(blur_both, "head", marks=pytest.mark.slow),
     ],
 )
-@pytest.mark.parametrize("per", ["layer", "head"])
 def test_the_target_is_reached(make: Any, per: str) -> None:
     def rule(target: float, high: float) -> ad.EntropyTarget:
         return ad.EntropyTarget(target, high=high, speed=0.1, per=per)

@@ -98,9 +98,9 @@ def test_one_of_counts_only_what_it_chose() -> None:
     assert rates["dropkey 2"] == pytest.approx([0.2] * 2, abs=0.03)
 
 
-def encoder() -> nn.TransformerEncoder:
+def encoder(layers: int = 2) -> nn.TransformerEncoder:
     layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
-    return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    return nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
 
 
 def test_watching_changes_nothing_and_ends() -> None:
@@ -133,7 +133,7 @@ def test_compiled() -> None:
     from torch._dynamo.testing import CompileCounter
 
     torch._dynamo.reset()
-    model, x = encoder(), torch.randn(3, 7, 16)
+    model, x = encoder(layers=1), torch.randn(3, 7, 16)
     attachment = attach(model, "hard(p=0.4,k=3)")
     attachment.watch()
     compiled = torch.compile(model, backend=(counter := CompileCounter()), fullgraph=True)
@@ -141,4 +141,4 @@ def test_compiled() -> None:
         compiled(x)
     # Once more when the first sums are there, not in every step.
     assert counter.frame_count <= 3
-    assert [site.calls for site in attachment.stats().values()] == [5, 5]
+    assert [site.calls for site in attachment.stats().values()] == [5]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import io
 import os
-import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import forks
 import numpy as np
 import pytest
 import torch
@@ -89,7 +89,7 @@ BOTH = ["toy-language", pytest.param("toy-text-classification", marks=pytest.mar
 
 
 def command(recipe: str, *arguments: str, out: Path, changes: tuple[str, ...] = ()) -> list[str]:
-    return ["-m", "attentiondrop", "train", recipe, *arguments, "--set", *RECIPES[recipe], *changes, "--out", str(out)]
+    return ["train", recipe, *arguments, "--set", *RECIPES[recipe], *changes, "--out", str(out)]
 
 
 def job_of(recipe: str, out: Path, method: str = "none", changes: tuple[str, ...] = ()) -> Job:
@@ -106,15 +106,13 @@ def numbers(folder: Path):
 def test_a_killed_run_resumes_to_the_result_of_an_undisturbed_one(recipe: str, tmp_path: Path, one_thread) -> None:
     changes, method = ("training.epochs=8",), "hard(p=0.3)"
     folder = run_folder(tmp_path / "killed", method, 0)
-    run = [sys.executable, *command(recipe, "--method", method, out=tmp_path / "killed", changes=changes)]
-    process = subprocess.Popen(run, env=ONE_THREAD, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    process = forks.command(*command(recipe, "--method", method, out=tmp_path / "killed", changes=changes))
     limit = time.monotonic() + 120
-    while not (folder / STATE).exists() and process.poll() is None and time.monotonic() < limit:
+    while not (folder / STATE).exists() and process.is_running() and time.monotonic() < limit:
         time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
-    error = process.communicate()[1]
+    assert process.kill()
     killed = read_run(folder)
-    assert killed is not None and killed.result is None and 0 < len(killed.epochs) < 8, error
+    assert killed is not None and killed.result is None and 0 < len(killed.epochs) < 8
     lines: list[str] = []
     for place in ("killed", "alone"):
         execute(job_of(recipe, tmp_path / place, method, changes), say=lines.append)
@@ -127,7 +125,7 @@ def test_a_killed_run_resumes_to_the_result_of_an_undisturbed_one(recipe: str, t
 def test_two_processes_find_the_losses_of_one(recipe: str, tmp_path: Path, one_thread) -> None:
     execute(job_of(recipe, tmp_path / "one"))
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    shared = [*launch, *command(recipe, out=tmp_path / "two")]
+    shared = [*launch, "-m", "attentiondrop", *command(recipe, out=tmp_path / "two")]
     done = subprocess.run(shared, env=ONE_THREAD, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     (test, validation, _, losses), (test2, validation2, _, losses2) = (

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import socket
-import subprocess
-import sys
 import time
 from pathlib import Path
 
+import forks
 import numpy as np
 import pytest
 import torch
@@ -57,7 +53,6 @@ TINY = [
     "evaluation.length_factor=1.0",
     "evaluation.length_extra=2",
 ]
-ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}
 METHOD = "dropout(p=0.1)+hard(p=0.3)"
 
 
@@ -66,13 +61,6 @@ def training(folder: Path, *changes: str, method: str = METHOD, cls: type[Traini
     recipe = read_recipe("toy-translation", "demo", [*TINY, *changes])
     data = find_task("translation").load_data(recipe.data)
     return cls(recipe, read_method(method), 0, data, folder, say or (lambda line: None))
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def weights(found: Training) -> dict[str, torch.Tensor]:
@@ -114,15 +102,13 @@ def test_a_killed_run_ends_where_an_undisturbed_one_does(tmp_path: Path) -> None
     changes = [*TINY, "training.epochs=9", "training.average_last=7"]
     recipe = read_recipe("toy-translation", "demo", changes).to_dict()
     alone, killed = (Job(recipe, METHOD, 0, str(tmp_path / out)) for out in ("alone", "killed"))
-    call = [sys.executable, "-m", "attentiondrop", "train", "toy-translation", "--method", METHOD]
-    call += ["--out", killed.out, "--set", *changes]
-    process = subprocess.Popen(call, env=ONE_THREAD, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    call = ["train", "toy-translation", "--method", METHOD, "--out", killed.out, "--set", *changes]
+    process = forks.command(*call)
     limit = time.monotonic() + 120
     # The mean of the last weights has begun with the third epoch, and is a part of the state after the fourth.
-    while process.poll() is None and time.monotonic() < limit and killed.epochs_done() < 5:
+    while process.is_running() and time.monotonic() < limit and killed.epochs_done() < 5:
         time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
+    assert process.kill()
     assert (killed.folder / STATE).exists() and not (killed.folder / RESULT).exists()
     lines: list[str] = []
     results = [execute(alone), execute(killed, say=lines.append)]
@@ -138,20 +124,9 @@ def test_a_killed_run_ends_where_an_undisturbed_one_does(tmp_path: Path) -> None
 def test_two_processes_find_the_losses_of_one(tmp_path: Path) -> None:
     changes = ["training.epochs=2", "model.dropout=0.0"]
     alone = training(tmp_path / "one", *changes, method="none").run(lambda epoch: None)
-    call = [sys.executable, "-m", "attentiondrop", "train", "toy-translation", "--out", str(tmp_path / "two")]
-    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
-    both = [
-        subprocess.Popen(
-            [*call, "--set", *TINY, *changes],
-            env=ONE_THREAD | place | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    texts = [process.communicate(timeout=300)[0] for process in both]
-    assert [process.returncode for process in both] == [0, 0], texts
+    call = ["train", "toy-translation", "--out", str(tmp_path / "two"), "--set", *TINY, *changes]
+    done = forks.two_ranks(forks.run_command, *call)
+    assert [status for status, _ in done] == [0, 0], done
     two = read_run(run_folder(tmp_path / "two", "none", 0))
     assert two is not None and two.result is not None and two.environment["processes"] == "2"
     assert [epoch.train_loss for epoch in two.epochs] == pytest.approx([e.train_loss for e in alone], rel=1e-5)
