@@ -43,20 +43,23 @@ class Attention(nn.Module):
         return F.scaled_dot_product_attention(x, x, x)
 
 
-@pytest.mark.parametrize(("tokens", "varies", "meets"), [(64, False, True), (65, False, False), (65, True, True)])
-def test_what_a_model_meets(monkeypatch, tokens: int, varies: bool, meets: bool) -> None:
+@pytest.mark.parametrize(
+    ("tokens", "lengths", "meets"),
+    [(64, None, True), (65, None, False), (65, {8, 64}, True), (64, {8, 16}, False)],
+)
+def test_what_a_model_meets(monkeypatch, tokens: int, lengths: set[int] | None, meets: bool) -> None:
     """On a CPU, with the operator that torch chooses there."""
     monkeypatch.setattr("torch.backends.cudnn.version", lambda: 91900)
     monkeypatch.setattr(torch_attention, "_CUDNN", ON_A_CPU)
     monkeypatch.setattr(torch_attention, "send_to_device", lambda inputs, device: inputs)
     examples = SimpleNamespace(inputs=torch.randn(2, tokens, 16))
-    task = SimpleNamespace(counts_vary=varies, examples=lambda data, count: examples)
+    task = SimpleNamespace(lengths=lambda data, batch_size: lengths, examples=lambda data, count: examples)
     model = Attention().train()
     for device, expected in (("cuda", meets), ("cpu", False)):
         accelerator = SimpleNamespace(
             device=torch.device(device), autocast=lambda: torch.autocast("cpu", enabled=False)
         )
-        assert meets_unsound_kernel(task, model, None, accelerator) is expected  # type: ignore[arg-type]
+        assert meets_unsound_kernel(task, model, None, 8, accelerator) is expected  # type: ignore[arg-type]
     assert model.training
 
 

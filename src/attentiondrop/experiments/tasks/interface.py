@@ -212,6 +212,10 @@ class Task(ABC):
         count: int = data.counts["train"]
         return min(batch_size, count)
 
+    def lengths(self, data: Any, batch_size: int) -> set[int] | None:
+        """The lengths of sequences in the batches of training, if they differ; else None."""
+        return None
+
     def samples(self, data: Any, batch_size: int) -> int:
         """What an epoch trains on, in `sample_unit`, for the throughput."""
         steps: int = data.steps(batch_size)

@@ -116,7 +116,7 @@ class Training:
             betas=settings.betas[:2],  # type: ignore[arg-type]
             fused=self.accelerator.device.type != "mps",
         )
-        self._without_cudnn = meets_unsound_kernel(self.task, model, self.data, self.accelerator)
+        self._without_cudnn = meets_unsound_kernel(self.task, model, self.data, settings.batch_size, self.accelerator)
         if settings.compile:
             compile_calls(model)
         self.model, self.optimizer = self.accelerator.prepare(model, optimizer)

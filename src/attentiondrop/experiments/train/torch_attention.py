@@ -25,15 +25,12 @@ _CUDNN = "_scaled_dot_product_cudnn_attention"
 _EXAMPLES = 2
 
 
-def meets_unsound_kernel(task: Task, model: nn.Module, data: Data, accelerator: Accelerator) -> bool:
-    """Whether torch would choose a kernel whose gradients may be NaN, for this model on this machine.
-
-    Where lengths differ between batches, as those of sentences do, the answer is yes if it is for any length.
-    """
+def meets_unsound_kernel(task: Task, model: nn.Module, data: Data, batch_size: int, accelerator: Accelerator) -> bool:
+    """Whether torch would choose a kernel whose gradients may be NaN, for this model on this machine."""
     if accelerator.device.type != "cuda" or not torch.backends.cuda.cudnn_sdp_enabled():
         return False
-    if task.counts_vary:
-        return any(map(cudnn_may_fail, range(128)))
+    if (lengths := task.lengths(data, batch_size)) is not None:
+        return any(map(cudnn_may_fail, lengths))
     with own_generators(), accelerator.autocast(), KeyLengths(_CUDNN) as seen:
         was_training = model.training
         forward(model.eval(), send_to_device(task.examples(data, _EXAMPLES).inputs, accelerator.device))

@@ -55,6 +55,7 @@ def test_an_epoch_has_every_pair_once_in_few_shapes(data) -> None:
         assert Counter(found) == all_pairs(data, "train") and len(batches) == data.steps(SIZE)
         seen = Counter(tuple(batch.inputs["source"].shape) for batch in batches)
         assert seen == Counter(shapes(data.parts["train"].lengths, SIZE))
+        assert data.padded_lengths(SIZE) == {length for _, length in seen}
         assert len(seen) <= 7 and all(r * n <= SIZE and r % ROWS == 0 and n % 8 == 0 for r, n in seen)
         assert sum(batch.targets.counted for batch in batches) == data.subwords_of_epoch()
         assert all(batch.targets.counted == (batch.targets.tokens != PAD).sum() for batch in batches)

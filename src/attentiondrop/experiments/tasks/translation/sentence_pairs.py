@@ -144,6 +144,10 @@ class SentencePairs:
         """The number of batches in an epoch. `batch_size` counts subwords of one language, padding included."""
         return len(shapes(self.parts["train"].lengths, batch_size))
 
+    def padded_lengths(self, batch_size: int) -> set[int]:
+        """The lengths of the batches of an epoch, padding included."""
+        return {length for _, length in shapes(self.parts["train"].lengths, batch_size)}
+
     def subwords_of_epoch(self) -> int:
         """Subwords of the target that an epoch predicts."""
         train = self.parts["train"].target

@@ -146,6 +146,10 @@ class TranslationTask(Task):
 
         return ROWS
 
+    def lengths(self, data: SentencePairs, batch_size: int) -> set[int]:
+        """Those of the buckets."""
+        return data.padded_lengths(batch_size)
+
     def samples(self, data: SentencePairs, batch_size: int) -> int:
         """Subwords of the target."""
         return data.subwords_of_epoch()
