@@ -145,7 +145,8 @@ class _Bar:
         for job in self.jobs:
             if self.done.get(job, 0) < self.epochs[job]:
                 self.done[job] = job.epochs_done()
-        self.listener.progress(f"{running} runs at once", sum(self.done.values()))
+        label = "1 run" if running == 1 else f"{running} runs at once"
+        self.listener.progress(label, sum(self.done.values()))
 
 
 def describe(job: Job, result: Result) -> str:
