@@ -17,10 +17,10 @@ OURS = "AttentionDrop"
 
 SPECS = {
     "hard": Described(
-        "logits", "each of the k largest logits of a row is set to 0 (or -inf, by `fill`) with probability p", OURS
+        "logits", "each of the k largest logits of a row is set to 0 (-inf if `fill=-inf`) with probability p", OURS
     ),
     "blur": Described(
-        "logits", "S convolved along the keys with a Gaussian of width sigma ~ U(sigma_min, sigma_max)", OURS
+        "logits", "S is convolved along the keys with a Gaussian of width sigma ~ U(sigma_min, sigma_max)", OURS
     ),
     "noise": Described("logits", "S + sigma * N(0, 1), for each element", "Gaussian noise: a common control"),
     "temperature": Described(
@@ -28,7 +28,7 @@ SPECS = {
     ),
     "dropkey": Described(
         "logits, before the softmax",
-        "S = -inf with probability p, for each element or whole columns",
+        "S = -inf with probability p, drawn for each element or for each column",
         "Li et al. 2023, DropKey",
     ),
     "attndropout": Described(
@@ -38,7 +38,7 @@ SPECS = {
     ),
     "drophead": Described(
         "heads",
-        "the output of a head is 0 with probability p, the others are divided by the share that is kept",
+        "the output of a head is 0 with probability p; kept outputs are divided by the share of kept heads",
         "Zhou et al. 2020, Scheduled DropHead",
     ),
     "dropattention": Described(
@@ -48,7 +48,7 @@ SPECS = {
     ),
     "headmask": Described(
         "heads",
-        "the outputs of `count` heads are 0: random ones, or those with the largest mean of |gradient x output|",
+        "the outputs of `count` heads are 0: random heads, or the heads with the largest mean |gradient x output|",
         "Sun et al. 2020, Alleviating the Inequality of Attention Heads",
     ),
     "consistency": Described(

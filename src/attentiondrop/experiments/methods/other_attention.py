@@ -18,7 +18,7 @@ class OtherAttention(Comparator):
     """Replaces the softmax of every block's attention by `weigh`. Blocks keep their parameters and may get new ones."""
 
     group = "structure"
-    perturbs = "nothing: another attention"
+    perturbs = "nothing: the attention is replaced"
     training_only = False
     kernel = "in memory"
 
@@ -42,7 +42,7 @@ class SparseAttention(Comparator):
     """Hides keys from queries by their places, in every block. The attention itself stays as it is."""
 
     group = "structure"
-    perturbs = "nothing: another attention"
+    perturbs = "nothing: the attention is replaced"
     training_only = False
     kernel = "as in the model, with a mask"
 

@@ -35,7 +35,7 @@ class AttentionEntropyPenalty(Comparator):
     group = "loss"
     grid = [{"weight": weight} for weight in (0.01, 0.001, 0.1, 1.0, -0.01, -0.1)]
     perturbs = "the loss"
-    kernel = "as in the model, and once more in memory"
+    kernel = "as in the model, and a second time in memory"
     formula = "task loss - weight * sum over blocks of the mean entropy of the rows of A, averaged over heads"
     reference = "Attanasio et al. 2022, Entropy-based Attention Regularization (EAR)"
 

@@ -22,7 +22,10 @@ class CutMix(Mixing):
         {"alpha": alpha, "p": p}
         for alpha, p in ((1.0, 1.0), (1.0, 0.5), (0.5, 1.0), (0.2, 1.0), (2.0, 1.0), (0.2, 0.5))
     ]
-    formula = "a box of x is that of x', targets mixed by the areas, the box has the share 1 - Beta(alpha, alpha)"
+    formula = (
+        "a box of x is replaced by the same box of x', and targets are mixed in the ratio of the areas; "
+        "the box covers the share 1 - Beta(alpha, alpha) of the image"
+    )
     reference = "Yun et al. 2019, CutMix"
 
     def act(self, model: nn.Module) -> Acting:

@@ -60,7 +60,7 @@ class DropDim(Dropping):
         )
     ]
     perturbs = "dimensions of the attention's input, for each sample"
-    formula = "x * m / E(m), m in {0, 1}^d the same for all tokens, with a share p of zeros (random, or one span)"
+    formula = "x * m / E(m), m in {0, 1}^d is the same for all tokens, a share p of m is 0 (random, or one span)"
     reference = "Zhang et al. 2022, DropDim"
 
     def __post_init__(self) -> None:

@@ -41,7 +41,7 @@ class EaDRA(Comparator):
         for entropy, distance in ((0.01, 0.01), (0.001, 0.001), (0.1, 0.01), (0.01, 0.1), (0.0, 0.01), (0.01, 0.0))
     ]
     perturbs = "the loss"
-    kernel = "as in the model, and once more in memory"
+    kernel = "as in the model, and a second time in memory"
     formula = "task loss + sum over blocks of entropy * mean H(A_i) + distance * mean over rows of sum_j A_ij |i - j|"
     reference = "Araabi et al. 2024, Entropy- and Distance-Regularized Attention"
 

@@ -85,7 +85,7 @@ class EMATeacher(Comparator):
         for weight, decay in ((1.0, 0.999), (0.3, 0.999), (3.0, 0.999), (1.0, 0.99), (3.0, 0.99), (10.0, 0.99))
     ]
     perturbs = "the loss"
-    formula = "task loss + weight * KL(teacher | model), teacher weights = average of the model's with this decay"
+    formula = "task loss + weight * KL(teacher | model), teacher = moving average of the model with this decay"
     reference = "Tarvainen and Valpola 2017, Mean Teacher; with KL as in DOCR (double consistency, Electronics 2023)"
 
     def __post_init__(self) -> None:

@@ -109,8 +109,11 @@ class HeadPruning(Comparator):
         {"share": share, "at": at}
         for share, at in ((0.2, 0.5), (0.1, 0.5), (0.4, 0.5), (0.6, 0.5), (0.2, 0.25), (0.4, 0.75))
     ]
-    perturbs = "heads, for good"
-    formula = "I_h = mean over samples of |output of h . its gradient|, relative to its layer; the lowest are cut"
+    perturbs = "heads, permanently"
+    formula = (
+        "I_h = mean over samples of |output of h . its gradient|, divided by the norm of I in its layer; "
+        "the heads with the lowest I_h are pruned"
+    )
     reference = "Michel et al. 2019, Are Sixteen Heads Really Better than One?"
     training_only = False
 

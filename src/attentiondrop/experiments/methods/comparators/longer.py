@@ -15,7 +15,7 @@ class Longer(Untouched):
 
     times: int = 2
     name = "longer"
-    formula = "none, with times * epochs"
+    formula = "the same as `none`, with the number of epochs multiplied by `times`"
     reference = "control: the time of two passes, spent on more epochs"
 
     def __post_init__(self) -> None:

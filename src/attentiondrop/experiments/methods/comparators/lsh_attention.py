@@ -22,12 +22,15 @@ class LSH(Comparator):
     name = "lsh"
     group = "structure"
     grid = [{"chunk": chunk, "hashes": hashes} for chunk, hashes in ((4, 4), (4, 1), (4, 2), (4, 8), (2, 4), (8, 4))]
-    perturbs = "nothing: another attention"
-    formula = "A over keys in the same chunk of keys sorted by hash, Q = K, averaged over hashes"
+    perturbs = "nothing: the attention is replaced"
+    formula = (
+        "keys are sorted by hash and cut into chunks; a query attends to its chunk and the chunks before and after; "
+        "Q = K; averaged over hashes"
+    )
     reference = "Kitaev et al. 2020, Reformer"
     training_only = False
     kernel = "in memory, by chunks"
-    not_captured = "reads from Python whether tokens are masked"
+    not_captured = "Python code reads whether tokens are masked"
 
     def __post_init__(self) -> None:
         integer("chunk", self.chunk, minimum=1)

@@ -84,7 +84,7 @@ class ManifoldMixup(Mixing):
         for alpha, p in ((2.0, 1.0), (0.2, 1.0), (1.0, 1.0), (4.0, 1.0), (2.0, 0.5), (0.2, 0.5))
     ]
     perturbs = "hidden states and targets"
-    formula = "h_l = lambda * h_l + (1 - lambda) * h'_l in a random layer l, the same for targets"
+    formula = "h_l = lambda * h_l + (1 - lambda) * h'_l in a random layer l; targets are mixed in the same way"
     reference = "Verma et al. 2019, Manifold Mixup"
 
     def act(self, model: nn.Module) -> Acting:

@@ -39,7 +39,7 @@ class Mixup(Mixing):
         {"alpha": alpha, "p": p}
         for alpha, p in ((1.0, 1.0), (0.2, 1.0), (0.4, 1.0), (0.8, 0.5), (0.2, 0.5), (2.0, 1.0))
     ]
-    formula = "lambda * x + (1 - lambda) * x', the same for targets, lambda ~ Beta(alpha, alpha)"
+    formula = "lambda * x + (1 - lambda) * x', lambda ~ Beta(alpha, alpha); targets are mixed in the same way"
     reference = "Zhang et al. 2018, mixup"
 
     def act(self, model: nn.Module) -> Acting:

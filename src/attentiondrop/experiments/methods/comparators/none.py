@@ -25,7 +25,7 @@ class Untouched(Comparator):
     group = "controls"
     grid = FACTORS
     perturbs = "nothing"
-    formula = "the recipe, with lr * learning rate and decay * weight decay"
+    formula = "the recipe, with its learning rate multiplied by `lr` and its weight decay by `decay`"
     reference = "AdamW: Loshchilov and Hutter 2019"
 
     def __post_init__(self) -> None:

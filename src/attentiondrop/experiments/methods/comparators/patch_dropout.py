@@ -22,7 +22,7 @@ class PatchDropout(Comparator):
     group = "hidden"
     grid = [{"p": p} for p in (0.5, 0.1, 0.2, 0.3, 0.4, 0.6)]
     perturbs = "tokens, for each sample"
-    formula = "floor((1 - p) * patches) random patches are kept, and the class token"
+    formula = "floor((1 - p) * patches) random patches and the class token are kept"
     reference = "Liu et al. 2022, PatchDropout"
 
     def __post_init__(self) -> None:

@@ -20,7 +20,7 @@ class SinkhornAttention(OtherAttention):
     iterations: int = 3
     name = "sinkhorn"
     grid = [{"iterations": iterations} for iterations in (3, 1, 5, 7, 11, 21)]
-    formula = "A = exp(S), then rows and columns are divided by their sums, in turns"
+    formula = "A = exp(S), then rows and columns are divided by their sums alternately"
     reference = "Sander et al. 2022, Sinkformers"
 
     def __post_init__(self) -> None:

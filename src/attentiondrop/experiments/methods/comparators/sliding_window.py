@@ -19,7 +19,7 @@ class SlidingWindow(SparseAttention):
     radius: int = 4
     name = "window"
     grid = [{"radius": radius} for radius in (4, 1, 2, 3, 6, 8)]
-    formula = "S = -inf where |i - j| > radius, but for global tokens"
+    formula = "S = -inf if |i - j| > radius, except for global tokens"
     reference = "Beltagy et al. 2020, Longformer"
 
     def __post_init__(self) -> None:

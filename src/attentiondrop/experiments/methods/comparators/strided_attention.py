@@ -20,7 +20,7 @@ class StridedAttention(SparseAttention):
     stride: int = 0
     name = "strided"
     grid = [{"stride": stride} for stride in (0, 2, 3, 5, 6, 8)]
-    formula = "S = -inf unless |i - j| < stride or |i - j| mod stride = 0, but for global tokens"
+    formula = "S = -inf unless |i - j| < stride or |i - j| mod stride = 0, except for global tokens"
     reference = "Child et al. 2019, Sparse Transformers; here in both directions"
 
     def __post_init__(self) -> None:

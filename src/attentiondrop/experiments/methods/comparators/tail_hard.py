@@ -35,7 +35,7 @@ class TailHard(Comparator):
     perturbs = "logits of the last layers, and the loss"
     formula = (
         "hard(p, k, fill=-inf) in the last share of the layers; mean of both task losses + weight * "
-        "(KL(P1 | P2) + KL(P2 | P1)) / 2; the layers before run once: 1 + share passes"
+        "(KL(P1 | P2) + KL(P2 | P1)) / 2; the layers before them run once, so a step costs 1 + share passes"
     )
     reference = "AttentionDrop; Liang et al. 2021, R-Drop"
 
