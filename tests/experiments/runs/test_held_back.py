@@ -133,7 +133,7 @@ class TestChoosingOnTheWrongPart:
 
         monkeypatch.setattr(comparing, "_best", noted)
         assert compare(recipe, ["dropout"], 1, tmp_path, listener).methods[0] == first
-        assert "2 of 2 runs are finished already" in listener.lines
+        assert "3 of 3 runs are finished already" in listener.lines
         assert len(seen) == 2 and all(result.test is None for result in seen)
 
     @staticmethod

@@ -39,6 +39,19 @@ def test_seeds_are_the_outer_loop_and_finished_runs_are_kept(tiny, listener, tmp
     assert trained[4:] == [("hard(p=0.1,k=5)", 0), ("hard(p=0.1,k=5)", 1)]
 
 
+def test_methods_whose_trials_are_finished_do_not_wait_for_the_others(tiny, listener, tmp_path, trained) -> None:
+    recipe = read_recipe("digits", "demo", [*TINY, "training.epochs=1", "tuning.trials=2"])
+    compare(recipe, ["dropout"], 1, tmp_path, listener)
+    (best,) = [method for method, seed in trained if seed == 0]
+    before, asked = len(trained), len(listener.planned)
+    found = compare(recipe, ["hard", "dropout"], 2, tmp_path, listener)
+    hard = found.methods[0].method
+    seed = recipe.tuning.seed
+    assert {method for method, _ in trained[before : before + 2]} == set(found.methods[0].trials)
+    assert trained[before + 2 :] == [(best, 1), (hard, 0), (hard, 1)] and trained[before][1] == seed
+    assert len(listener.planned) - asked == 2  # its runs began together with the trials of the other
+
+
 def test_changed_settings_are_run_again_on_request_and_said(tiny, listener, tmp_path, trained) -> None:
     compare(tiny, METHODS, 1, tmp_path, listener)
     longer = read_recipe("digits", "demo", [*TINY, "training.epochs=3"])

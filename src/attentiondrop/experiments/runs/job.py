@@ -110,6 +110,12 @@ class Standing:
     why: str | None = None
 
 
+def finished(jobs: Sequence[Job], checksums: Mapping[str, str]) -> dict[Job, Result]:
+    """The results of the jobs that are done."""
+    found = {job: standing(job, checksums).result for job in jobs}
+    return {job: result for job, result in found.items() if result is not None}
+
+
 def standing(job: Job, checksums: Mapping[str, str]) -> Standing:
     """Read the folder of a job and decide what is left to do.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ...errors import ArgumentError
@@ -12,7 +12,7 @@ from ..methods.groups import expanded
 from ..methods.parse import read_methods
 from ..runs.execute import data_for
 from ..runs.identity import recipe_of
-from ..runs.job import Job
+from ..runs.job import Job, finished
 from ..runs.kinds import FINAL, TUNING
 from ..runs.pool import Listener, Where, run_jobs
 from ..runs.store import Result
@@ -40,7 +40,8 @@ def compare(
 
     If `out` holds finished runs of another recipe, the call is refused, unless `overwrite` allows to erase them.
     `methods` are texts of methods, or names of groups. The seeds are the outer loop: after an interruption, the
-    finished runs compare all methods on fewer seeds.
+    finished runs compare all methods on fewer seeds. Methods whose trials are all finished in `out` do not wait for the
+    trials of the others.
     """
     check_alone("compare")
     methods = expanded(methods)
@@ -68,15 +69,27 @@ def compare(
 
     jobs = {(text, trial): job(TUNING, trial, tuning.seed) for text in tuned for trial in trials[text]}
     claim(out, study(), [*jobs.values(), *finals()], overwrite)
+
+    def decide(results: Mapping[Job, Result]) -> None:
+        """Choose a setting for each method whose trials have all ended."""
+        for text in [text for text in tuned if entries[text].method is None]:
+            if all(jobs[text, trial] in results for trial in trials[text]):
+                best = _best(metrics, {trial: results[jobs[text, trial]] for trial in trials[text]})
+                listener.say(f"{text}: {best} did best of {len(trials[text])}")
+                entries[text] = Entry(text, best, trials[text])
+
     if tuned:
         listener.say(f"tuning: {len(set(jobs.values()))} trials on the validation part")
-        results = run_jobs(list(jobs.values()), checksums, listener, where, final_epochs)
-        for text in tuned:
-            best = _best(metrics, {trial: results[jobs[text, trial]] for trial in trials[text]})
-            listener.say(f"{text}: {best} did best of {len(trials[text])}")
-            entries[text] = Entry(text, best, trials[text])
+        decide(finished(list(jobs.values()), checksums))
+        renew(out, study())  # if this is interrupted, the report knows of these methods
+    first = finals()
+    later = max(0, final_epochs - sum(one.epochs for one in first))
+    results = run_jobs([*jobs.values(), *first], checksums, listener, where, later)
+    if tuned:
+        decide(results)
         renew(out, study())
-    run_jobs(finals(), checksums, listener, where)
+    if rest := [one for one in finals() if one not in results]:
+        run_jobs(rest, checksums, listener, where)
     found = study()
     renew(out, found)
     return found
