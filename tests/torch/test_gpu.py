@@ -95,6 +95,26 @@ def test_cuda_graphs_draw_anew_in_every_replay(text: str) -> None:
     assert not torch.equal(results[0], results[1]) and not torch.equal(results[1], results[2])
 
 
+@pytest.mark.parametrize("text", ["hard(p=0.3,k=3)", "blur(sigma_max=1.0)"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_repeated_calls_under_autocast(text: str, dtype: torch.dtype) -> None:
+    """A call like an earlier one skips the checks; it computes the same, whether autocast has to cast or not."""
+    spec = ad.parse(text)
+    given = torch.randn(3, 2, 4, 33, 16, device="cuda", dtype=dtype)
+    grad = torch.randn(2, 4, 33, 16, device="cuda", dtype=torch.bfloat16)
+
+    def run(tensors: torch.Tensor, enabled: bool) -> list[torch.Tensor]:
+        q, k, v = (x.detach().requires_grad_() for x in tensors)
+        torch.manual_seed(5)
+        with torch.autocast("cuda", torch.bfloat16, enabled=enabled):
+            output = attention(q, k, v, spec)
+        return [output, *torch.autograd.grad(output, (q, k, v), grad)]
+
+    results = [run(given, True), run(given, True), run(given.bfloat16(), False), run(given.bfloat16(), False)]
+    for found in results[1:]:
+        assert all(torch.equal(a.bfloat16(), b.bfloat16()) for a, b in zip(results[0], found, strict=True))
+
+
 @pytest.mark.parametrize(
     "sampling, sigma_min, rows, causal",
     [

@@ -26,8 +26,8 @@ from .fused.blurred_causal import causal_blurred_attention
 from .fused.blurred_keys import sdpa_attention
 from .fused.blurred_library import blurred_attention
 from .fused.decide_inside import decided_attention
-from .fused.short_rows import known_attention, remember, short_attention
-from .known_routes import known_run, remember_route
+from .fused.short_rows import known_short, remember, short_attention
+from .known_routes import Run, known_run, remember_route
 
 
 def attention(
@@ -130,11 +130,10 @@ def perturbed_attention(
     """
     # A call like one before needs no checks. (Measured calls are never like one before: what is measured changes.)
     signature = signature_of(query, key, value, drop, options, backend) if monitor is None else None
-    if signature is not None and query.is_cpu:
-        known = known_run(signature)
-        if known is not None:
-            refuse_context_parallel()
-            return Attended(*known(query, key, value, draw_seed(query, generator) if seed is None else seed))
+    known = None if signature is None else _known(signature, query)
+    if known is not None:
+        refuse_context_parallel()
+        return Attended(*known(query, key, value, draw_seed(query, generator) if seed is None else seed))
     number("dropout_p", options.dropout_p, 0.0, 1.0)
     if options.attn_mask is not None and options.is_causal:
         raise ArgumentError("is_causal: expected False where attn_mask is given, as in scaled_dot_product_attention")
@@ -146,16 +145,18 @@ def perturbed_attention(
     casts = kind != "meta" and torch.is_autocast_enabled(kind)
     if casts:
         query, key, value = _autocast(query, key, value)
-    if casts and query.is_cuda and monitor is None:
-        signature = signature_of(query, key, value, drop, options, backend, cast=True)
-    if signature is not None and query.is_cuda:
-        output = known_attention(
-            signature, query, key, value, lambda: draw_seed(query, generator) if seed is None else seed
-        )
-        if output is not None:
-            return Attended(output, None)
+        if signature is None and monitor is None:
+            signature = signature_of(query, key, value, drop, options, backend)
+        known = None if signature is None else _known(signature, query)
+        if known is not None:
+            return Attended(*known(query, key, value, draw_seed(query, generator) if seed is None else seed))
     with torch.autocast(kind, enabled=False) if casts else contextlib.nullcontext():
         return _attended(query, key, value, drop, options, generator, backend, seed, monitor, signature)
+
+
+def _known(signature: Signature, query: Tensor) -> Run | None:
+    """How to compute a call like an earlier one; None if there was none."""
+    return known_run(signature) if query.is_cpu else known_short(signature)
 
 
 def _attended(

@@ -61,7 +61,7 @@ def _views(site: Site, query: Tensor) -> int:
     """How many views the batch of queries holds: 1, unless the call belongs to a stack."""
     if torch.compiler.is_compiling():
         return site.views
-    stack = find_stack(site.stacks, site.name, query.device)
+    stack = find_stack(site.stacks, site.name, query.device) if site.stacks else None
     if stack is None:
         return 1
     stack.check(site, query)

@@ -56,25 +56,27 @@ def methods_of(cls: type[nn.Module]) -> set[str]:
 def _read(cls: type[nn.Module], module: nn.Module | None) -> Read:
     found = Read()
     function = plain_function(cls.forward)
-    if function is not None and not _is_foreign(function):
-        _follow(function, _Owner(cls, module), found, set(), _DEPTH)
+    if function is not None and not is_foreign(function):
+        _follow(function, Owner(cls, module), found, set(), _DEPTH)
     return found
 
 
-class _Owner(NamedTuple):
+class Owner(NamedTuple):
     """What `self` is in a method: a class, and the instance if there is one."""
 
     cls: type
     instance: Any
 
     def holds(self, name: str) -> bool:
+        """Whether the instance itself has this attribute."""
         return name in getattr(self.instance, "__dict__", {})
 
     def lookup(self, name: str) -> Any:
+        """The attribute, as it is stored; None if there is none."""
         return vars(self.instance)[name] if self.holds(name) else inspect.getattr_static(self.cls, name, None)
 
 
-class _Load(NamedTuple):
+class Load(NamedTuple):
     """`root.path[0].path[1]...` in the code."""
 
     kind: str
@@ -82,37 +84,39 @@ class _Load(NamedTuple):
     path: tuple[str, ...]
 
 
-class _Loads(NamedTuple):
+class Loads(NamedTuple):
+    """What a code object mentions, what it loads, and how many matrix products it has."""
+
     names: frozenset[str]
-    loads: tuple[_Load, ...]
+    loads: tuple[Load, ...]
     products: int
 
 
-def _follow(function: FunctionType, owner: _Owner | None, found: Read, seen: set[Any], depth: int) -> None:
+def _follow(function: FunctionType, owner: Owner | None, found: Read, seen: set[Any], depth: int) -> None:
     if (function, owner and id(owner.instance)) in seen or depth == 0:
         return
     seen.add((function, owner and id(owner.instance)))
     parameters = function.__code__.co_varnames[: function.__code__.co_argcount]
     first = parameters[0] if parameters and owner is not None else None
-    for code in _codes(function.__code__):
-        names, loads, products = _loads(code)
+    for code in codes_in(function.__code__):
+        names, loads, products = loads_in(code)
         found.names |= names
         found.products += products
         for target, target_owner in _targets(loads, function, owner, first, found):
             found.functions[id(target)] = target
             helper = plain_function(target)
-            if helper is not None and not _is_foreign(helper):
+            if helper is not None and not is_foreign(helper):
                 _follow(helper, target_owner, found, seen, depth - 1)
         if owner is not None and "super" in names:
             for helper in _inherited(function, owner, names):
                 found.functions[id(helper)] = helper
-                if not _is_foreign(helper):
+                if not is_foreign(helper):
                     _follow(helper, owner, found, seen, depth - 1)
 
 
 def _targets(
-    loads: tuple[_Load, ...], function: FunctionType, owner: _Owner | None, first: str | None, found: Read
-) -> Iterator[tuple[Any, _Owner | None]]:
+    loads: tuple[Load, ...], function: FunctionType, owner: Owner | None, first: str | None, found: Read
+) -> Iterator[tuple[Any, Owner | None]]:
     """The functions that these loads refer to, each with what `self` is in it."""
     for kind, root, path in loads:
         if kind == "local" or root == first:
@@ -123,12 +127,12 @@ def _targets(
                 found.methods.add(path[0])
             value, target_owner = _through(value, owner, path[1:])
         else:
-            value = function.__globals__.get(root) if kind == "global" else _closed_over(function, root)
+            value = function.__globals__.get(root) if kind == "global" else closed_over(function, root)
             value, target_owner = _through(value, None, path)
         yield from _unwrapped(value, target_owner)
 
 
-def _through(value: Any, owner: _Owner | None, path: tuple[str, ...]) -> tuple[Any, _Owner | None]:
+def _through(value: Any, owner: Owner | None, path: tuple[str, ...]) -> tuple[Any, Owner | None]:
     """The attribute `path` of `value`. Submodules are not entered: they are examined on their own."""
     for name in path:
         if value is None or isinstance(value, nn.Module):
@@ -138,12 +142,12 @@ def _through(value: Any, owner: _Owner | None, path: tuple[str, ...]) -> tuple[A
         elif isinstance(value, type):
             value, owner = inspect.getattr_static(value, name, None), None
         else:
-            owner = _Owner(type(value), value)
+            owner = Owner(type(value), value)
             value = owner.lookup(name)
     return value, owner
 
 
-def _unwrapped(value: Any, owner: _Owner | None) -> Iterator[tuple[Any, _Owner | None]]:
+def _unwrapped(value: Any, owner: Owner | None) -> Iterator[tuple[Any, Owner | None]]:
     """The function inside a partial, a bound method, a property, a compiled function, or a callable object."""
     for _ in range(8):
         if isinstance(value, functools.partial | functools.partialmethod):
@@ -152,7 +156,7 @@ def _unwrapped(value: Any, owner: _Owner | None) -> Iterator[tuple[Any, _Owner |
             held = value.__self__
             if isinstance(held, nn.Module) and (owner is None or held is not owner.instance):
                 return  # another module, which is examined on its own
-            value, owner = value.__func__, None if isinstance(held, type) else _Owner(type(held), held)
+            value, owner = value.__func__, None if isinstance(held, type) else Owner(type(held), held)
         elif isinstance(value, property):
             value = value.fget
         elif isinstance(value, staticmethod | classmethod):
@@ -165,10 +169,10 @@ def _unwrapped(value: Any, owner: _Owner | None) -> Iterator[tuple[Any, _Owner |
         yield value, owner
         call = inspect.getattr_static(type(value), "__call__", None)
         if not isinstance(value, FunctionType) and isinstance(call, FunctionType):
-            yield call, _Owner(type(value), value)
+            yield call, Owner(type(value), value)
 
 
-def _inherited(function: FunctionType, owner: _Owner, names: frozenset[str]) -> Iterator[FunctionType]:
+def _inherited(function: FunctionType, owner: Owner, names: frozenset[str]) -> Iterator[FunctionType]:
     """What `super().name` may refer to: the next definition after the class that defines `function`."""
     order = owner.cls.__mro__
     here = next((place for place, cls in enumerate(order) if function in map(plain_function, vars(cls).values())), 0)
@@ -186,12 +190,14 @@ def plain_function(member: Any) -> FunctionType | None:
     return member if isinstance(member, FunctionType) else None
 
 
-def _is_foreign(function: FunctionType) -> bool:
+def is_foreign(function: FunctionType) -> bool:
+    """Whether it belongs to torch or to the standard library."""
     package = (function.__module__ or "").partition(".")[0]
     return package == "torch" or (package in sys.stdlib_module_names and package != "__main__")
 
 
-def _closed_over(function: FunctionType, name: str) -> Any:
+def closed_over(function: FunctionType, name: str) -> Any:
+    """The value of a variable of the function around this one; None if it has none."""
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=False))
     try:
         return cells[name].cell_contents
@@ -200,11 +206,11 @@ def _closed_over(function: FunctionType, name: str) -> Any:
 
 
 @functools.cache
-def _loads(code: CodeType) -> _Loads:
+def loads_in(code: CodeType) -> Loads:
     """What one code object loads. Attributes of unknown values (such as call results) are left out."""
-    loads: list[_Load] = []
+    loads: list[Load] = []
     products: Counter[str] = Counter()
-    chain: _Load | None = None
+    chain: Load | None = None
     for instruction in dis.get_instructions(code):
         operation, value = instruction.opname, instruction.argval
         if operation in ("LOAD_ATTR", "LOAD_METHOD") and chain is not None:
@@ -219,22 +225,23 @@ def _loads(code: CodeType) -> _Loads:
         elif operation in ("LOAD_ATTR", "LOAD_METHOD", "LOAD_GLOBAL") and value in _PRODUCTS:
             products[value] += 1
     loads += [chain] if chain is not None else []
-    return _Loads(frozenset(code.co_names), tuple(dict.fromkeys(loads)), products.total())
+    return Loads(frozenset(code.co_names), tuple(dict.fromkeys(loads)), products.total())
 
 
-def _root(operation: str, value: Any) -> _Load | None:
+def _root(operation: str, value: Any) -> Load | None:
     if operation in ("LOAD_GLOBAL", "LOAD_NAME"):
-        return _Load("global", value, ())
+        return Load("global", value, ())
     if operation in ("LOAD_DEREF", "LOAD_CLASSDEREF"):
-        return _Load("closure", value, ())
+        return Load("closure", value, ())
     if "LOAD_FAST" in operation:
         # Newer interpreters load two variables at once; attributes that follow belong to the second.
-        return _Load("local", value[-1] if isinstance(value, tuple) else value, ())
+        return Load("local", value[-1] if isinstance(value, tuple) else value, ())
     return None
 
 
-def _codes(code: CodeType) -> Iterator[CodeType]:
+def codes_in(code: CodeType) -> Iterator[CodeType]:
+    """The code, and that of the functions which are defined in it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _codes(constant)
+            yield from codes_in(constant)

@@ -1,9 +1,12 @@
 """Sites that call `scaled_dot_product_attention` or `F.multi_head_attention_forward`: timm, most hand-written modules.
 
-A function mode around the module's forward replaces the call. If activation checkpointing wraps the *whole module*, the
-backward runs that forward again, with the mode. If the module checkpoints a *part of itself*, the backward calls only
-that part, outside the forward. So the methods that the forward calls enter the mode as well. A checkpointed part that
-is no method is refused, because its gradient would be wrong.
+If the module's forward makes all these calls itself (`own_calls`), a copy of it runs, in which the name of the function
+means ours (`redirected`). Otherwise, and for compilers, a function mode around the forward replaces the calls. It sees
+every operation, which takes longer than the attention of a small model.
+
+If activation checkpointing wraps the *whole module*, the backward runs that forward again, with the mode. If the module
+checkpoints a *part of itself*, the backward calls only that part, outside the forward. So the methods that the forward
+calls enter the mode as well. A checkpointed part that is no method is refused, because its gradient would be wrong.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
+import threading
 from collections.abc import Callable
 from types import CodeType, FunctionType
 from typing import Any
@@ -25,11 +29,16 @@ from ...errors import AttachError
 from ..call.inputs import Options
 from .attend import attend
 from .multihead import perturbed_multi_head
+from .own_calls import SDPA, makes_own_calls
 from .read_code import methods_of, plain_function
+from .redirected import redirected
 from .sites import ATTRIBUTE, WAYS, Site, Way
 
 #: The attribute with which a timm module chooses between SDPA and an explicit softmax.
 SWITCH = "fused_attn"
+
+#: What a site remembers: whether its forward makes all calls itself.
+OWN_CALLS = "own calls"
 
 
 class PerturbSdpa(TorchFunctionMode):
@@ -101,22 +110,62 @@ def _perturbed(
 
 #: Function -> its perturbed replacement.
 _EXCHANGED: dict[Any, Callable[..., Any]] = {
-    F.scaled_dot_product_attention: _perturbed,
+    SDPA: _perturbed,
     F.multi_head_attention_forward: perturbed_multi_head,
 }
 
 
+class _Running(threading.local):
+    """The site whose forward runs in this thread as a redirected copy, and how many calls it has made."""
+
+    site: Site | None = None
+    calls = 0
+
+
+_running = _Running()
+
+
+def _redirected_sdpa(*args: Any, **kwargs: Any) -> Tensor:
+    site = _running.site
+    if site is None:
+        raise AttachError("a module called its attention after its forward had returned: that call cannot be perturbed")
+    _running.calls += 1
+    return _perturbed(site, *args, **kwargs)
+
+
+def _run_redirected(copy: FunctionType, site: Site, module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, int]:
+    """The output of the copy of a forward, and how often it has called its attention."""
+    running = _running
+    before = running.site, running.calls
+    running.site, running.calls = site, 0
+    try:
+        return copy(module, *args, **kwargs), running.calls
+    finally:
+        running.site, running.calls = before
+
+
 def members(base: type[nn.Module]) -> dict[str, Any]:
-    """A forward, and the methods it calls, that enter the mode in training mode only."""
+    """A forward, and the methods it calls, that reach the attention in training mode only."""
+    copy = redirected(base.forward, _redirected_sdpa) if isinstance(base.forward, FunctionType) else None
 
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if not self.training:
             return base.forward(self, *args, **kwargs)
         site: Site = getattr(self, ATTRIBUTE)
-        mode = PerturbSdpa(site, base.__name__)
-        with mode:
-            output = base.forward(self, *args, **kwargs)
-        if mode.calls == 0:
+        # (Somebody may have put another function in the place of SDPA, or of the forward.)
+        if (
+            not torch.compiler.is_compiling()
+            and site.extra.get(OWN_CALLS)
+            and F.scaled_dot_product_attention is SDPA
+            and copy is not None
+        ):
+            output, calls = _run_redirected(copy, site, self, args, kwargs)
+        else:
+            mode = PerturbSdpa(site, base.__name__)
+            with mode:
+                output = base.forward(self, *args, **kwargs)
+            calls = mode.calls
+        if calls == 0:
             raise AttachError(
                 f"{site.name or 'the model'} ({base.__name__}) has a branch without scaled_dot_product_attention and "
                 "took it, so nothing was perturbed: switch its fused attention on, or leave it out of attach "
@@ -129,6 +178,10 @@ def members(base: type[nn.Module]) -> dict[str, Any]:
     return {"forward": forward, **{name: _entering(getattr(base, name), base) for name in methods}}
 
 
+def _remember(module: nn.Module) -> dict[str, Any]:
+    return {OWN_CALLS: makes_own_calls(module)}
+
+
 def _entering(method: FunctionType, base: type[nn.Module]) -> Any:
     """The method, but it enters the mode if it is called outside the forward, which happens when it is recomputed."""
 
@@ -136,6 +189,8 @@ def _entering(method: FunctionType, base: type[nn.Module]) -> Any:
         if torch.compiler.is_compiling() or not self.training:
             return method(self, *args, **kwargs)
         site: Site = getattr(self, ATTRIBUTE)
+        if _running.site is site:
+            return method(self, *args, **kwargs)  # the forward runs, and makes its calls itself
         if any(isinstance(mode, PerturbSdpa) and mode.site is site for mode in _get_current_function_mode_stack()):
             return method(self, *args, **kwargs)
         with PerturbSdpa(site, base.__name__):
@@ -163,8 +218,8 @@ def _set_switch(self: nn.Module, value: bool) -> None:
 
 
 def _remember_switch(module: nn.Module) -> dict[str, Any]:
-    return {SWITCH: module.__dict__[SWITCH]}
+    return {SWITCH: module.__dict__[SWITCH], **_remember(module)}
 
 
-WAYS["sdpa"] = Way(members)
+WAYS["sdpa"] = Way(members, _remember)
 WAYS["sdpa with a switch"] = Way(members_with_switch, _remember_switch)

@@ -26,29 +26,32 @@ class Signature(NamedTuple):
     tensors: tuple[tuple[torch.dtype, torch.device, torch.Size], ...]
 
 
-def signature_of(
-    q: Tensor, k: Tensor, v: Tensor, drop: Any, options: Options, backend: str, cast: bool = False
-) -> Signature | None:
-    """The signature of a call that might be known; None if other tensors take part, or somebody watches.
-
-    Under autocast it is that of tensors which are `cast` already.
-    """
+def signature_of(q: Tensor, k: Tensor, v: Tensor, drop: Any, options: Options, backend: str) -> Signature | None:
+    """The signature of a call that might be known; None if other tensors take part, or somebody watches."""
     if not (type(q) is type(k) is type(v) is Tensor and (q.is_cpu or q.is_cuda)):
         return None
-    if not isinstance(drop, Spec | None):
+    if drop is not None and not isinstance(drop, Spec):
         return None  # its rates are tensors
     if forward_ad._current_level >= 0 or not is_untouched():
         return None
-    if not cast and torch.is_autocast_enabled(q.device.type):
+    kind = q.device.type
+    # On a CPU, what is known is made of operations that autocast would change.
+    if torch.is_autocast_enabled(kind) and (kind == "cpu" or not _are(torch.get_autocast_dtype(kind), q, k, v)):
         return None
     return describe(q, k, v, drop, options, backend)
 
 
+def _are(dtype: torch.dtype, q: Tensor, k: Tensor, v: Tensor) -> bool:
+    return q.dtype is k.dtype is v.dtype is dtype
+
+
 def describe(q: Tensor, k: Tensor, v: Tensor, drop: Spec | None, options: Options, backend: str) -> Signature | None:
     """The signature of a call in which no other tensor takes part; None if one does."""
-    mask, dropout_p, is_causal, scale, enable_gqa, *others = options
-    if mask is not None or any(other is not None for other in others):
+    mask, dropout_p, is_causal, scale, enable_gqa, bias, softcap, sinks, window, blocks = options
+    if mask is not None or bias is not None or softcap is not None:
+        return None
+    if sinks is not None or window is not None or blocks is not None:
         return None
     # What is refused must not look like a call that was not: whatever the checks of a call read belongs here.
-    tensors = tuple([(x.dtype, x.device, x.shape) for x in (q, k, v)])
+    tensors = (q.dtype, q.device, q.shape), (k.dtype, k.device, k.shape), (v.dtype, v.device, v.shape)
     return Signature(drop, dropout_p, is_causal, scale, enable_gqa, backend, tensors)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from ..call.decisions import HIDING, is_ranked
 from ..call.known_calls import Signature
@@ -19,7 +20,7 @@ from ..call.leaves import DROPOUT_STREAM, Active
 from ..call.one_call import Call
 from ..call.stages import Plan as Places
 from ..call.visibility import visible_keys
-from ..kernels.short.plans import Extras, Plan, Results, empty_results
+from ..kernels.short.plans import Extras, Plan, empty_results
 from ..kernels.short.run_kernels import backward, forward
 from ..untouched import is_untouched
 from .blur_arguments import blur_arguments
@@ -111,8 +112,11 @@ def _truth(text: str) -> bool:
     return text == "True"
 
 
-#: Plans by signature: most calls are repetitions, and finding the plan again takes longer than the kernels.
-_known: dict[Signature, Plan] = {}
+#: From queries, keys, values and seed to the output, and no weights.
+_Run = Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, None]]
+
+#: Calls by signature: most are repetitions, and finding the plan again takes longer than the kernels.
+_known: dict[Signature, _Run] = {}
 
 
 def remember(signature: Signature, call: Call, places: Places) -> None:
@@ -120,16 +124,19 @@ def remember(signature: Signature, call: Call, places: Places) -> None:
     if all(leaf.gate is None and not leaf.values for leaf in call.leaves) and not places.heads:
         if len(_known) > 1024:  # lengths that change all the time
             _known.clear()
-        _known[signature] = _planned(call, places)[0]
+        _known[signature] = _repeated(_planned(call, places)[0])
 
 
-def known_attention(signature: Signature, q: Tensor, k: Tensor, v: Tensor, draw: Callable[[], Tensor]) -> Tensor | None:
-    """The output of a call whose plan is known, with the seed that `draw` gives; None if it is not."""
-    plan = _known.get(signature)
-    if plan is None:
-        return None
-    output: Tensor = _Untouched.apply(q, k, v, Extras(draw(), None, None, None, None), plan)
-    return output
+def _repeated(plan: Plan) -> _Run:
+    def again(q: Tensor, k: Tensor, v: Tensor, seed: Tensor) -> tuple[Tensor, None]:
+        return _Untouched.apply(q, k, v, Extras(seed, None, None, None, None), plan), None
+
+    return again
+
+
+def known_short(signature: Signature) -> _Run | None:
+    """How to compute a call whose plan is known; None if it is not."""
+    return _known.get(signature)
 
 
 class _Untouched(torch.autograd.Function):
@@ -144,24 +151,31 @@ class _Untouched(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, *others = ctx.saved_tensors
-        if torch.is_grad_enabled() or not is_untouched():
-            # The operator says why it has no second derivative.
-            found = torch.ops.attentiondrop.short_attention_backward(grads[0], q, k, v, *others, _written(ctx.plan))
+        q, k, v, output, notes, *extras = ctx.saved_tensors
+        if torch.is_grad_enabled() or forward_ad._current_level >= 0 or not is_untouched():
+            found = _watched_backward(ctx, *grads)
         else:
-            found = backward(grads[0], q, k, v, Results(*others[:2]), Extras(*others[2:]), ctx.plan)
+            found = backward(grads[0], q, k, v, (output, notes), extras, ctx.plan)
         return *found, None, None
 
 
-_Untouched.backward = staticmethod(checked("short_attention", _Untouched.backward))  # type: ignore[method-assign]
+def _operator_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
+    found: tuple[Tensor, ...] = torch.ops.attentiondrop.short_attention_backward(
+        grad, *ctx.saved_tensors, _written(ctx.plan)
+    )
+    return found
+
+
+#: Says which derivatives there are not.
+_watched_backward = checked("short_attention", _operator_backward)
 
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    return forward(q, k, v, Extras(*rest[:5]), _read(rest[5]))
+    return forward(q, k, v, rest[:5], _read(rest[5]))
 
 
 def _backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
-    return backward(grad, q, k, v, Results(*rest[:2]), Extras(*rest[2:7]), _read(rest[7]))
+    return backward(grad, q, k, v, rest[:2], rest[2:7], _read(rest[7]))
 
 
 def _fake_forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, ...]:
