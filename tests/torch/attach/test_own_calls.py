@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 import threading
 from typing import Any
 
@@ -182,12 +183,12 @@ OTHERS = [
 
 @pytest.mark.parametrize("cls", OWN)
 def test_own_calls(cls: type[nn.Module]) -> None:
-    assert makes_own_calls(cls())
+    assert makes_own_calls(cls(), cls)
 
 
 @pytest.mark.parametrize("cls", OTHERS)
 def test_what_may_be_called_elsewhere(cls: type[nn.Module]) -> None:
-    assert not makes_own_calls(cls())
+    assert not makes_own_calls(cls(), cls)
 
 
 @pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "swin_tiny_patch4_window7_224", "beit_base_patch16_224"])
@@ -195,9 +196,8 @@ def test_models_of_timm(name: str) -> None:
     """A new release may change their code; then this test says that they have become slower."""
     with torch.device("meta"):
         model = timm.create_model(name)
-    attach(model, SPEC)
-    found = [site for module in model.modules() if (site := site_of(module)) is not None]
-    assert found and all(site.extra[sdpa.OWN_CALLS] for site in found)
+    modules = [module for module in model.modules() if "Attention" in type(module).__name__]
+    assert modules and all(makes_own_calls(module, type(module)) for module in modules)
 
 
 def run(module: nn.Module, seed: int = 3) -> list[Tensor]:
@@ -213,9 +213,10 @@ def test_the_copy_computes_what_the_mode_does(cls: Any) -> None:
     module = timm.layers.Attention(16, 4, qkv_bias=True) if cls == "timm" else cls()
     attach(module, SPEC)
     site = site_of(module)
-    assert site is not None and site.extra[sdpa.OWN_CALLS]
+    assert site is not None and site.own_calls is None
     found = run(module)
-    site.extra[sdpa.OWN_CALLS] = False
+    assert site.own_calls
+    site.own_calls = False
     expected = run(module)
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
     module.eval()
@@ -250,6 +251,30 @@ def test_another_sdpa_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(F, "scaled_dot_product_attention", lambda q, k, v: v)
     with pytest.raises(ad.AttachError, match="nothing was perturbed"):
         run(module)
+
+
+def test_another_forward_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A class may get another forward after `attach`."""
+    module = Functional()
+    attach(module, SPEC)
+    before = run(module)[0]
+
+    def forward(self: Base, x: Tensor) -> Tensor:
+        return 2 * F.scaled_dot_product_attention(*self.heads(x))
+
+    monkeypatch.setattr(Functional, "forward", forward)
+    assert torch.equal(run(module)[0], 2 * before)
+
+
+def test_another_process_reads_the_code_again() -> None:
+    """It may have another version of the module."""
+    module = Functional()
+    attach(module, SPEC)
+    before = run(module)[0]
+    twin = pickle.loads(pickle.dumps(module))
+    site = site_of(twin)
+    assert site is not None and site.own_calls is None
+    assert torch.equal(run(twin)[0], before) and site.own_calls
 
 
 def test_a_branch_without_attention() -> None:

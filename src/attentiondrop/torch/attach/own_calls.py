@@ -31,16 +31,16 @@ _CONSTANTS = (bool, int, float, str, type(None), torch.dtype, torch.device, torc
 _ATTENTIVE = (nn.MultiheadAttention, nn.Transformer, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
 
 
-def makes_own_calls(module: nn.Module) -> bool:
-    """Whether the forward calls SDPA itself, and nothing that it leads to could do so as well."""
-    forward = type(module).forward
+def makes_own_calls(module: nn.Module, cls: type[nn.Module]) -> bool:
+    """Whether the forward of `cls`, a class of the module, calls SDPA itself, and nothing else does that it leads to."""
+    forward = cls.forward
     if not isinstance(forward, FunctionType) or plain_function(forward) is not forward or is_foreign(forward):
         return False
     if not any(_is_sdpa(load, forward) for code in codes_in(forward.__code__) for load in loads_in(code).loads):
         return False
     others = [submodule for submodule in module.modules() if submodule is not module]
     return not any(_may_attend(other) for other in others) and _Reader(forward, set()).is_harmless(
-        forward, Owner(type(module), module)
+        forward, Owner(cls, module)
     )
 
 

@@ -37,9 +37,6 @@ from .sites import ATTRIBUTE, WAYS, Site, Way
 #: The attribute with which a timm module chooses between SDPA and an explicit softmax.
 SWITCH = "fused_attn"
 
-#: What a site remembers: whether its forward makes all calls itself.
-OWN_CALLS = "own calls"
-
 
 class PerturbSdpa(TorchFunctionMode):
     """While active, `scaled_dot_product_attention` calls perturbed attention with the spec of the site."""
@@ -146,18 +143,20 @@ def _run_redirected(copy: FunctionType, site: Site, module: nn.Module, args: Any
 
 def members(base: type[nn.Module]) -> dict[str, Any]:
     """A forward, and the methods it calls, that reach the attention in training mode only."""
-    copy = redirected(base.forward, _redirected_sdpa) if isinstance(base.forward, FunctionType) else None
+    original = base.forward
+    copy = redirected(original, _redirected_sdpa) if isinstance(original, FunctionType) else None
 
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if not self.training:
             return base.forward(self, *args, **kwargs)
         site: Site = getattr(self, ATTRIBUTE)
-        # (Somebody may have put another function in the place of SDPA, or of the forward.)
+        # (Somebody may have put another function in the place of the forward, or of SDPA.)
         if (
             not torch.compiler.is_compiling()
-            and site.extra.get(OWN_CALLS)
-            and F.scaled_dot_product_attention is SDPA
             and copy is not None
+            and base.forward is original
+            and F.scaled_dot_product_attention is SDPA
+            and _makes_own_calls(site, self, base)
         ):
             output, calls = _run_redirected(copy, site, self, args, kwargs)
         else:
@@ -178,8 +177,10 @@ def members(base: type[nn.Module]) -> dict[str, Any]:
     return {"forward": forward, **{name: _entering(getattr(base, name), base) for name in methods}}
 
 
-def _remember(module: nn.Module) -> dict[str, Any]:
-    return {OWN_CALLS: makes_own_calls(module)}
+def _makes_own_calls(site: Site, module: nn.Module, base: type[nn.Module]) -> bool:
+    if site.own_calls is None:
+        site.own_calls = makes_own_calls(module, base)
+    return site.own_calls
 
 
 def _entering(method: FunctionType, base: type[nn.Module]) -> Any:
@@ -218,8 +219,8 @@ def _set_switch(self: nn.Module, value: bool) -> None:
 
 
 def _remember_switch(module: nn.Module) -> dict[str, Any]:
-    return {SWITCH: module.__dict__[SWITCH], **_remember(module)}
+    return {SWITCH: module.__dict__[SWITCH]}
 
 
-WAYS["sdpa"] = Way(members, _remember)
+WAYS["sdpa"] = Way(members)
 WAYS["sdpa with a switch"] = Way(members_with_switch, _remember_switch)

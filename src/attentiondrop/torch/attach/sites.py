@@ -50,10 +50,12 @@ class Site:
     stacks: tuple[Any, ...] = ()
     #: Sites with the same rank make the same draws; None: every process makes its own draws.
     rank: int | None = None
+    #: Whether the forward of the module makes all calls of its attention itself (`own_calls`); None: nobody has looked.
+    own_calls: bool | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """The state for a pickle: without running passes, and without the rank, since another process may load it."""
-        return {**self.__dict__, "views": 1, "stacks": (), "rank": None}
+        """The state for a pickle: without running passes, and without what another process may know otherwise."""
+        return {**self.__dict__, "views": 1, "stacks": (), "rank": None, "own_calls": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """In pickles of older versions, `kind` is what `way` is now, and bounds are a dict."""
