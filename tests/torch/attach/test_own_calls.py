@@ -336,10 +336,19 @@ def test_threads_do_not_mix_their_sites() -> None:
     assert all(torch.equal(found[n], expected[n]) for n in (0, 1))
 
 
-class Breaking(Base):
+class Breaks(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         torch._dynamo.graph_break()
-        return F.scaled_dot_product_attention(*self.heads(x))
+        return x
+
+
+class Breaking(Base):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Breaks()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(*self.heads(self.inner(x)))
 
 
 @needs_compiler
@@ -349,6 +358,8 @@ def test_compiled(cls: type[nn.Module]) -> None:
     module = cls()
     attach(module, SPEC)
     expected = run(module)
+    site = site_of(module)
+    assert site is not None and site.own_calls
     torch._dynamo.reset()
     found = run(torch.compile(module))  # type: ignore[arg-type]
     for a, b in zip(found, expected, strict=True):

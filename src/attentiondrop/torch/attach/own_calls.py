@@ -32,7 +32,7 @@ _ATTENTIVE = (nn.MultiheadAttention, nn.Transformer, nn.TransformerEncoderLayer,
 
 
 def makes_own_calls(module: nn.Module, cls: type[nn.Module]) -> bool:
-    """Whether the forward of `cls`, a class of the module, calls SDPA itself, and nothing else does that it leads to."""
+    """Whether the forward of `cls`, a class of the module, calls SDPA itself, and nothing that it leads to does."""
     forward = cls.forward
     if not isinstance(forward, FunctionType) or plain_function(forward) is not forward or is_foreign(forward):
         return False

@@ -6,10 +6,8 @@ Only names are exchanged: the code is the same, and all other globals are those 
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import Any
-
-import torch
 
 from .own_calls import PATHS
 
@@ -45,16 +43,13 @@ def redirected(function: FunctionType, sdpa: Callable[..., Any]) -> FunctionType
     """The copy."""
     real = function.__globals__
     changed = {name: _changed(value, PATHS[id(value)], sdpa) for name, value in real.items() if id(value) in PATHS}
-    # The code object is a new one as well: what a compiler remembers about the original does not hold for it.
-    code = function.__code__.replace()
-    twin = FunctionType(code, _Globals(real, changed), function.__name__, function.__defaults__, function.__closure__)
+    twin = FunctionType(
+        # A code object of its own: what a compiler remembers about the original does not hold for the copy.
+        function.__code__.replace(),
+        _Globals(real, changed),
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
+    )
     twin.__kwdefaults__ = function.__kwdefaults__
-    _leave_alone(code)
     return twin
-
-
-def _leave_alone(code: CodeType) -> None:
-    """Keep the compiler away from code whose globals are no plain dict; where it traces, it traces the original."""
-    frames = torch._C._dynamo.eval_frame
-    only_this = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.DEFAULT)
-    frames.set_code_exec_strategy(code, only_this)
