@@ -213,6 +213,9 @@ def main(given: Sequence[str] | None = None) -> int:
     except AttentionDropError as error:
         print(error, file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("interrupted: the records hold all runs that had ended; the same command goes on", file=sys.stderr)
+        return 130
     return act
 
 

@@ -127,6 +127,23 @@ def test_a_study_goes_on_from_its_records_alone(program, tmp_path, capsys, monke
     assert sys.modules.get("evidence") is None
 
 
+def test_an_interruption_keeps_the_records(program, tmp_path, capsys, monkeypatch) -> None:
+    real, file = program.compare, tmp_path / "records.tar.gz"
+
+    def interrupted(*args, **options):
+        real(*args, **options)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(program, "compare", interrupted)
+    changes = [*TINY, "training.epochs=1", "seeds=1", "tuning.trials=0"]
+    command = ["run", "digits", "--size", "demo", "--set", *changes, "--methods", "none", "--workers", "1"]
+    assert program.main([*command, "--records", str(file)]) == 130
+    said = capsys.readouterr()
+    assert f"{file}: 1 runs" in said.out and "the same command goes on" in said.err
+    with tarfile.open(file) as archive:
+        assert any(name.endswith("result.json") for name in archive.getnames())
+
+
 def test_costs_are_measured_once_and_kept(tiny, tmp_path) -> None:
     recipe = read_recipe("digits", "demo", [*TINY, "training.epochs=1"])
     said: list[str] = []
