@@ -20,7 +20,7 @@ from ..call.leaves import DROPOUT_STREAM, Active
 from ..call.one_call import Call
 from ..call.stages import Plan as Places
 from ..call.visibility import visible_keys
-from ..kernels.short.plans import Extras, Plan, empty_results
+from ..kernels.short.plans import Extras, Plan, Results, empty_results
 from ..kernels.short.run_kernels import backward, forward
 from ..untouched import is_untouched
 from .blur_arguments import blur_arguments
@@ -155,7 +155,7 @@ class _Untouched(torch.autograd.Function):
         if torch.is_grad_enabled() or forward_ad._current_level >= 0 or not is_untouched():
             found = _watched_backward(ctx, *grads)
         else:
-            found = backward(grads[0], q, k, v, (output, notes), extras, ctx.plan)
+            found = backward(grads[0], q, k, v, Results(output, notes), Extras(*extras), ctx.plan)
         return *found, None, None
 
 
@@ -171,11 +171,11 @@ _watched_backward = checked("short_attention", _operator_backward)
 
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    return forward(q, k, v, rest[:5], _read(rest[5]))
+    return forward(q, k, v, Extras(*rest[:5]), _read(rest[5]))
 
 
 def _backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
-    return backward(grad, q, k, v, rest[:2], rest[2:7], _read(rest[7]))
+    return backward(grad, q, k, v, Results(*rest[:2]), Extras(*rest[2:7]), _read(rest[7]))
 
 
 def _fake_forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, ...]:

@@ -10,7 +10,6 @@ import functools
 import math
 import struct
 import threading
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -18,7 +17,7 @@ from torch import Tensor
 
 from ....errors import BackendError
 from .build import device_of, enter, load, processors
-from .plans import NotePlaces, Plan, Results, empty_results, places_of, results_of
+from .plans import Extras, NotePlaces, Plan, Results, empty_results, places_of, results_of
 from .variants import Kernel, Variant, backward_of, forward_of
 
 LOG2_E = math.log2(math.e)
@@ -26,20 +25,20 @@ LOG2_E = math.log2(math.e)
 SAMPLINGS = {"batch": 0, "sample": 1, "head": 2}
 
 
-def _blur(seed: Tensor | None, gate: Tensor | None, plan: Plan) -> Any:
+def _blur(extras: Extras, plan: Plan) -> Any:
     """The blur as the kernels of the band take it."""
     from ..blur.rows import Blur
 
     numbers = plan.blur_stream, plan.sampling, plan.sigma_min, plan.sigma_max, 2 * plan.radius + 1, plan.renormalize
-    return Blur(seed, gate, *numbers)  # type: ignore[arg-type]  # a blur always has a seed
+    return Blur(extras.seed, extras.blur_gate, *numbers)  # type: ignore[arg-type]  # a blur always has a seed
 
 
 def _band_of(notes: Tensor, places: NotePlaces, shape: tuple[int, int, int, int]) -> Tensor:
     return notes[places.band :][: math.prod(shape)].view(torch.float32).view(shape)
 
 
-def forward(q: Tensor, k: Tensor, v: Tensor, extras: Sequence[Tensor | None], plan: Plan) -> Results:
-    """Attention of rows with at most `MOST_KEYS` keys. The order of `extras` is that of `Extras`."""
+def forward(q: Tensor, k: Tensor, v: Tensor, extras: Extras, plan: Plan) -> Results:
+    """Attention of rows with at most `MOST_KEYS` keys."""
     if q.numel() == 0:
         return empty_results(q, k, plan)
     seed, gate, dropout_gate, blur_gate, visible = extras
@@ -59,7 +58,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor, extras: Sequence[Tensor | None], pl
         batch, heads, rows, _ = shape
         band = _band_of(notes, launch.places, (batch, heads, plan.radius, rows))
         # The kernels multiply by the scale themselves.
-        band_logits(q, k, band, visible, _blur(seed, blur_gate, plan), 1.0)
+        band_logits(q, k, band, visible, _blur(extras, plan), 1.0)
     places = _FORWARD.pointers.pack(
         *pointers, output.data_ptr(), *launch.places.pointers(notes),
         _pointer(seed), _pointer(gate), _pointer(dropout_gate), _pointer(visible), _pointer(blur_gate),
@@ -69,15 +68,9 @@ def forward(q: Tensor, k: Tensor, v: Tensor, extras: Sequence[Tensor | None], pl
 
 
 def backward(
-    grad: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    results: tuple[Tensor, Tensor],
-    extras: Sequence[Tensor | None],
-    plan: Plan,
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, results: Results, extras: Extras, plan: Plan
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of queries, keys and values, in their memory orders. `results` are those of the forward."""
+    """The gradients of queries, keys and values, in their memory orders."""
     d_q, d_k, d_v = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     output, notes = results
     if output.numel() == 0:
@@ -106,7 +99,7 @@ def backward(
     if d_band is not None:
         from ..blur.band import add_band_gradients
 
-        add_band_gradients(d_band, q, k, (d_q, d_k), visible, _blur(seed, blur_gate, plan), plan.scale)
+        add_band_gradients(d_band, q, k, (d_q, d_k), visible, _blur(extras, plan), plan.scale)
     if wanted[0] is not d_q or wanted[1] is not d_k or wanted[2] is not d_v:
         for mine, found in zip(wanted, (d_q, d_k, d_v), strict=True):
             mine.copy_(found)
