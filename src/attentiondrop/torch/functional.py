@@ -13,7 +13,7 @@ from ..errors import ArgumentError, bad_argument
 from ..specs import Spec
 from ..validation import number, one_of
 from .call.inputs import Options, check_tensors, normalise
-from .call.known_calls import Signature, signature_of
+from .call.known_calls import Run, Signature, signature_of
 from .call.leaves import Active, Driven, active_leaves
 from .call.one_call import make_call
 from .call.sharded import refuse_context_parallel, refuse_sharded_sequences
@@ -27,7 +27,7 @@ from .fused.blurred_keys import sdpa_attention
 from .fused.blurred_library import blurred_attention
 from .fused.decide_inside import decided_attention
 from .fused.short_rows import known_short, remember, short_attention
-from .known_routes import Run, known_run, remember_route
+from .known_routes import known_run, remember_route
 
 
 def attention(
@@ -130,9 +130,7 @@ def perturbed_attention(
     """
     # A call like one before needs no checks. (Measured calls are never like one before: what is measured changes.)
     signature = signature_of(query, key, value, drop, options, backend) if monitor is None else None
-    known = None if signature is None else _known(signature, query)
-    if known is not None:
-        refuse_context_parallel()
+    if signature is not None and (known := _known(signature, query)) is not None:
         return Attended(*known(query, key, value, draw_seed(query, generator) if seed is None else seed))
     number("dropout_p", options.dropout_p, 0.0, 1.0)
     if options.attn_mask is not None and options.is_causal:
@@ -147,16 +145,18 @@ def perturbed_attention(
         query, key, value = _autocast(query, key, value)
         if signature is None and monitor is None:
             signature = signature_of(query, key, value, drop, options, backend)
-        known = None if signature is None else _known(signature, query)
-        if known is not None:
-            return Attended(*known(query, key, value, draw_seed(query, generator) if seed is None else seed))
+            if signature is not None and (known := _known(signature, query)) is not None:
+                return Attended(*known(query, key, value, draw_seed(query, generator) if seed is None else seed))
     with torch.autocast(kind, enabled=False) if casts else contextlib.nullcontext():
         return _attended(query, key, value, drop, options, generator, backend, seed, monitor, signature)
 
 
 def _known(signature: Signature, query: Tensor) -> Run | None:
     """How to compute a call like an earlier one; None if there was none."""
-    return known_run(signature) if query.is_cpu else known_short(signature)
+    known = known_run(signature) if query.is_cpu else known_short(signature)
+    if known is not None:
+        refuse_context_parallel()
+    return known
 
 
 def _attended(

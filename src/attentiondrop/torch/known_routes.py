@@ -10,14 +10,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from .call.known_calls import Signature
+from .call.known_calls import Run, Signature
 from .call.one_call import Call
 from .dispatch import Route, plan_of
 from .eager.one_node import alone, repeated
 from .fused.blurred_keys import repeated_blur
-
-#: From queries, keys, values and seed to output and weights.
-Run = Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor | None]]
 
 _known: dict[Signature, Run] = {}
 #: Lengths may change all the time.

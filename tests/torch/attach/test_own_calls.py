@@ -158,7 +158,7 @@ class Checkpointed(Base):
 
 class OtherCheckpoint(Base):
     def forward(self, x: Tensor) -> Tensor:
-        extra: Tensor = torch.utils.checkpoint.checkpoint(harmless, x, use_reentrant=False)  # type: ignore[attr-defined]
+        extra: Tensor = torch.utils.checkpoint.checkpoint(harmless, x, use_reentrant=False)
         return extra.sum() + F.scaled_dot_product_attention(*self.heads(x))
 
 
@@ -322,7 +322,7 @@ def test_threads_do_not_mix_their_sites() -> None:
     barrier = threading.Barrier(1)
     modules = [Functional(), Functional()]
     for module, spec in zip(modules, (ad.HardMasking(p=0.0, k=3), BLUR), strict=True):
-        module.qkv = nn.Sequential(module.qkv, Waits())  # type: ignore[assignment]
+        module.qkv = nn.Sequential(module.qkv, Waits())
         attach(module, spec)
     x = torch.randn(1, 5, 16)
     expected = [module(x) for module in modules]
@@ -361,6 +361,6 @@ def test_compiled(cls: type[nn.Module]) -> None:
     site = site_of(module)
     assert site is not None and site.own_calls
     torch._dynamo.reset()
-    found = run(torch.compile(module))  # type: ignore[arg-type]
+    found = run(torch.compile(module))
     for a, b in zip(found, expected, strict=True):
         torch.testing.assert_close(a, b)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -11,6 +12,9 @@ from torch.autograd import forward_ad
 from ...specs import Spec
 from ..untouched import is_untouched
 from .inputs import Options
+
+#: Computes a call that was seen before: from queries, keys, values and seed to output and weights.
+Run = Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor | None]]
 
 
 class Signature(NamedTuple):

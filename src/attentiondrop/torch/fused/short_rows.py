@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from ..call.decisions import HIDING, is_ranked
-from ..call.known_calls import Signature
+from ..call.known_calls import Run, Signature
 from ..call.leaves import DROPOUT_STREAM, Active
 from ..call.one_call import Call
 from ..call.stages import Plan as Places
@@ -112,11 +112,8 @@ def _truth(text: str) -> bool:
     return text == "True"
 
 
-#: From queries, keys, values and seed to the output, and no weights.
-_Run = Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, None]]
-
 #: Calls by signature: most are repetitions, and finding the plan again takes longer than the kernels.
-_known: dict[Signature, _Run] = {}
+_known: dict[Signature, Run] = {}
 
 
 def remember(signature: Signature, call: Call, places: Places) -> None:
@@ -127,14 +124,14 @@ def remember(signature: Signature, call: Call, places: Places) -> None:
         _known[signature] = _repeated(_planned(call, places)[0])
 
 
-def _repeated(plan: Plan) -> _Run:
+def _repeated(plan: Plan) -> Run:
     def again(q: Tensor, k: Tensor, v: Tensor, seed: Tensor) -> tuple[Tensor, None]:
         return _Untouched.apply(q, k, v, Extras(seed, None, None, None, None), plan), None
 
     return again
 
 
-def known_short(signature: Signature) -> _Run | None:
+def known_short(signature: Signature) -> Run | None:
     """How to compute a call whose plan is known; None if it is not."""
     return _known.get(signature)
 
