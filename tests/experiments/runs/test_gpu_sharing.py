@@ -133,7 +133,7 @@ def test_a_worker_finds_the_service(monkeypatch) -> None:
     monkeypatch.setattr("signal.signal", lambda *_: None)
     monkeypatch.setattr("torch.set_num_threads", lambda _: None)
     monkeypatch.setenv(PIPES, "before")
-    running._prepare_worker(iter(()), 2, {PIPES: "ours"})
+    running._prepare_worker(iter(()), 2, {PIPES: "ours"}, None)
     assert os.environ[PIPES] == "ours"
 
 
@@ -143,7 +143,7 @@ def test_a_process_that_lost_its_gpu_takes_no_other_run(job, listener, monkeypat
     monkeypatch.setattr(running, "execute", lambda one, *_, **__: taken.append(one) or failed)
     monkeypatch.setattr("torch.cuda.is_initialized", lambda: True)
     monkeypatch.setattr("torch.cuda.synchronize", lambda: None)
-    assert len(running._several([job(), job()], float("inf"))) == 2  # a failure that is no fault of the GPU
+    assert len(list(running._several([job(), job()], float("inf")))) == 2  # a failure that is no fault of the GPU
 
     def lost() -> None:
         raise torch.AcceleratorError("CUDA error: an illegal instruction was encountered")
@@ -151,7 +151,7 @@ def test_a_process_that_lost_its_gpu_takes_no_other_run(job, listener, monkeypat
     taken.clear()
     monkeypatch.setattr("torch.cuda.synchronize", lost)
     with pytest.raises(LostGpuError, match=r"none, seed 0: illegal instruction.*Run the same command to resume"):
-        running._several([job(), job()], float("inf"))
+        list(running._several([job(), job()], float("inf")))
     assert len(taken) == 1
     with pytest.raises(LostGpuError):
         next(running._in_sequence([job(), job()], running._Bar(listener, {}, 0), float("inf")))

@@ -149,7 +149,7 @@ def test_every_worker_watches_its_parent(monkeypatch) -> None:
     monkeypatch.setattr(running, "end_with_parent", lambda: called.append("watches"))
     monkeypatch.setattr("signal.signal", lambda *_: None)
     monkeypatch.setattr("torch.set_num_threads", lambda _: None)
-    running._prepare_worker(iter(()), 2, {})
+    running._prepare_worker(iter(()), 2, {}, None)
     assert called == ["watches"]
 
 

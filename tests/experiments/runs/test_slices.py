@@ -47,7 +47,7 @@ def test_a_bundle_ends_with_the_time(job, monkeypatch) -> None:
     monkeypatch.setattr(pool, "execute", lambda one, say: Result("finished", float(one.seed), epochs=1))
     clock = iter([0.0, 1.0, 2.0])
     monkeypatch.setattr(pool, "time", SimpleNamespace(time=lambda: next(clock)))
-    found = pool._several([job("none", seed) for seed in range(5)], 1.5)
+    found = list(pool._several([job("none", seed) for seed in range(5)], 1.5))
     assert [(result.seconds, lines) for result, lines in found] == [(0.0, []), (1.0, [])]
 
 
@@ -61,7 +61,7 @@ def test_a_worker_sets_compiled_code_aside(tiny, tmp_path, monkeypatch) -> None:
     for compiled in (False, True):
         training = dataclasses.replace(tiny.training, compile=compiled)
         recipe = dataclasses.replace(tiny, training=training).to_dict()
-        pool._several([Job(recipe, "none", seed, str(tmp_path)) for seed in range(2)], math.inf)
+        list(pool._several([Job(recipe, "none", seed, str(tmp_path)) for seed in range(2)], math.inf))
         assert asked == [1, 2, 3] * (2 if compiled else 0)
 
 

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import atexit
 import gc
-import logging
 import math
 import multiprocessing
 import os
 import signal
-import socket
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -30,6 +28,7 @@ from .execute import BusyError, execute
 from .gpu_sharing import MOST_PROCESSES, sharing
 from .job import Job, Standing, check_erasing, standing
 from .orphans import end_with_parent
+from .ray_cluster import cluster_at
 from .store import Result
 from .versions import counted, versions_text
 
@@ -193,15 +192,27 @@ def _elsewhere(job: Job) -> tuple[Result, list[str]]:
     return result, lines
 
 
-def _several(jobs: Sequence[Job], until: float) -> list[tuple[Result, list[str]]]:
-    """In another process: one job after the other, as long as there is time."""
-    found = []
+def _several(jobs: Sequence[Job], until: float) -> Iterator[tuple[Result, list[str]]]:
+    """In another process: one job after the other, as long as there is time. Yields each result when its run ends."""
     for job in jobs:
         if time.time() > until:
-            break
-        found.append(_elsewhere(job))
+            return
+        yield _elsewhere(job)
         _tidy_up_after(job)
-    return found
+
+
+#: In a worker: the queue to the parent. A worker can get it only when it starts.
+_reports: Any = None
+
+
+def _work(number: int, bundle: Sequence[Job], until: float) -> None:
+    """In a worker: do a bundle, and report each run when it ends, with the numbers of the bundle and of the job in it.
+
+    `put` returns when the report is in the pipe: once a bundle has ended, the parent finds all its reports there. They
+    are small, so that a report is written at once: a worker that dies does not leave half of one.
+    """
+    for place, (result, lines) in enumerate(_several(bundle, until)):
+        _reports.put((number, place, result, lines))
 
 
 def _check_gpu(job: Job, result: Result) -> None:
@@ -280,19 +291,23 @@ def _in_workers(
     numbers: Any = context.Queue()
     for number in range(workers):
         numbers.put(number)
+    reports: Any = context.SimpleQueue()
     others = set(multiprocessing.active_children())
-    pool = ProcessPoolExecutor(workers, context, _prepare_worker, (numbers, workers, variables))
-    waiting: dict[Future[list[tuple[Result, list[str]]]], list[Job]] = {}
+    pool = ProcessPoolExecutor(workers, context, _prepare_worker, (numbers, workers, variables, reports))
+    bundles = _bundles(jobs, workers)
+    waiting: set[Future[None]] = set()
     try:
-        waiting |= {pool.submit(_several, bundle, where.until): bundle for bundle in _bundles(jobs, workers)}
+        waiting |= {pool.submit(_work, number, bundle, where.until) for number, bundle in enumerate(bundles)}
         while waiting:
             done, _ = wait(waiting, timeout=_POLL, return_when=FIRST_COMPLETED)
+            while not reports.empty():
+                number, place, result, lines = reports.get()
+                for line in lines:
+                    bar.listener.say(line)
+                yield bundles[number][place], result
             for future in done:
-                # The last ones of a bundle are missing if the time was over.
-                for job, (result, lines) in zip(waiting.pop(future), future.result(), strict=False):
-                    for line in lines:
-                        bar.listener.say(line)
-                    yield job, result
+                waiting.remove(future)
+                future.result()  # raises the error of a bundle, after the runs before it were reported
             bar.look(min(workers, len(waiting)))
     except BrokenProcessPool:
         raise AttentionDropError(
@@ -306,8 +321,10 @@ def _in_workers(
                 process.terminate()
 
 
-def _prepare_worker(numbers: Any, workers: int, variables: Mapping[str, str]) -> None:
-    """Give a worker its share of the cores, one of the accelerators, and what it needs to share that."""
+def _prepare_worker(numbers: Any, workers: int, variables: Mapping[str, str], reports: Any) -> None:
+    """Give a worker its share of the cores, one of the accelerators, what it needs to share that, and its queue."""
+    global _reports
+    _reports = reports
     end_with_parent()
     os.environ.update(variables)  # CUDA reads them when a process first uses a GPU
 
@@ -321,7 +338,7 @@ def _prepare_worker(numbers: Any, workers: int, variables: Mapping[str, str]) ->
 
 def _on_ray(jobs: Sequence[Job], address: str, bar: _Bar) -> Iterator[tuple[Job, Result]]:
     """Run the jobs as tasks of a running cluster. All its machines must see the same `--out` folder."""
-    with _ray(address) as ray:
+    with cluster_at(address) as ray:
         gpus = 1.0 if ray.cluster_resources().get("GPU") else 0.0
         remote = ray.remote(num_gpus=gpus, max_retries=2)(_elsewhere)
         waiting = {remote.remote(job): job for job in jobs}
@@ -336,29 +353,3 @@ def _on_ray(jobs: Sequence[Job], address: str, bar: _Bar) -> Iterator[tuple[Job,
                     raise ArgumentError(f"out {job.out}: expected a folder that all machines of the cluster share")
                 yield job, result
             bar.look(len(waiting))
-
-
-def _check_address(address: str) -> None:
-    """Try to connect before Ray does, because Ray takes minutes to notice that there is no cluster."""
-    host, colon, port = address.removeprefix("ray://").rpartition(":")
-    if address == "auto" or not colon:
-        return
-    try:
-        socket.create_connection((host, int(port)), timeout=10).close()
-    except (OSError, ValueError) as error:
-        raise ArgumentError(f"ray: expected the address of a running cluster, received {address!r}: {error}") from None
-
-
-@contextmanager
-def _ray(address: str) -> Iterator[Any]:
-    import ray
-
-    _check_address(address)
-    try:
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-    except (ConnectionError, ValueError, RuntimeError) as error:
-        raise ArgumentError(f"ray: expected the address of a running cluster, received {address!r}: {error}") from None
-    try:
-        yield ray
-    finally:
-        ray.shutdown()
