@@ -2,6 +2,7 @@
 
     evidence.py run RECIPE [--size S] [--set ...] [--methods ...] --records FILE.tar.gz --minutes 9 --workers 8
     evidence.py rank FILE.tar.gz                 what the screen chose: methods by their validation scores
+    evidence.py choose FILE.tar.gz               the methods of a screen that go on, for --methods of the size confirm
     evidence.py publish FILE.tar.gz FOLDER       results.csv, costs.json and recipe.yaml for docs/evidence/results
 
 `run` unpacks the records of earlier slices, if the file exists, runs what is missing, and packs the records again. It
@@ -23,9 +24,10 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import choice
 import yaml
 
-from attentiondrop.errors import AttentionDropError
+from attentiondrop.errors import ArgumentError, AttentionDropError
 from attentiondrop.experiments.analysis.collect import summarise
 from attentiondrop.experiments.analysis.summary import Summary
 from attentiondrop.experiments.config.recipe_files import read_recipe
@@ -88,8 +90,11 @@ def pack(folder: Path, file: Path) -> int:
 def unpack(file: Path, folder: Path) -> None:
     """Read the records of a file into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(file) as archive:
-        archive.extractall(folder, filter="data")
+    try:
+        with tarfile.open(file) as archive:
+            archive.extractall(folder, filter="data")
+    except (OSError, tarfile.TarError) as error:
+        raise ArgumentError(f"records {file}: expected a file of records, received: {error}") from None
 
 
 def run(options: argparse.Namespace) -> int:
@@ -162,6 +167,15 @@ def show_validation(summary: Summary) -> None:
         print(f"{abs(score) * metric.factor:8.{metric.digits}f}  validation, seeds: {seeds}  {name}  ->  {label}")
 
 
+def choose(options: argparse.Namespace) -> int:
+    """The methods of a screen that are confirmed, as words for a shell, after the reasons for the last ones."""
+    with tempfile.TemporaryDirectory(prefix="evidence-") as folder:
+        unpack(options.records, Path(folder))
+        found = choice.choose(read_study(Path(folder)))
+    print(*found.reasons, shlex.join(found.methods), sep="\n")
+    return 0
+
+
 def publish(options: argparse.Namespace) -> int:
     """Small files to commit: every run in a table, the costs, the recipe."""
     summary = opened(options.records)
@@ -197,6 +211,9 @@ def arguments() -> argparse.ArgumentParser:
     two = commands.add_parser("rank", help="methods by their validation scores")
     two.add_argument("records", type=Path, metavar="FILE.tar.gz")
     two.set_defaults(act=rank)
+    chosen = commands.add_parser("choose", help="the methods of a screen that go on")
+    chosen.add_argument("records", type=Path, metavar="FILE.tar.gz")
+    chosen.set_defaults(act=choose)
     three = commands.add_parser("publish", help="small files to commit")
     three.add_argument("records", type=Path, metavar="FILE.tar.gz")
     three.add_argument("folder", type=Path)

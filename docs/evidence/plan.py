@@ -13,6 +13,7 @@ import numpy as np
 from attentiondrop.experiments.config.recipe_files import read_recipe
 from attentiondrop.experiments.methods.groups import expanded
 from attentiondrop.experiments.methods.parse import read_method
+from attentiondrop.experiments.methods.passes import passes
 
 
 @dataclass(frozen=True)
@@ -53,16 +54,6 @@ STUDIES = (
 )
 
 
-def passes(text: str) -> float:
-    """Forward and backward passes of a step with a method, over those of `none`, with its epochs."""
-    method = read_method(text)
-    views = 1 if method.consistency is None else method.consistency.views
-    share = min((part.attached_share for part in method.comparators), default=1.0)
-    more = 4 / 3 if any(part.name == "emateacher" for part in method.comparators) else 1.0
-    times = math.prod(getattr(part, "times", 1) for part in method.comparators)
-    return times * more * (1 + (views - 1) * share)
-
-
 def budget_table() -> str:
     """One row for each study, with the running sum."""
     lines = [
@@ -79,7 +70,7 @@ def budget_table() -> str:
             seconds = recipe.seeds * methods * (study.points[1] * run + study.around)
         else:
             texts = expanded(recipe.methods)
-            units = [passes(text) for text in texts] + [study.chosen[1]] * study.chosen[0]
+            units = [passes(read_method(text)) for text in texts] + [study.chosen[1]] * study.chosen[0]
             methods, trials = len(units), recipe.tuning.trials
             short = (recipe.tuning.epochs or recipe.training.epochs) * second
             seconds = recipe.seeds * sum(unit * run + study.around for unit in units)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import importlib.util
+import json
+import shlex
 import shutil
 import sys
 import warnings
@@ -12,11 +15,14 @@ from typing import Any
 
 import pytest
 
+from attentiondrop.errors import ArgumentError
 from attentiondrop.experiments.config.recipe_files import read_recipe, shipped
 from attentiondrop.experiments.methods.grids import candidates
 from attentiondrop.experiments.methods.groups import expanded
 
-WRITE = Path(__file__).parents[2] / "docs" / "evidence" / "write.py"
+ROOT = Path(__file__).parents[2]
+WRITE = ROOT / "docs" / "evidence" / "write.py"
+SCREEN = ROOT / "docs" / "evidence" / "records" / "cifar10-20pct-screen.tar.gz"
 
 
 @pytest.fixture
@@ -70,3 +76,84 @@ def test_every_method_of_a_study_has_as_many_trials(name: str) -> None:
         }
     assert counts == {max(1, tuning.trials)}
     assert recipe.tuning.points == 6 and tuning.seed == 1000
+
+
+@pytest.fixture
+def program(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """`benchmarks/evidence.py`."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    yield importlib.import_module("evidence")
+    for name in ("evidence", "choice"):
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def screen(program, tmp_path) -> Path:
+    """The records of study 1, unpacked. The better a test score, the worse it is made: no choice may depend on it."""
+    program.unpack(SCREEN, tmp_path / "screen")
+    for file in (tmp_path / "screen" / "runs").rglob("result.json"):
+        content = json.loads(file.read_text())
+        content["test"]["accuracy"] = 1 - content["test"]["accuracy"]
+        file.write_text(json.dumps(content))
+    return tmp_path / "screen"
+
+
+CONFIRMED = [
+    "none",
+    "longer(lr=0.5,decay=1.0,times=2)",
+    "dropout(p=0.05)",
+    "dropkey(p=0.05)",
+    "r-drop(weight=0.6,p=0.1)",
+    "r-drop(weight=0.0,p=0.05)",
+    "hard(p=0.2,k=5)",
+    "blur(sigma_max=0.5)",
+    "blur(sigma_max=2.0)+consistency(weight=1.0)",
+    "hard(p=0.5,k=5,fill=-inf)+consistency(weight=1.0)",
+    "noise(sigma=1.0)+consistency(weight=1.0)",
+    "hard(p=0.05,k=3)+consistency(weight=1.0)",
+]
+
+
+def test_the_rule_chooses_from_the_screen_by_validation_scores(program, screen, tmp_path, capsys) -> None:
+    program.pack(screen, tmp_path / "other.tar.gz")
+    for records in (SCREEN, tmp_path / "other.tar.gz"):
+        assert program.main(["choose", str(records)]) == 0
+        *reasons, words = capsys.readouterr().out.splitlines()
+        assert shlex.split(words) == CONFIRMED
+        assert [line.split(" (")[0] for line in reasons] == [
+            "74.37  hard(fill=-inf)+consistency",
+            "74.10  noise+consistency",
+            "73.97  hard+consistency",
+        ]
+    assert program.main(["choose", str(tmp_path / "nothing")]) == 2
+    assert "expected a file of records" in capsys.readouterr().err
+
+
+def test_a_screen_that_is_not_finished_is_refused(program, screen) -> None:
+    study = program.read_study(screen)
+    (run,) = (screen / "runs").glob("dropkey*/seed1")
+    (run / "result.json").unlink()
+    with pytest.raises(
+        ArgumentError, match=r"expected a finished run of 'dropkey\(p=0.05\)', seed 1, found: unfinished"
+    ):
+        program.choice.choose(study)
+    fewer = [entry for entry in study.comparison.methods if entry.name != "longer"]
+    study = dataclasses.replace(study, comparison=dataclasses.replace(study.comparison, methods=fewer))
+    with pytest.raises(ArgumentError, match=r"expected the method 'longer\(times=2\)'"):
+        program.choice.choose(study)
+
+
+def test_ties_go_to_the_cheaper_method(program) -> None:
+    def names(*given: tuple[float, float, float | None]) -> str:
+        each = [program.choice.Candidate(*2 * "abcd"[i], *one) for i, one in enumerate(given)]
+        return "".join(one.name for one in program.choice.best(each)[0])
+
+    # Mean, passes, GPU seconds. A difference of 0.1 is a tie, although floats make it a little more here.
+    assert 70.12 - 70.02 > 0.1
+    assert names((74.0, 2, None), (70.12, 2, None), (70.02, 1, None), (69.0, 1, None)) == "acb"
+    assert names((74.0, 2, None), (73.11, 2, None), (73.0, 1, None), (72.0, 1, None)) == "abc"
+    # A measured time counts only if all that are tied have one.
+    assert names((74.0, 2, 5.0), (73.95, 1, 9.0), (73.0, 1, 1.0), (72.0, 1, 1.0)) == "abc"
+    assert names((74.0, 2, 5.0), (73.95, 1, None), (73.0, 1, 1.0), (72.0, 1, 1.0)) == "bac"
+    # Equal costs: the better one.
+    assert names((73.95, 2, None), (74.0, 2, None), (73.9, 2, None), (73.8, 1, None)) == "bad"

@@ -27,7 +27,9 @@ METHODS = ["none", "dropout"]
 
 @pytest.fixture
 def program(monkeypatch: pytest.MonkeyPatch):
-    spec = importlib.util.spec_from_file_location("evidence", Path(__file__).parents[3] / "benchmarks" / "evidence.py")
+    folder = Path(__file__).parents[3] / "benchmarks"
+    monkeypatch.syspath_prepend(folder)
+    spec = importlib.util.spec_from_file_location("evidence", folder / "evidence.py")
     assert spec is not None and spec.loader is not None
     found = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(found)
