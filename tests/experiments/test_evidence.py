@@ -154,6 +154,6 @@ def test_ties_go_to_the_cheaper_method(program) -> None:
     assert names((74.0, 2, None), (73.11, 2, None), (73.0, 1, None), (72.0, 1, None)) == "abc"
     # A measured time counts only if all that are tied have one.
     assert names((74.0, 2, 5.0), (73.95, 1, 9.0), (73.0, 1, 1.0), (72.0, 1, 1.0)) == "abc"
-    assert names((74.0, 2, 5.0), (73.95, 1, None), (73.0, 1, 1.0), (72.0, 1, 1.0)) == "bac"
+    assert names((74.0, 2, 0.5), (73.95, 1, None), (73.0, 1, 1.0), (72.0, 1, 1.0)) == "bac"
     # Equal costs: the better one.
     assert names((73.95, 2, None), (74.0, 2, None), (73.9, 2, None), (73.8, 1, None)) == "bad"
