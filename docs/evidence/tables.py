@@ -88,7 +88,7 @@ def read(folder: Path, baseline: str | None = None) -> Study:
         columns = {
             name: [float(row[name]) for row in own if row[name]]
             for name in own[0]
-            if name.startswith(("test_", "accuracy_", "gpu_seconds", "step_seconds"))
+            if name.startswith(("test_", "validation_", "accuracy_", "gpu_seconds", "step_seconds"))
         }
         chance = None
         if label != order[0]:

@@ -45,12 +45,12 @@ def test_docs_and_result_files_agree(writer, capsys) -> None:
 
 
 def test_a_changed_result_is_noticed(writer, capsys, tmp_path, monkeypatch) -> None:
-    (page, *_) = writer.PAGES
+    (page, *others) = writer.PAGES
     results = Path(shutil.copytree(page.results, tmp_path / "results")) / "results.csv"
     text = results.read_text(encoding="utf-8")
     assert text.count("none,0,runs,finished,0.6541,") == 1
     results.write_text(text.replace("none,0,runs,finished,0.6541,", "none,0,runs,finished,0.6641,"), encoding="utf-8")
-    monkeypatch.setattr(writer, "PAGES", [dataclasses.replace(page, results=tmp_path / "results")])
+    monkeypatch.setattr(writer, "PAGES", [dataclasses.replace(page, results=tmp_path / "results"), *others])
     monkeypatch.setattr(writer, "protocol", dict)
     assert writer.main(["--check"]) == 1
     said = capsys.readouterr().out.splitlines()
