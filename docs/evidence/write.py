@@ -97,6 +97,16 @@ def baseline_check() -> str:
     return "\n".join(lines + [f"| {epochs} | {accuracy:.1f} |" for epochs, accuracy in sorted(rows)])
 
 
+def judged() -> dict[Path, str]:
+    """The page of claims."""
+    import claims
+
+    path = HERE / "claims.md"
+    page = filled(path.read_text(encoding="utf-8"), "summary", claims.summary())
+    page = filled(page, "headlines", claims.headline_table())
+    return {path: filled(page, "paper", claims.paper_table())}
+
+
 def unlisted() -> list[Path]:
     """Folders of results that no page shows."""
     shown = {page.results for page in PAGES}
@@ -107,7 +117,7 @@ def written() -> dict[Path, str]:
     """Every file that is written, with its content."""
     if missing := unlisted():
         raise SystemExit(f"{missing[0]}: expected an entry in PAGES of docs/evidence/write.py")
-    return protocol() | pages()
+    return protocol() | pages() | judged()
 
 
 def main(arguments: list[str]) -> int:

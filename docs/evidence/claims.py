@@ -1,0 +1,247 @@
+"""The headline claims and the comparisons of the paper, judged by the published results of the studies."""
+
+from __future__ import annotations
+
+import csv
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import plan
+
+from attentiondrop.experiments.analysis.intervals import Difference, corrected, paired_difference
+from attentiondrop.experiments.methods.parse import read_method
+from attentiondrop.experiments.methods.passes import passes
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results"
+#: A method of one of these kinds is one of ours.
+OURS = ("hard", "blur", "noise", "tailhard")
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The finished final runs of one method in a study: seed -> score."""
+
+    label: str
+    test: dict[int, float] = field(default_factory=dict)
+    validation: dict[int, float] = field(default_factory=dict)
+    ece: dict[int, float] = field(default_factory=dict)
+
+    @property
+    def parts(self) -> list[str]:
+        """The kinds of its parts, such as ["blur", "consistency"]."""
+        return kinds(self.label)
+
+
+def kinds(label: str) -> list[str]:
+    """The kinds of the parts of a method.
+
+    >>> kinds("hard(p=linear(start=0.0,end=0.2),k=5)+consistency(weight=1.0)")
+    ['hard', 'consistency']
+    """
+    depth, found = 0, [""]
+    for letter in label:
+        depth += (letter == "(") - (letter == ")")
+        if depth == 0 and letter == "+":
+            found.append("")
+        elif depth == 0 and letter != ")":
+            found[-1] += letter
+    return found
+
+
+def read(folder: Path, metric: str) -> list[Runs]:
+    """The methods of a study, none if it was not published."""
+    if not (folder / "results.csv").exists():
+        return []
+    found: dict[str, Runs] = {}
+    with (folder / "results.csv").open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            if row["part"] == "runs" and row["status"] == "finished":
+                runs, seed = found.setdefault(row["method"], Runs(row["method"])), int(row["seed"])
+                runs.test[seed] = float(row[f"test_{metric}"])
+                for name, scores in (("validation_" + metric, runs.validation), ("test_ece", runs.ece)):
+                    if row.get(name):
+                        scores[seed] = float(row[name])
+    return list(found.values())
+
+
+def is_ours(runs: Runs) -> bool:
+    """Whether a method is one of ours."""
+    return runs.parts[0] in OURS
+
+
+def is_called(*names: str) -> Callable[[Runs], bool]:
+    """Whether a method is one of these kinds, and nothing else. R-Drop without its consistency loss is a control."""
+    return lambda runs: "+".join(runs.parts) in names and "weight=0.0" not in runs.label
+
+
+def best(methods: Sequence[Runs], is_one: Callable[[Runs], bool]) -> Runs | None:
+    """The method with the best mean on the validation part: no choice looks at a test score."""
+    found = [runs for runs in methods if is_one(runs) and runs.validation]
+    return max(found, key=lambda runs: statistics.fmean(runs.validation.values()), default=None)
+
+
+@dataclass(frozen=True)
+class Study:
+    """Where the runs of a study are published, and by which runs its methods are chosen."""
+
+    folder: str
+    chosen_by: str | None = None
+    metric: str = "accuracy"
+    factor: float = 100.0
+
+    def methods(self) -> list[Runs]:
+        """The methods that it tested."""
+        return read(RESULTS / self.folder, self.metric)
+
+    def pick(self, is_one: Callable[[Runs], bool]) -> Runs | None:
+        """The tested runs of the method that the validation part prefers among those that `is_one`."""
+        chosen = best(read(RESULTS / (self.chosen_by or self.folder), self.metric), is_one)
+        return next((runs for runs in self.methods() if chosen is not None and runs.label == chosen.label), None)
+
+
+SCARCE = Study("cifar10-20pct-confirm", "cifar10-20pct-screen")
+NOISY = Study("cifar10-20pct-noise")
+FULL = Study("cifar100")
+TRANSLATION = Study("multi30k-en-de", metric="bleu", factor=1.0)
+
+
+def cheap(runs: Runs) -> bool:
+    """One of ours that takes at most two thirds of the two passes of R-Drop."""
+    return is_ours(runs) and passes(read_method(runs.label)) <= 4 / 3 + 1e-9
+
+
+#: Claim -> the study, which of ours, and what it is compared with.
+HEADLINES: dict[str, tuple[Study, Callable[[Runs], bool], Callable[[Runs], bool]]] = {
+    "H1": (FULL, is_ours, is_called("longer")),
+    "H2": (FULL, is_ours, is_called("r-drop")),
+    "H3": (SCARCE, is_ours, is_called("dropout", "dropkey", "r-drop")),
+    "H4": (NOISY, is_ours, is_called("dropout", "dropkey", "r-drop")),
+    "H5": (TRANSLATION, is_ours, is_called("dropout")),
+    "H6": (TRANSLATION, is_ours, is_called("r-drop")),
+    "H7": (FULL, cheap, is_called("none")),
+}
+
+
+def headline_table() -> str:
+    """One row for each headline claim."""
+    rows = []
+    for claim in plan.CLAIMS:
+        study, is_one, is_other = HEADLINES[claim.name]
+        ours, theirs = study.pick(is_one), study.pick(is_other)
+        found = None if ours is None or theirs is None else paired_difference(ours.test, theirs.test)
+        rows.append((claim, study, ours, theirs, None if found is None else found.times(study.factor)))
+    # Claims that were not measured count in the correction, as if nothing had been found.
+    nothing = Difference(0.0, None, None, 1.0, (), ())
+    after = corrected([found or nothing for *_, found in rows])
+    lines = ["| claim | figure | of ours | compared with | seeds | difference [after Holm] | verdict |"]
+    lines.append("| --- | ---: | --- | --- | ---: | ---: | --- |")
+    for (claim, study, ours, theirs, found), judged in zip(rows, after, strict=True):
+        figure = f"+{claim.figure:g} {claim.unit}"
+        if found is None or judged is None or ours is None or theirs is None:
+            lines.append(f"| {claim.name} | {figure} | | | | | not measured |")
+            continue
+        need = r_drop_gain(study) if claim.name == "H7" else claim.figure
+        interval = "-" if judged.holm_interval is None else judged.holm_interval.text(2)
+        cells = [claim.name, figure, f"`{ours.label}`", f"`{theirs.label}`", str(len(found.seeds))]
+        lines.append(f"| {' | '.join(cells)} | {found.mean:+.2f} {interval} | {verdict(judged, need, claim.seeds)} |")
+    return "\n".join(lines)
+
+
+def summary() -> str:
+    """What comes first on the page: how many claims are earned, and how many are not."""
+    verdicts = [line.rpartition("|")[0].rpartition("|")[2].strip() for line in headline_table().splitlines()[2:]]
+    earned, failed = verdicts.count("**earned**"), sum(each.startswith("not earned") for each in verdicts)
+    judged = [line.rpartition("|")[0].rpartition("|")[2].strip() for line in paper_table().splitlines()[2:]]
+    counts = [judged.count(words) for words in ("reproduced", "not reproduced", "not resolved", "not measured")]
+    return (
+        f"**{earned} of {len(verdicts)} headline claims are earned, {failed} are not, "
+        f"{len(verdicts) - earned - failed} are not measured or not complete. "
+        f"{counts[0]} of {len(judged)} comparisons of the paper are reproduced, {counts[1]} are not, "
+        f"{counts[2]} are not resolved, {counts[3]} are not measured.**"
+    )
+
+
+def r_drop_gain(study: Study) -> float | None:
+    """What R-Drop gains over `none`, in the unit of the study; None if that was not measured."""
+    theirs, none = study.pick(is_called("r-drop")), study.pick(is_called("none"))
+    found = None if theirs is None or none is None else paired_difference(theirs.test, none.test)
+    return None if found is None else found.mean * study.factor
+
+
+def verdict(found: Difference, figure: float | None, seeds: int) -> str:
+    """Whether a claim is earned: the estimate reaches the figure, and the corrected interval is above zero."""
+    if figure is None or len(found.seeds) < seeds:
+        return f"not complete: {len(found.seeds)} of {seeds} seeds"
+    above = found.marked and found.holm_interval is not None and found.holm_interval.low > 0
+    if above and found.mean >= figure:
+        return "**earned**"
+    return "not earned: " + ("below the figure" if above else "the interval includes zero or less")
+
+
+@dataclass(frozen=True)
+class Said:
+    """A comparison that the paper makes."""
+
+    name: str
+    ours: str
+    theirs: str
+    #: Whether it is about the calibration error, which should be lower.
+    is_ece: bool = False
+
+
+PAPER = (
+    Said("P1, P2", "hard", "dropout"),
+    Said("P3", "blur", "dropout"),
+    Said("P4", "blur+consistency", "r-drop"),
+    Said("P5", "hard", "r-drop"),
+    Said("P5", "blur", "r-drop"),
+    Said("P7", "hard", "dropout", True),
+    Said("P7", "blur", "dropout", True),
+    Said("P7", "blur+consistency", "r-drop", True),
+)
+STUDIES = {"CIFAR-10, 20 %": SCARCE, "CIFAR-100": FULL}
+
+
+def paper_table() -> str:
+    """What the studies say about the comparisons of the paper. Accuracy and calibration are two families."""
+    lines = ["| claim | study | comparison | measure | seeds | difference, points [after Holm] | verdict |"]
+    lines.append("| --- | --- | --- | --- | ---: | ---: | --- |")
+    for title, study in STUDIES.items():
+        for is_ece in (False, True):
+            claims = [said for said in PAPER if said.is_ece == is_ece]
+            found = corrected([compared(study, said) for said in claims])
+            lines += [paper_row(title, said, each) for said, each in zip(claims, found, strict=True)]
+    return "\n".join(lines)
+
+
+def compared(study: Study, said: Said) -> Difference | None:
+    """The difference of the two methods, in points."""
+    ours, theirs = study.pick(is_called(said.ours)), study.pick(is_called(said.theirs))
+    if ours is None or theirs is None:
+        return None
+    pair = (ours.ece, theirs.ece) if said.is_ece else (ours.test, theirs.test)
+    found = paired_difference(*pair)
+    return None if found is None else found.times(100.0)
+
+
+def paper_row(title: str, said: Said, found: Difference | None) -> str:
+    """One row of the table."""
+    head = f"| {said.name} | {title} | `{said.ours}` - `{said.theirs}` | {'ECE' if said.is_ece else 'accuracy'} |"
+    if found is None:
+        return f"{head} | | not measured |"
+    interval = "-" if found.holm_interval is None else found.holm_interval.text(2)
+    return f"{head} {len(found.seeds)} | {found.mean:+.2f} {interval} | {reproduced(found, said.is_ece)} |"
+
+
+def reproduced(found: Difference, is_ece: bool) -> str:
+    """What the protocol calls success and failure: beyond zero, or within 0.3 points, or on the wrong side."""
+    interval = found.holm_interval
+    if interval is None:
+        return "not resolved"
+    low, high = (-interval.high, -interval.low) if is_ece else (interval.low, interval.high)
+    if low > 0:
+        return "reproduced"
+    return "not reproduced" if high < 0 or interval.within(0.3) else "not resolved"
