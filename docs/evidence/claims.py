@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import csv
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import plan
+import tables
 
 from attentiondrop.experiments.analysis.intervals import Difference, corrected, paired_difference
 from attentiondrop.experiments.methods.parse import read_method
 from attentiondrop.experiments.methods.passes import passes
+from attentiondrop.parsing import split_terms
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
@@ -32,23 +33,7 @@ class Runs:
     @property
     def parts(self) -> list[str]:
         """The kinds of its parts, such as ["blur", "consistency"]."""
-        return kinds(self.label)
-
-
-def kinds(label: str) -> list[str]:
-    """The kinds of the parts of a method.
-
-    >>> kinds("hard(p=linear(start=0.0,end=0.2),k=5)+consistency(weight=1.0)")
-    ['hard', 'consistency']
-    """
-    depth, found = 0, [""]
-    for letter in label:
-        depth += (letter == "(") - (letter == ")")
-        if depth == 0 and letter == "+":
-            found.append("")
-        elif depth == 0 and letter != ")":
-            found[-1] += letter
-    return found
+        return [term.partition("(")[0] for term in split_terms(self.label)]
 
 
 def read(folder: Path, metric: str) -> list[Runs]:
@@ -56,14 +41,13 @@ def read(folder: Path, metric: str) -> list[Runs]:
     if not (folder / "results.csv").exists():
         return []
     found: dict[str, Runs] = {}
-    with (folder / "results.csv").open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            if row["part"] == "runs" and row["status"] == "finished":
-                runs, seed = found.setdefault(row["method"], Runs(row["method"])), int(row["seed"])
-                runs.test[seed] = float(row[f"test_{metric}"])
-                for name, scores in (("validation_" + metric, runs.validation), ("test_ece", runs.ece)):
-                    if row.get(name):
-                        scores[seed] = float(row[name])
+    for row in tables.final_runs(folder):
+        if row["status"] == "finished":
+            runs, seed = found.setdefault(row["method"], Runs(row["method"])), int(row["seed"])
+            runs.test[seed] = float(row[f"test_{metric}"])
+            for name, scores in ((f"validation_{metric}", runs.validation), ("test_ece", runs.ece)):
+                if row.get(name):
+                    scores[seed] = float(row[name])
     return list(found.values())
 
 
@@ -75,6 +59,13 @@ def is_ours(runs: Runs) -> bool:
 def is_called(*names: str) -> Callable[[Runs], bool]:
     """Whether a method is one of these kinds, and nothing else. R-Drop without its consistency loss is a control."""
     return lambda runs: "+".join(runs.parts) in names and "weight=0.0" not in runs.label
+
+
+def is_of_the_paper(name: str) -> Callable[[Runs], bool]:
+    """The same for a method as the paper has it: a masked logit becomes 0, and rates do not change."""
+    return lambda runs: (
+        is_called(name)(runs) and "fill=-inf" not in runs.label and runs.label.count("(") == len(runs.parts)
+    )
 
 
 def best(methods: Sequence[Runs], is_one: Callable[[Runs], bool]) -> Runs | None:
@@ -97,9 +88,11 @@ class Study:
         return read(RESULTS / self.folder, self.metric)
 
     def pick(self, is_one: Callable[[Runs], bool]) -> Runs | None:
-        """The tested runs of the method that the validation part prefers among those that `is_one`."""
-        chosen = best(read(RESULTS / (self.chosen_by or self.folder), self.metric), is_one)
-        return next((runs for runs in self.methods() if chosen is not None and runs.label == chosen.label), None)
+        """The tested runs of the method that the validation part prefers, among those that were tested."""
+        tested = {runs.label: runs for runs in self.methods() if is_one(runs)}
+        judged = read(RESULTS / (self.chosen_by or self.folder), self.metric)
+        chosen = best(judged, lambda runs: runs.label in tested)
+        return None if chosen is None else tested[chosen.label]
 
 
 SCARCE = Study("cifar10-20pct-confirm", "cifar10-20pct-screen")
@@ -125,8 +118,8 @@ HEADLINES: dict[str, tuple[Study, Callable[[Runs], bool], Callable[[Runs], bool]
 }
 
 
-def headline_table() -> str:
-    """One row for each headline claim."""
+def headlines() -> list[list[str]]:
+    """A row for each headline claim; its last cell is the verdict."""
     rows = []
     for claim in plan.CLAIMS:
         study, is_one, is_other = HEADLINES[claim.name]
@@ -136,25 +129,35 @@ def headline_table() -> str:
     # Claims that were not measured count in the correction, as if nothing had been found.
     nothing = Difference(0.0, None, None, 1.0, (), ())
     after = corrected([found or nothing for *_, found in rows])
-    lines = ["| claim | figure | of ours | compared with | seeds | difference [after Holm] | verdict |"]
-    lines.append("| --- | ---: | --- | --- | ---: | ---: | --- |")
+    found_rows = []
     for (claim, study, ours, theirs, found), judged in zip(rows, after, strict=True):
         figure = f"+{claim.figure:g} {claim.unit}"
         if found is None or judged is None or ours is None or theirs is None:
-            lines.append(f"| {claim.name} | {figure} | | | | | not measured |")
+            found_rows.append([claim.name, figure, "", "", "", "", "not measured"])
             continue
         need = r_drop_gain(study) if claim.name == "H7" else claim.figure
         interval = "-" if judged.holm_interval is None else judged.holm_interval.text(2)
         cells = [claim.name, figure, f"`{ours.label}`", f"`{theirs.label}`", str(len(found.seeds))]
-        lines.append(f"| {' | '.join(cells)} | {found.mean:+.2f} {interval} | {verdict(judged, need, claim.seeds)} |")
-    return "\n".join(lines)
+        found_rows.append([*cells, f"{found.mean:+.2f} {interval}", verdict(judged, need, claim.seeds)])
+    return found_rows
+
+
+def headline_table() -> str:
+    """The headline claims."""
+    return table("claim | figure | of ours | compared with | seeds | difference [after Holm] | verdict", headlines())
+
+
+def table(headings: str, rows: list[list[str]]) -> str:
+    """A table in Markdown."""
+    lines = [headings.split(" | "), ["---"] * (headings.count(" | ") + 1), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def summary() -> str:
     """What comes first on the page: how many claims are earned, and how many are not."""
-    verdicts = [line.rpartition("|")[0].rpartition("|")[2].strip() for line in headline_table().splitlines()[2:]]
+    verdicts = [row[-1] for row in headlines()]
     earned, failed = verdicts.count("**earned**"), sum(each.startswith("not earned") for each in verdicts)
-    judged = [line.rpartition("|")[0].rpartition("|")[2].strip() for line in paper_table().splitlines()[2:]]
+    judged = [row[-1] for row in comparisons()]
     counts = [judged.count(words) for words in ("reproduced", "not reproduced", "not resolved", "not measured")]
     return (
         f"**{earned} of {len(verdicts)} headline claims are earned, {failed} are not, "
@@ -205,21 +208,27 @@ PAPER = (
 STUDIES = {"CIFAR-10, 20 %": SCARCE, "CIFAR-100": FULL}
 
 
-def paper_table() -> str:
-    """What the studies say about the comparisons of the paper. Accuracy and calibration are two families."""
-    lines = ["| claim | study | comparison | measure | seeds | difference, points [after Holm] | verdict |"]
-    lines.append("| --- | --- | --- | --- | ---: | ---: | --- |")
+def comparisons() -> list[list[str]]:
+    """A row for each comparison of the paper in each study. Accuracy and calibration are two families."""
+    rows = []
     for title, study in STUDIES.items():
         for is_ece in (False, True):
             claims = [said for said in PAPER if said.is_ece == is_ece]
             found = corrected([compared(study, said) for said in claims])
-            lines += [paper_row(title, said, each) for said, each in zip(claims, found, strict=True)]
-    return "\n".join(lines)
+            rows += [paper_row(title, said, each) for said, each in zip(claims, found, strict=True)]
+    return rows
+
+
+def paper_table() -> str:
+    """What the studies say about the comparisons of the paper."""
+    return table(
+        "claim | study | comparison | measure | seeds | difference, points [after Holm] | verdict", comparisons()
+    )
 
 
 def compared(study: Study, said: Said) -> Difference | None:
     """The difference of the two methods, in points."""
-    ours, theirs = study.pick(is_called(said.ours)), study.pick(is_called(said.theirs))
+    ours, theirs = study.pick(is_of_the_paper(said.ours)), study.pick(is_called(said.theirs))
     if ours is None or theirs is None:
         return None
     pair = (ours.ece, theirs.ece) if said.is_ece else (ours.test, theirs.test)
@@ -227,13 +236,13 @@ def compared(study: Study, said: Said) -> Difference | None:
     return None if found is None else found.times(100.0)
 
 
-def paper_row(title: str, said: Said, found: Difference | None) -> str:
+def paper_row(title: str, said: Said, found: Difference | None) -> list[str]:
     """One row of the table."""
-    head = f"| {said.name} | {title} | `{said.ours}` - `{said.theirs}` | {'ECE' if said.is_ece else 'accuracy'} |"
+    head = [said.name, title, f"`{said.ours}` - `{said.theirs}`", "ECE" if said.is_ece else "accuracy"]
     if found is None:
-        return f"{head} | | not measured |"
+        return [*head, "", "", "not measured"]
     interval = "-" if found.holm_interval is None else found.holm_interval.text(2)
-    return f"{head} {len(found.seeds)} | {found.mean:+.2f} {interval} | {reproduced(found, said.is_ece)} |"
+    return [*head, str(len(found.seeds)), f"{found.mean:+.2f} {interval}", reproduced(found, said.is_ece)]
 
 
 def reproduced(found: Difference, is_ece: bool) -> str:

@@ -63,10 +63,15 @@ class Study:
         return self.metrics.primary
 
 
+def final_runs(folder: Path) -> list[dict[str, str]]:
+    """The rows of results.csv, without those of tuning."""
+    with (folder / "results.csv").open(encoding="utf-8", newline="") as file:
+        return [row for row in csv.DictReader(file) if row["part"] == FINAL]
+
+
 def read(folder: Path, baseline: str | None = None) -> Study:
     """The study in a folder. Differences are to the first method, or to `baseline`, as it is written in full."""
-    with (folder / "results.csv").open(encoding="utf-8", newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["part"] == FINAL]
+    rows = final_runs(folder)
     recipe: dict[str, Any] = yaml.safe_load((folder / "recipe.yaml").read_text(encoding="utf-8"))
     metrics = task_of(recipe.get("recipe", recipe)).metrics
     order = list(dict.fromkeys(row["method"] for row in rows))

@@ -5,12 +5,12 @@ python docs/evidence/write.py [--check]
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import sys
 import tarfile
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -50,6 +50,21 @@ class Page:
     baseline: str | None = None
     #: Heading -> column of results.csv, factor, digits.
     extra: dict[str, tuple[str, float, int]] = field(default_factory=dict)
+    #: Other marks of the page -> what is written there.
+    also: dict[str, Callable[[], str]] = field(default_factory=dict)
+
+
+def baseline_check() -> str:
+    """What the checks of study 1's baseline reached on the validation part."""
+    lines = ["| epochs of `none` | validation accuracy, % |", "| ---: | ---: |"]
+    rows = []
+    for file in (HERE / "records").glob("cifar10-20pct-check*.tar.gz"):
+        with tarfile.open(file) as archive:
+            for member in archive.getmembers():
+                if member.name.endswith("result.json"):
+                    found = json.load(archive.extractfile(member))
+                    rows.append((found["epochs"], 100 * found["validation"]["accuracy"]))
+    return "\n".join(lines + [f"| {epochs} | {accuracy:.1f} |" for epochs, accuracy in sorted(rows)])
 
 
 ECE = {"ECE, %": ("test_ece", 100.0, 1)}
@@ -65,6 +80,7 @@ PAGES = (
         SCREEN,
         SCREEN,
         extra={"validation accuracy, %": ("validation_accuracy", 100.0, 2)} | ECE,
+        also={"check": baseline_check},
     ),
 )
 
@@ -80,21 +96,9 @@ def pages() -> dict[Path, str]:
         found[page.path] = filled(text, page.key, tables.table(study, page.extra))
         figures = {"forest": tables.forest(study), "gpu-seconds": tables.against_time(study)}
         found |= {page.figures / f"{page.key}-{name}.svg": drawn for name, drawn in figures.items() if drawn}
-    first = HERE / "study-1.md"
-    return found | {first: filled(found[first], "check", baseline_check())}
-
-
-def baseline_check() -> str:
-    """What the checks of study 1's baseline reached on the validation part."""
-    lines = ["| epochs of `none` | validation accuracy, % |", "| ---: | ---: |"]
-    rows = []
-    for file in (HERE / "records").glob("cifar10-20pct-check*.tar.gz"):
-        with tarfile.open(file) as archive:
-            for member in archive.getmembers():
-                if member.name.endswith("result.json"):
-                    found = json.load(io.TextIOWrapper(archive.extractfile(member), "utf-8"))  # type: ignore[arg-type]
-                    rows.append((found["epochs"], 100 * found["validation"]["accuracy"]))
-    return "\n".join(lines + [f"| {epochs} | {accuracy:.1f} |" for epochs, accuracy in sorted(rows)])
+        for name, write in page.also.items():
+            found[page.path] = filled(found[page.path], name, write())
+    return found
 
 
 def judged() -> dict[Path, str]:

@@ -21,7 +21,7 @@ def claims(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
     found = importlib.import_module("claims")
     monkeypatch.setattr(found, "RESULTS", tmp_path)
     yield found
-    for name in ("claims", "plan"):
+    for name in ("claims", "plan", "tables"):
         sys.modules.pop(name, None)
 
 
@@ -109,9 +109,20 @@ def test_the_last_claim_asks_for_the_gain_of_r_drop_at_two_thirds_of_its_time(
 
 def test_comparisons_of_the_paper(claims: Any) -> None:
     blur = "blur(sigma_max=0.5)"
+    hidden, rising = "hard(p=0.05,k=5,fill=-inf)", "blur(sigma_max=linear(start=0.0,end=0.3))"
     tested = {DROPOUT: (0.7, 0.71), R_DROP: (0.7, 0.72), OTHER: (0.7, 0.7125), blur: (0.7, 0.70), OURS: (0.7, 0.74)}
-    publish(claims.RESULTS / "cifar10-20pct-screen", tested, 3)
-    publish(claims.RESULTS / "cifar10-20pct-confirm", tested, 10, {OTHER: 0.03, blur: 0.08})
+    # What was not tested, or is not as the paper has it, does not count, however good it is.
+    publish(
+        claims.RESULTS / "cifar10-20pct-screen",
+        tested | {hidden: (0.9, 0.9), rising: (0.9, 0.9), "hard(p=0.1,k=5)": (0.8, 0.9)},
+        3,
+    )
+    publish(
+        claims.RESULTS / "cifar10-20pct-confirm",
+        tested | {hidden: (0.9, 0.9), rising: (0.9, 0.9)},
+        10,
+        {OTHER: 0.03, blur: 0.08},
+    )
     lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in claims.paper_table().splitlines()[2:]]
     found = {(cells[2].replace("`", ""), cells[3]): cells[6] for cells in lines if cells[1] == "CIFAR-10, 20 %"}
     assert found == {
