@@ -5,10 +5,10 @@
     evidence.py choose FILE.tar.gz               the methods of a screen that go on, for --methods of the size confirm
     evidence.py publish FILE.tar.gz FOLDER       results.csv, costs.json and recipe.yaml for docs/evidence/results
 
-`run` unpacks the records of earlier slices, if the file exists, runs what is missing, and packs the records again. It
-starts no run after its minutes; those that have started end. Records are the plan, the request, the epochs and the
-result of each run that has ended, and the measured costs: no weights, no states. With them, `attentiondrop compare
---out` knows which runs are done.
+`run` unpacks the records of earlier slices, if the file exists, runs what is missing, and packs the records again: at
+its end, and every minute, so that a slice that is killed loses little. It starts no run after its minutes; those that
+have started end. Records are the plan, the request, the epochs and the result of each run that has ended, and the
+measured costs: no weights, no states. With them, `attentiondrop compare --out` knows which runs are done.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import sys
 import tarfile
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import choice
@@ -45,13 +45,16 @@ from attentiondrop.experiments.train.epoch_log import EPOCHS
 PLANS = (COMPARISON, ABLATION, COSTS)
 #: Of each run that has ended.
 OF_A_RUN = (REQUEST, EPOCHS, RESULT, TRACEBACK)
+#: Seconds after which the records are packed again.
+PACK_EVERY = 60.0
 
 
 class Lines:
-    """Prints what a study says, with the seconds since the beginning."""
+    """Prints what a study says, with the seconds since the beginning. Now and then it calls `keep`."""
 
-    def __init__(self) -> None:
-        self.start = time.monotonic()
+    def __init__(self, keep: Callable[[], object]) -> None:
+        self.start = self.kept = time.monotonic()
+        self.keep = keep
 
     def say(self, line: str) -> None:
         """One line."""
@@ -62,7 +65,10 @@ class Lines:
         self.say(f"{total} epochs to train")
 
     def progress(self, label: str, done: float) -> None:
-        """Nothing: lines of finished runs say enough."""
+        """Prints nothing: lines of finished runs say enough."""
+        if time.monotonic() - self.kept >= PACK_EVERY:
+            self.keep()
+            self.kept = time.monotonic()
 
 
 def records(folder: Path) -> Iterator[Path]:
@@ -99,9 +105,9 @@ def unpack(file: Path, folder: Path) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """One slice of a study."""
-    lines = Lines()
-    until = time.time() + 60 * options.minutes
     folder = Path(options.out or tempfile.mkdtemp(prefix="evidence-"))
+    lines = Lines(lambda: pack(folder, options.records))
+    until = time.time() + 60 * options.minutes
     if options.records.exists():
         unpack(options.records, folder)
     recipe = read_recipe(options.recipe, options.size, options.set)

@@ -157,3 +157,23 @@ def test_ties_go_to_the_cheaper_method(program) -> None:
     assert names((74.0, 2, 0.5), (73.95, 1, None), (73.0, 1, 1.0), (72.0, 1, 1.0)) == "bac"
     # Equal costs: the better one.
     assert names((73.95, 2, None), (74.0, 2, None), (73.9, 2, None), (73.8, 1, None)) == "bad"
+
+
+def test_a_slice_that_is_killed_has_kept_its_records(program, screen, tmp_path, monkeypatch) -> None:
+    then = tmp_path / "then.tar.gz"
+
+    def compare(recipe: Any, methods: Any, seeds: Any, folder: Path, lines: Any, **others: Any) -> None:
+        shutil.copytree(screen, folder, dirs_exist_ok=True)
+        lines.progress("1 run", 1.0)
+        assert not records.exists()  # not in every epoch
+        monkeypatch.setattr(program, "PACK_EVERY", 0.0)
+        lines.progress("1 run", 2.0)
+        shutil.copy(records, then)
+        raise KeyboardInterrupt
+
+    records = tmp_path / "records.tar.gz"
+    monkeypatch.setattr(program, "compare", compare)
+    assert program.main(["run", "evidence/cifar10-20pct", "--size", "check", "--records", str(records)]) == 130
+    program.unpack(then, tmp_path / "again")
+    runs = [sorted(folder.rglob(program.RESULT)) for folder in (screen, tmp_path / "again")]
+    assert runs[0] and len(runs[0]) == len(runs[1])

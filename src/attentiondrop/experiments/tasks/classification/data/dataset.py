@@ -30,7 +30,7 @@ PARTS = ("train", "validation", "test")
 #: Batch size for reading a whole part.
 _AT_ONCE = 1024
 #: Training images are augmented in groups of batches of about this many bytes as float32: fewer and larger operations.
-_GROUP_BYTES = 2**26
+_GROUP_BYTES = 2**25
 
 Some = TypeVar("Some", bound="ImageData")
 
@@ -256,7 +256,8 @@ def _grouped(shares: Sequence[slice], most: int) -> Iterator[list[slice]]:
 
 def unit_range(images: Tensor) -> Tensor:
     """Images as float32 in [0, 1]."""
-    return images.to(torch.float32) / 255 if images.dtype == torch.uint8 else images
+    # In place: a second copy of a large group would count in the peak of the GPU's memory.
+    return images.to(torch.float32).div_(255) if images.dtype == torch.uint8 else images
 
 
 def channel_statistics(images: Images) -> tuple[tuple[float, ...], tuple[float, ...]]:
