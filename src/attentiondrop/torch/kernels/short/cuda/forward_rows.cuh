@@ -109,9 +109,7 @@ DEVICE int keep_one(const float (&logits)[EIGHTS][4], Marks& dropped, float& lar
   const u32 key = smallest_of_quad(lowest);
   if (!IS_HIDDEN(largest) || IS_HIDDEN(most)) return -1;
   largest = most;
-#pragma unroll
-  for (int w = 0; w < MARK_WORDS; w++)
-    if (lowest == key && (int)((key >> 3) * 2 + (key & 1)) / 32 == w) dropped.word[w] &= ~(0x80000000u >> (((key >> 3) * 2 + (key & 1)) & 31));
+  if (lowest == key) dropped.remove_dynamic((key >> 3) * 2 + (key & 1));
   return (int)key;
 }
 #endif

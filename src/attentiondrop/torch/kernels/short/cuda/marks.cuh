@@ -49,6 +49,11 @@ struct Marks {
     if (MARK_WORDS == 1 || i < 32) word[0] |= bit;
     else word[MARK_WORDS - 1] |= bit;
   }
+  DEVICE_METHOD void remove_dynamic(u32 i) {
+    const u32 bit = 0x80000000u >> (i & 31);
+    if (MARK_WORDS == 1 || i < 32) word[0] &= ~bit;
+    else word[MARK_WORDS - 1] &= ~bit;
+  }
 };
 
 // The key of mark `i` in the thread with `t = lane % 4`.
