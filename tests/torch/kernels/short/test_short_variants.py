@@ -103,9 +103,9 @@ def test_the_bit_map_has_a_place_for_every_logit() -> None:
 
 
 def test_the_arguments_have_the_size_of_the_structures() -> None:
-    # Pointers and strides of 8 bytes; numbers of 4, in pairs.
-    assert run_kernels._FORWARD.size == 8 * (14 + 15) + 4 * (6 + 10 + 4)
-    assert run_kernels._BACKWARD.size == 8 * (19 + 27) + 4 * (6 + 10 + 2)
+    # Pointers and the strides of masks of 8 bytes; numbers of 4, in pairs.
+    assert run_kernels._FORWARD.size == 8 * (14 + 3) + 4 * (12 + 6 + 10 + 4)
+    assert run_kernels._BACKWARD.size == 8 * (19 + 3) + 4 * (24 + 6 + 10 + 2)
 
 
 def test_division_by_a_product_and_a_shift_is_exact() -> None:
