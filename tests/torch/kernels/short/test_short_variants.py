@@ -141,6 +141,16 @@ def test_kernels_compile(device: str, kind: str) -> None:
 
 
 @needs_compiler
+def test_code_for_the_driver_to_translate() -> None:
+    """What `test_older_gpus.py` runs on a newer GPU."""
+    kernel = backward_of(PLAIN._replace(key_tiles=2), DEVICES["A100"], 2, 1)
+    assert kernel is not None
+    code, _ = build.compile_kernel(kernel, "compute_80")
+    assert b".target sm_80" in code and code.endswith(b"\0")  # the driver reads up to the zero
+    assert b"stmatrix" not in code and b"wgmma" not in code
+
+
+@needs_compiler
 def test_a_source_that_does_not_compile_is_an_error() -> None:
     kernel = forward_of(PLAIN, DEVICES["H200"])
     assert kernel is not None
