@@ -188,8 +188,9 @@ DEVICE void read_rest(const Arguments& a, const Shared& at, Fetched& fetched, co
 #endif
 }
 
-// Wait for the copies, and note the log-sum-exp and delta of each row: delta is the sum of gradient times output.
-DEVICE void note_rows(const Shared& at, const Fetched& fetched, int warp, int lane) {
+// Wait for the copies, and note the log-sum-exp and delta of each row: delta is the sum of gradient times output. Returns whether
+// a row of this lane keeps one key only (HIDE).
+DEVICE bool note_rows(const Shared& at, const Fetched& fetched, int warp, int lane) {
   wait_for_copies();
   __syncwarp();
   if (warp < ROW_TILES) {
@@ -205,7 +206,20 @@ DEVICE void note_rows(const Shared& at, const Fetched& fetched, int warp, int la
       for (int far = 1; far < CHUNKS; far *= 2) sum += __shfl_xor_sync(WHOLE_WARP, sum, far);
       if (piece_column(i, lane) == 0) store_float(at.rows + (warp * 16 + piece_row(i, lane)) * 8 + 4, sum);
     }
+#if HIDE
+    return load_word(at.kept + (warp * 16 + (lane & 15)) * 4) != 0xffffffffu;
+#endif
   }
+  return false;
+}
+// All warps have noted their rows. Returns whether one of these keeps one key only: hardly ever, so that tiles need not ask.
+DEVICE bool wait_for_rows(bool is_one_of_mine) {
+#if HIDE
+  return __syncthreads_or(is_one_of_mine);
+#else
+  __syncthreads();
+  return false;
+#endif
 }
 DEVICE void store_keys(const Shared& at, const Fetched& fetched, int warp, int lane) {
 #pragma unroll
