@@ -37,6 +37,21 @@ DEVICE void copy_queries(u32 to, const Arguments& a, const Unit& unit, int tile,
   copy_tile_rows(to, from, a.of_q.row, a.rows - place.first, lane);
 }
 
+// The queries of a tile once more, from global memory into the registers in which the matrix units take them.
+DEVICE void read_queries(u32 (&q)[STEPS][4], const Arguments& a, const Unit& unit, const Place& place, int lane) {
+  const u16* from = a.q + unit.batch * a.of_q.batch + place.head * a.of_q.head;
+#pragma unroll
+  for (int r = 0; r < 2; r++) {
+    const int row = place.first + (lane >> 2) + 8 * r;
+    const u16* line = from + row * a.of_q.row + 2 * (lane & 3);
+#pragma unroll
+    for (int i = 0; i < STEPS; i++) {
+      q[i][r] = row < a.rows ? *(const u32*)(line + 16 * i) : 0;
+      q[i][r + 2] = row < a.rows ? *(const u32*)(line + 16 * i + 8) : 0;
+    }
+  }
+}
+
 #if RADIUS > 0
 // Bring the keys of a unit into a stage, blurred on the way. A lane has a piece of 16 bytes of RUN neighbouring rows at a time.
 #define RUN 4
