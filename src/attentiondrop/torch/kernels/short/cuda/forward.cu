@@ -81,7 +81,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) forward(const _
     __syncwarp();
     // The next tile of this warp, whose queries travel meanwhile.
     u32 taken = 0;
-    if (lane == 0) taken = add_shared(next_tile, 1);
+    if (lane == 0) taken = count_shared(next_tile);
     item = __shfl_sync(WHOLE_WARP, taken, 0);
     const int next_local = divided(item, a.by_tiles), next = item - next_local * tiles;
     if (next_local < units) copy_queries(queries, a, Unit(blockIdx.x + next_local * gridDim.x, a.key_heads, a.by_heads), next, row_tiles, lane);
@@ -252,12 +252,16 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) forward(const _
     if (lane == 0) before = add_shared(finished + 4 * which, 1);
     const bool is_last = __shfl_sync(WHOLE_WARP, before, 0) == tiles - 1;
 
-    const i64 at = (i64)line + row;
+#if DROP == LARGEST
+    const i64 at = (i64)line + row;  // 64 bits: with 32, the compiler spills more here
+#else
+    const u32 at = line + row;
+#endif
     float factor[2];
 #pragma unroll
     for (int r = 0; r < 2; r++) {
       const float sum = total[2 * r];
-      factor[r] = sum == 0.f ? 0.f : 1.f / sum;
+      factor[r] = sum == 0.f ? 0.f : reciprocal(sum);
       if (t == 0 && row + 8 * r < a.rows) {
         const float lse = sum == 0.f ? BLIND : reference[r] + logarithm(sum);
 #if SHARE

@@ -68,6 +68,7 @@ DEVICE void copy_tile_rows(u32 to, const u16* from, Stride stride, int rows, int
   const int row = lane / CHUNKS, chunk = lane % CHUNKS;
   from += row * stride + chunk * 8;
   to += row * PITCH + chunk * 16;
+  asm volatile("" : "+r"(to));  // once, and not anew for each row
 #pragma unroll
   for (int i = 0; i < STEPS; i++) {
     if (row + i * at_once < rows) copy_16(to + i * at_once * PITCH, from);
