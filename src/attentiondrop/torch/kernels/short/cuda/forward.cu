@@ -47,7 +47,10 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) forward(const _
   const float rate = gated(a.rate, a.gate);
   const u32 limit = limit_of(rate);
 #if HAS_LINES
-  for (int i = threadIdx.x; i < KEYS; i += WARPS * 32) store_word(columns + 4 * i, column_word(key, SHARE ? i - i % a.span : i));
+  for (int i = threadIdx.x; i < KEYS; i += WARPS * 32) {
+    const u32 place = DROP == LARGEST ? mark_of_key(i) : i;
+    store_word(columns + 4 * place, column_word(key, SHARE ? i - i % a.span : i));
+  }
 #endif
 #endif
 #if DROPOUT
