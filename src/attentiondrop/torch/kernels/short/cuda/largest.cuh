@@ -265,7 +265,12 @@ DEVICE void drop_largest(float (&logits)[EIGHTS][4], Chosen& chosen, float scale
   for (int r = 0; r < 2; r++) {
     const int drops = sum_of_quad(chosen.dropped[r].count());
     const bool zero_is_far = !HIDE && drops && -chosen.reference[r] > most;
-    chosen.is_far = chosen.is_far || drops >= TOP || zero_is_far;
+#if CAUSAL || MASKED
+    const int most_drops = TOP + excess[r];  // fewer than TOP if the row sees fewer keys
+#else
+    const int most_drops = TOP;
+#endif
+    chosen.is_far = chosen.is_far || (drops && drops >= most_drops) || zero_is_far;
   }
 }
 #endif
