@@ -335,6 +335,8 @@ def why_not_short(call: Call, plan: Plan) -> str | None:
         return f"there are no kernels for short rows of {q.dtype}"
     if q.shape[-1] not in short.HEAD_SIZES or inputs.v.shape[-1] != q.shape[-1]:
         return f"the kernels for short rows need a head size of {', '.join(map(str, short.HEAD_SIZES))}"
+    if 2 * q.shape[1] * max(shape.rows, shape.columns) * q.shape[-1] > short.FARTHEST:
+        return f"the kernels for short rows take at most {short.FARTHEST} bytes of a sample"
     if call.bias is not None or inputs.scale <= 0:
         return "the kernels for short rows know no additive bias, and no scale of 0 or less"
     if plan.noise is not None:

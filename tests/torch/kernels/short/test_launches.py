@@ -25,7 +25,7 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[Any, ...]]]:
     found: list[tuple[Any, ...]] = []
 
     def launch(*options: Any) -> tuple[int]:
-        layout = "@14Q15q6f10i4I" if options[0] == 1 else "@19Q27q6f10i2I"
+        layout = "@14Q12I3q6f10i4I" if options[0] == 1 else "@19Q24I3q6f10i2I"
         found.append(struct.unpack(layout, run_kernels._space.arguments.raw[: struct.calcsize(layout)]))
         return (0,)
 
@@ -67,7 +67,9 @@ def test_a_launch_like_an_earlier_one_gets_its_own_addresses(heard: list[tuple[A
         assert heard[-1][16:19] == tuple(x.data_ptr() for x in gradients)
         assert all(one.stride() == torch.empty_like(x).stride() for one, x in zip(gradients, (q, k, v), strict=True))
     assert heard[0][14:] == heard[2][14:] and heard[1][19:] == heard[3][19:]
-    assert heard[0][14:26] == (*q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *results.output.stride()[:3])
+    assert heard[0][14:26] == tuple(2 * step for x in (q, k, v, results.output) for step in x.stride()[:3])
+    places = (results.output, q, k, v, results.output, *gradients)
+    assert heard[1][19:43] == tuple(2 * step for x in places for step in x.stride()[:3])
 
 
 def test_what_begins_elsewhere_is_copied(heard: list[tuple[Any, ...]]) -> None:
@@ -76,9 +78,22 @@ def test_what_begins_elsewhere_is_copied(heard: list[tuple[Any, ...]]) -> None:
     q, k, v = packed(shift=1)
     results = run_kernels.forward(q, k, v, NOTHING, PLAN)
     assert not {x.data_ptr() for x in (q, k, v)} & set(heard[-1][:3]) and not any(x % 16 for x in heard[-1][:3])
-    assert heard[-1][14:17] == torch.empty(q.shape).stride()[:3]
+    assert heard[-1][14:17] == tuple(2 * step for step in torch.empty(q.shape).stride()[:3])
     run_kernels.backward(results.output, q, k, v, results, NOTHING, PLAN)
     assert not any(x % 16 for x in (*heard[-1][:5], *heard[-1][16:19]))
+
+
+def test_what_lies_too_far_apart_is_copied(heard: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernels take strides of 31 bits: here of fewer, so that joint queries, keys and values are too far apart."""
+    sample = 2 * 2 * 20 * 64  # bytes
+    monkeypatch.setattr(run_kernels, "FARTHEST", sample)
+    q, k, v = packed()
+    results = run_kernels.forward(q, k, v, NOTHING, PLAN)
+    assert not {x.data_ptr() for x in (q, k, v)} & set(heard[-1][:3])
+    gradients = run_kernels.backward(results.output, q, k, v, results, NOTHING, PLAN)
+    assert not {x.data_ptr() for x in (q, k, v)} & set(heard[-1][:4])
+    assert heard[-1][16:19] == tuple(x.data_ptr() for x in gradients)  # which are made anew, without gaps
+    assert max(heard[0][14:26]) == max(heard[1][19:43]) == sample
 
 
 def test_other_plans_are_other_launches(heard: list[tuple[Any, ...]]) -> None:

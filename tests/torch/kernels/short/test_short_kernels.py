@@ -131,6 +131,16 @@ def test_dropout_p_after_a_drop(spec: Spec) -> None:
     worst.check()
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_rows_that_lose_all_of_few_keys(dtype: torch.dtype) -> None:
+    """With p = 1 and k = 12, the first rows lose every key that they see, and logits far above 0 become 0."""
+    worst = Worst()
+    for seed in (5, 6):
+        sizes = {"rows": 20, "columns": 33, "size": 64, "value_size": 64}
+        worst.add(SPECS[5], Case("causal", is_causal=True, options={"scale": 1.0}, seed=seed, **sizes), dtype, "cuda")
+    worst.check()
+
+
 def layouts(x: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
     """Queries, keys and values [3, B, H, N, D] in the memory orders that models have."""
     yield tuple(x)

@@ -39,7 +39,10 @@ def sources() -> dict[str, str]:
 
 
 def compile_kernel(kernel: Kernel, architecture: str) -> tuple[bytes, str]:
-    """The machine code of a kernel for an architecture such as "sm_90", and what the compiler said."""
+    """The machine code of a kernel for an architecture such as "sm_90", and what the compiler said.
+
+    For "compute_80", it is PTX instead. The driver of any newer GPU translates that.
+    """
     from cuda.bindings import nvrtc
 
     texts = sources()
@@ -62,8 +65,12 @@ def compile_kernel(kernel: Kernel, architecture: str) -> tuple[bytes, str]:
         said = log.rstrip(b"\0").decode()
         if result != nvrtc.nvrtcResult.NVRTC_SUCCESS:
             raise BackendError(f"NVRTC could not compile {name} for {architecture}: {said}")
-        code = bytes(_checked(nvrtc.nvrtcGetCUBINSize(program)))
-        _checked(nvrtc.nvrtcGetCUBIN(program, code))
+        if architecture.startswith("compute_"):
+            code = bytes(_checked(nvrtc.nvrtcGetPTXSize(program)))
+            _checked(nvrtc.nvrtcGetPTX(program, code))
+        else:
+            code = bytes(_checked(nvrtc.nvrtcGetCUBINSize(program)))
+            _checked(nvrtc.nvrtcGetCUBIN(program, code))
     finally:
         nvrtc.nvrtcDestroyProgram(program)
     return code, said

@@ -18,7 +18,7 @@ from torch import Tensor
 from ....errors import BackendError
 from .build import device_of, enter, load, processors
 from .plans import Extras, NotePlaces, Plan, Results, empty_results, places_of, results_of
-from .variants import Kernel, Variant, backward_of, forward_of
+from .variants import FARTHEST, Kernel, Variant, backward_of, forward_of
 
 LOG2_E = math.log2(math.e)
 #: How sigma of a blur is drawn, as the sources count it.
@@ -118,8 +118,8 @@ class Layout(NamedTuple):
         return self.pointers.size + self.rest.size
 
 
-_FORWARD = Layout(struct.Struct("@14Q"), struct.Struct("@15q6f10i4I"))
-_BACKWARD = Layout(struct.Struct("@19Q"), struct.Struct("@27q6f10i2I"))
+_FORWARD = Layout(struct.Struct("@14Q"), struct.Struct("@12I3q6f10i4I"))
+_BACKWARD = Layout(struct.Struct("@19Q"), struct.Struct("@24I3q6f10i2I"))
 
 
 class Launch(NamedTuple):
@@ -131,7 +131,7 @@ class Launch(NamedTuple):
     places: NotePlaces
     #: The arguments after the pointers.
     rest: bytes
-    #: Whether the rows of all tensors are made of whole pieces of 16 bytes.
+    #: Whether the kernel can read and write all tensors where they are; otherwise they must be copied.
     fits: bool
 
 
@@ -149,7 +149,7 @@ def _forward_launch(
     key_heads, keys = key_shape[1:3]
     kernel, handle = _forward_kernel(device, _variant(keys, size, dtype, visible is not None, plan))
     rest = _FORWARD.rest.pack(
-        *_three(strides), rows * heads * size, size, heads * size, *(visible or (0, 0, 0)),
+        *_three((*strides, (rows * heads * size, size, heads * size, 1))), *(visible or (0, 0, 0)),
         *_numbers(plan), batch * key_heads, key_heads, heads // key_heads, rows, keys, *_choices(plan),
         *divisor(key_heads), *divisor(heads // key_heads * -(-rows // 16)),
     )  # fmt: skip
@@ -190,7 +190,8 @@ def _made(
 
 
 def _three(strides: Strides) -> list[int]:
-    return [step for one in strides for step in one[:3]]
+    """The first three strides of each tensor as the kernels take them; zeros where a tensor must be copied first."""
+    return [step * _NUMBER if _is_whole(one) else 0 for one in strides for step in one[:3]]
 
 
 def _located(tensors: tuple[Tensor, ...]) -> tuple[list[int], Strides]:
@@ -206,10 +207,14 @@ def _are_shifted(pointers: list[int]) -> bool:
     return bits % 16 != 0
 
 
+#: Bytes of a number.
+_NUMBER = 2
+
+
 def _is_whole(strides: Sizes) -> bool:
-    """Whether rows are made of whole pieces of 16 bytes."""
+    """Whether rows are made of whole pieces of 16 bytes, and are not too far apart for the kernels."""
     a, b, c, last = strides
-    return last == 1 and (a | b | c) % 8 == 0
+    return last == 1 and (a | b | c) % 8 == 0 and max(a, b, c) * _NUMBER <= FARTHEST
 
 
 @functools.cache
@@ -238,7 +243,7 @@ def _visible_strides(visible: Tensor) -> tuple[int, ...]:
 
 
 def _aligned(x: Tensor) -> Tensor:
-    """`x`, copied if rows are not made of whole pieces of 16 bytes."""
+    """`x`, copied if the kernels cannot read it where it is. (`why_not_short` makes sure that they can read a copy.)"""
     if _is_whole(x.stride()) and x.data_ptr() % 16 == 0:
         return x
     return x.clone(memory_format=torch.contiguous_format)

@@ -19,6 +19,9 @@ MOST_KEYS_OF_BLUR = 208
 #: The widest blur: its window must fit into registers.
 WIDEST_BLUR = 7
 
+#: The most bytes between neighbouring rows, heads or samples: strides have 31 bits in the kernels.
+FARTHEST = 2**31 - 1
+
 #: What is dropped, as the sources count it.
 DROPS = {"": 0, "largest": 1, "every": 2}
 

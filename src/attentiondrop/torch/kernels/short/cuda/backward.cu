@@ -39,8 +39,7 @@ extern "C" __global__ void __launch_bounds__(32 * KEY_TILES, BLOCKS) backward(co
   Fetched fetched;
   start_copies(a, at, unit, step, runs, row_tiles, warp, lane);
   read_rest(a, at, fetched, draws, unit, step, runs, warp, lane);
-  note_rows(at, fetched, warp, lane);
-  __syncthreads();
+  own.is_special = own.hides | wait_for_rows(note_rows(at, fetched, warp, lane));
 
   float d_k[2 * STEPS][4], d_v[2 * STEPS][4];
 #pragma unroll 1
@@ -140,9 +139,8 @@ extern "C" __global__ void __launch_bounds__(32 * KEY_TILES, BLOCKS) backward(co
 #endif
     if (!more) return;
     read_rest(a, at, fetched, draws, next_unit, next_step, runs, warp, lane);
-    note_rows(at, fetched, warp, lane);
     unit = next_unit;
     step = next_step;
-    __syncthreads();
+    own.is_special = own.hides | wait_for_rows(note_rows(at, fetched, warp, lane));
   }
 }

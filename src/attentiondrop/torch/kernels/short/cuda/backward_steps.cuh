@@ -19,7 +19,8 @@ struct Arguments {
   const u8* visible;
   const float* blur_gate;
   u16 *d_q, *d_k, *d_v;
-  Strides of_grad, of_q, of_k, of_v, of_output, of_d_q, of_d_k, of_d_v, of_visible;
+  Strides of_grad, of_q, of_k, of_v, of_output, of_d_q, of_d_k, of_d_v;
+  MaskStrides of_visible;
   float scale, log2_scale, rate, dropout_rate, sigma_min, sigma_span;  // log2_scale: of logits in units of log2
   int units, key_heads, group, rows, keys, stream, dropout_stream, blur_stream, sampling, span;
   Divisor by_heads;
@@ -54,7 +55,7 @@ struct Step {
     tiles = min(ROW_TILES, (a.rows - first + 15) / 16);
   }
   // The number of the head over all samples.
-  DEVICE_METHOD i64 line(const Arguments& a) const { return batch * a.key_heads * a.group + head; }
+  DEVICE_METHOD u32 line(const Arguments& a) const { return batch * a.key_heads * a.group + head; }
 };
 
 // The pieces of 16 bytes of a 16-row tile that a lane moves: all of one column.
@@ -70,7 +71,7 @@ DEVICE u32 piece_of_row(int row, int chunk) { return row * ROW_BYTES + ((SWIZZLE
 DEVICE u32 piece_at(int i, int lane) { return piece_of_row(piece_row(i, lane), piece_column(i, lane) / 8); }
 
 // A tile of rows; rows beyond the end become zeros.
-DEVICE void copy_tile(u32 to, const u16* from, i64 stride, int rows, int lane) {
+DEVICE void copy_tile(u32 to, const u16* from, Stride stride, int rows, int lane) {
   from += piece_row(0, lane) * stride + piece_column(0, lane);
 #pragma unroll
   for (int i = 0; i < STEPS; i++) {
@@ -78,7 +79,7 @@ DEVICE void copy_tile(u32 to, const u16* from, i64 stride, int rows, int lane) {
     from += ROWS_AT_ONCE * stride;
   }
 }
-DEVICE void read_tile(Four (&to)[STEPS], const u16* from, i64 stride, int rows, int lane) {
+DEVICE void read_tile(Four (&to)[STEPS], const u16* from, Stride stride, int rows, int lane) {
   from += piece_row(0, lane) * stride + piece_column(0, lane);
 #pragma unroll
   for (int i = 0; i < STEPS; i++) {
@@ -139,9 +140,11 @@ DEVICE void start_copies(const Arguments& a, const Shared& at, int unit, int ste
   }
 #if DROP == LARGEST
   if (warp < KEY_TILES) {
-    const i64 note = (s.line(a) * row_tiles + s.first / 16) * KEY_TILES;
-    for (int i = lane; i < s.tiles * 2; i += 32)
-      copy_16(at.notes + (warp * ROW_TILES + i / 2) * 32 + (i & 1) * 16, a.dropped + (note + (i / 2) * KEY_TILES + warp) * 8 + (i & 1) * 4);
+    // Two pieces of 16 bytes for each row tile.
+    static_assert(2 * ROW_TILES <= 32, "each lane copies one piece");
+    const u32 tile = s.line(a) * row_tiles + s.first / 16 + lane / 2;
+    const u32* from = a.dropped + (u64)tile * (KEY_TILES * 8) + warp * 8 + (lane & 1) * 4;
+    if (lane < 2 * s.tiles) copy_16(at.notes + (warp * ROW_TILES + lane / 2) * 32 + (lane & 1) * 16, from);
   }
 #endif
 }
@@ -163,7 +166,7 @@ DEVICE void read_rest(const Arguments& a, const Shared& at, Fetched& fetched, co
   if (warp < ROW_TILES) {
     const int first = s.first + warp * 16, rows = a.rows - first, row = lane & 15;
     read_tile(fetched.output, a.output + s.batch * a.of_output.batch + s.head * a.of_output.head + first * a.of_output.row, a.of_output.row, rows, lane);
-    const i64 line = s.line(a) * a.rows + first + row;
+    const u32 line = s.line(a) * a.rows + first + row;
     fetched.lse = row < rows ? a.lse[line] : BLIND;
 #if DRAWS_EVERY
     if (lane < 16) store_word(at.words + (warp * 16 + row) * 4, line_word(draws.drop, (u32)line));
@@ -185,8 +188,9 @@ DEVICE void read_rest(const Arguments& a, const Shared& at, Fetched& fetched, co
 #endif
 }
 
-// Wait for the copies, and note the log-sum-exp and delta of each row: delta is the sum of gradient times output.
-DEVICE void note_rows(const Shared& at, const Fetched& fetched, int warp, int lane) {
+// Wait for the copies, and note the log-sum-exp and delta of each row: delta is the sum of gradient times output. Returns whether
+// a row of this lane keeps one key only (HIDE).
+DEVICE bool note_rows(const Shared& at, const Fetched& fetched, int warp, int lane) {
   wait_for_copies();
   __syncwarp();
   if (warp < ROW_TILES) {
@@ -202,7 +206,20 @@ DEVICE void note_rows(const Shared& at, const Fetched& fetched, int warp, int la
       for (int far = 1; far < CHUNKS; far *= 2) sum += __shfl_xor_sync(WHOLE_WARP, sum, far);
       if (piece_column(i, lane) == 0) store_float(at.rows + (warp * 16 + piece_row(i, lane)) * 8 + 4, sum);
     }
+#if HIDE
+    return load_word(at.kept + (warp * 16 + (lane & 15)) * 4) != 0xffffffffu;
+#endif
   }
+  return false;
+}
+// All warps have noted their rows. Returns whether one of these keeps one key only: hardly ever, so that tiles need not ask.
+DEVICE bool wait_for_rows(bool is_one_of_mine) {
+#if HIDE
+  return __syncthreads_or(is_one_of_mine);
+#else
+  __syncthreads();
+  return false;
+#endif
 }
 DEVICE void store_keys(const Shared& at, const Fetched& fetched, int warp, int lane) {
 #pragma unroll

@@ -10,6 +10,7 @@ struct OwnKeys {
   u32 limit;
   u32 dropout_columns[2], dropout_limit;  // DROPOUT: the same for weights
   float factor;                           // on weights that are kept
+  bool is_special;  // whether a row may not see some of them, or (HIDE) keeps one key only
 };
 
 #if BAND
@@ -29,13 +30,22 @@ DEVICE void in_band(const Arguments& a, int key_tile, int line, int first, int t
 }
 #endif
 
-#if HIDE
-// The one key of a row that would have lost everything, or -1, for two rows from `row` on. Whether a row of the tile has one.
-DEVICE bool load_kept(u32 (&kept)[2], const Shared& at, int row) {
-  load_two_words(at.kept + row * 4, kept[0], kept[1]);
-  return __any_sync(WHOLE_WARP, (kept[0] & kept[1]) != 0xffffffffu);
-}
+#define NO_KEY 0xffffffffu  // of a row that keeps more than one key
+// By what dropout multiplies the weights of two rows from `row` on.
+DEVICE void factors_of_dropout(float (&after)[4], const Shared& at, const OwnKeys& own, int row) {
+#if DROPOUT
+  u32 lines[2];
+  load_two_words(at.dropout_words + row * 4, lines[0], lines[1]);
 #endif
+#pragma unroll
+  for (int e = 0; e < 4; e++) {
+#if DROPOUT
+    after[e] = lines[e & 1] * own.dropout_columns[e >> 1] <= own.dropout_limit ? 0.f : own.factor;
+#else
+    after[e] = 1.f;
+#endif
+  }
+}
 
 // `logits` and `d_weights` [half of 8 rows][4]: element e has key g + 8 * (e / 2) and row 2 t + e % 2. `line` is the number of the
 // head over all samples, `first` the first row of the run.
@@ -47,14 +57,13 @@ DEVICE void weigh(const Arguments& a, float (&logits)[2][4], const float (&d_wei
   const bool any = __any_sync(WHOLE_WARP, bits != 0);
 #endif
 #if BAND
-  float d_logits[2][4];
   in_band(a, own.tile, line, first, tile, lane, [&](int h, int e, i64 place) {
     if (own.is_seen[e >> 1]) logits[h][e] = a.band[place];
   });
 #endif
+  float s[2][4], d_s[2][4];
 #pragma unroll
   for (int h = 0; h < 2; h++) {
-    float s[4], d_s[4];
     const int row = tile * 16 + h * 8 + 2 * t;  // the first of two
     const Four known = load_16(at.rows + row * 8);
     const float lse[2] = {__uint_as_float(known.x), __uint_as_float(known.z)};
@@ -63,22 +72,15 @@ DEVICE void weigh(const Arguments& a, float (&logits)[2][4], const float (&d_wei
     u32 lines[2];
     load_two_words(at.words + row * 4, lines[0], lines[1]);
 #endif
-#if DROPOUT
-    u32 dropout_lines[2];
-    load_two_words(at.dropout_words + row * 4, dropout_lines[0], dropout_lines[1]);
-#endif
 #if SHARE
-    u32 kept[2], shares[2];
-    const bool any_kept = load_kept(kept, at, row);
+    u32 kept[2] = {NO_KEY, NO_KEY}, shares[2];
+    if (own.is_special) load_two_words(at.kept + row * 4, kept[0], kept[1]);
     load_two_words(at.share + row * 4, shares[0], shares[1]);
 #endif
     float after[4];  // by what dropout multiplies a weight
+    factors_of_dropout(after, at, own, row);
 #pragma unroll
     for (int e = 0; e < 4; e++) {
-      after[e] = 1.f;
-#if DROPOUT
-      after[e] = dropout_lines[e & 1] * own.dropout_columns[e >> 1] <= own.dropout_limit ? 0.f : own.factor;
-#endif
       const float weight = power_of_two(fmaf(logits[h][e], a.log2_scale, -lse[e & 1]));
       const float d_weight = d_weights[h][e] * after[e];
 #if DROP == EVERY
@@ -89,78 +91,83 @@ DEVICE void weigh(const Arguments& a, float (&logits)[2][4], const float (&d_wei
 #endif
 #endif
 #if SHARE
-      if (any_kept && kept[e & 1] != 0xffffffffu) is_dropped = kept[e & 1] != (u32)(own.tile * 16 + g + (e >> 1) * 8);
-      s[e] = is_dropped ? 0.f : weight * __uint_as_float(shares[e & 1]);
-      d_s[e] = fmaf(s[e], d_weight, -weight * delta[e & 1]);
+      if (own.is_special && kept[e & 1] != NO_KEY) is_dropped = kept[e & 1] != (u32)(own.tile * 16 + g + (e >> 1) * 8);
+      s[h][e] = is_dropped ? 0.f : weight * __uint_as_float(shares[e & 1]);
+      d_s[h][e] = fmaf(s[h][e], d_weight, -weight * delta[e & 1]);
 #elif DROP == EVERY && HIDE
-      s[e] = is_dropped ? 0.f : weight;
-      d_s[e] = s[e] * (d_weight - delta[e & 1]);
+      s[h][e] = is_dropped ? 0.f : weight;
+      d_s[h][e] = s[h][e] * (d_weight - delta[e & 1]);
 #elif DROP == EVERY
-      s[e] = is_dropped ? power_of_two(-lse[e & 1]) : weight;
-      d_s[e] = is_dropped ? 0.f : weight * (d_weight - delta[e & 1]);
+      s[h][e] = is_dropped ? power_of_two(-lse[e & 1]) : weight;
+      d_s[h][e] = is_dropped ? 0.f : weight * (d_weight - delta[e & 1]);
 #else
-      s[e] = weight;
-      d_s[e] = weight * (d_weight - delta[e & 1]);
+      s[h][e] = weight;
+      d_s[h][e] = weight * (d_weight - delta[e & 1]);
+#endif
+#if DROPOUT
+      s[h][e] *= after[e];
 #endif
     }
+  }
 #if DROP == LARGEST
-    if (any) {
+  if (any) {
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+      const int row = tile * 16 + h * 8 + 2 * t;
+      const Four known = HIDE ? Four{0, 0, 0, 0} : load_16(at.rows + row * 8);  // once more: registers are scarce
+      float after[4];
+      factors_of_dropout(after, at, own, row);
 #pragma unroll
       for (int e = 0; e < 4; e++)
         if (bits & (1u << (h * 4 + e))) {
-          s[e] = HIDE ? 0.f : power_of_two(-lse[e & 1]);
-          d_s[e] = 0.f;
+          s[h][e] = HIDE ? 0.f : power_of_two(-__uint_as_float(e & 1 ? known.z : known.x)) * after[e];
+          d_s[h][e] = 0.f;
         }
     }
+  }
 #endif
+  if (own.is_special) {
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+      const int row = tile * 16 + h * 8 + 2 * t;
 #if HIDE && !SHARE
-    // The weight of the one key is 1, without a gradient.
-    u32 kept[2];
-    if (load_kept(kept, at, row)) {
-#pragma unroll
-      for (int e = 0; e < 4; e++)
-        if (kept[e & 1] != 0xffffffffu) {
-          s[e] = kept[e & 1] == (u32)(own.tile * 16 + g + (e >> 1) * 8) ? 1.f : 0.f;
-          d_s[e] = 0.f;
-        }
-    }
+      // The weight of the one key that a row keeps is 1, without a gradient.
+      u32 kept[2];
+      float after[4];
+      load_two_words(at.kept + row * 4, kept[0], kept[1]);
+      factors_of_dropout(after, at, own, row);
 #endif
-#if DROPOUT
-#pragma unroll
-    for (int e = 0; e < 4; e++) s[e] *= after[e];
-#endif
-    // The weights of keys that a row does not see could be anything here, even infinite.
-    if (own.hides) {
 #pragma unroll
       for (int e = 0; e < 4; e++) {
+        const int key = own.tile * 16 + g + (e >> 1) * 8;
+#if HIDE && !SHARE
+        if (kept[e & 1] != NO_KEY) {
+          s[h][e] = kept[e & 1] == (u32)key ? after[e] : 0.f;
+          d_s[h][e] = 0.f;
+        }
+#endif
+        // The weights of keys that a row does not see could be anything here, even infinite.
         bool hidden = !own.is_seen[e >> 1];
 #if CAUSAL
-        hidden = hidden || own.tile * 16 + g + (e >> 1) * 8 > first + row + (e & 1);
+        hidden = hidden || key > first + row + (e & 1);
 #endif
-        if (hidden) s[e] = d_s[e] = 0.f;
+        if (hidden) s[h][e] = d_s[h][e] = 0.f;
       }
     }
-    weights[2 * h] = packed(s[0], s[1]);
-    weights[2 * h + 1] = packed(s[2], s[3]);
-#if BAND
-#pragma unroll
-    for (int e = 0; e < 4; e++) d_logits[h][e] = d_s[e];
-#else
-    gradients[2 * h] = packed(d_s[0], d_s[1]);
-    gradients[2 * h + 1] = packed(d_s[2], d_s[3]);
-#endif
   }
 #if BAND
   in_band(a, own.tile, line, first, tile, lane, [&](int h, int e, i64 place) {
-    if (own.tile * 16 + g + (e >> 1) * 8 < a.keys) a.d_band[place] = d_logits[h][e];
-    d_logits[h][e] = 0.f;
+    if (own.tile * 16 + g + (e >> 1) * 8 < a.keys) a.d_band[place] = d_s[h][e];
+    d_s[h][e] = 0.f;
   });
+#endif
 #pragma unroll
   for (int h = 0; h < 2; h++) {
-    gradients[2 * h] = packed(d_logits[h][0], d_logits[h][1]);
-    gradients[2 * h + 1] = packed(d_logits[h][2], d_logits[h][3]);
+    weights[2 * h] = packed(s[h][0], s[h][1]);
+    weights[2 * h + 1] = packed(s[h][2], s[h][3]);
+    gradients[2 * h] = packed(d_s[h][0], d_s[h][1]);
+    gradients[2 * h + 1] = packed(d_s[h][2], d_s[h][3]);
   }
-#endif
 }
 
 // What does not change from unit to unit.

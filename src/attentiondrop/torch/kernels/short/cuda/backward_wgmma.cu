@@ -48,7 +48,7 @@ DEVICE void clear(float (&x)[length][4]) {
 // Where dS^T of a key tile and a row tile goes.
 DEVICE void store_gradients(u32 blocks, u32 left, const u32 (&x)[4], int key_tile, int tile, int lane) {
   const int key = key_tile * 16 + (lane & 15);
-  const u32 to = tile < 4 * ROW_BLOCKS ? blocks + (tile >> 2) * BLOCK_BYTES + key * 128 + (((tile & 3) * 2 + (lane >> 4) ^ (key & 7)) << 4)
+  const u32 to = LEFT_ROWS == 0 || tile < 4 * ROW_BLOCKS ? blocks + (tile >> 2) * BLOCK_BYTES + key * 128 + (((tile & 3) * 2 + (lane >> 4) ^ (key & 7)) << 4)
                                        : left + key * LEFT_PITCH + (lane >> 4) * 16;
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]) : "memory");
 }
@@ -82,18 +82,20 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) backward_wgmma(
   if (unit >= a.units) return;
   const Keys draws(a);
   Fetched fetched;
+  bool is_only_key;
   {
     const int lane = fresh_lane();
     start_copies(a, at, unit, step, runs, row_tiles, warp, lane);
     read_rest(a, at, fetched, draws, unit, step, runs, warp, lane);
-    note_rows(at, fetched, warp, lane);
+    is_only_key = note_rows(at, fetched, warp, lane);
   }
   show_to_matrix_units();
-  __syncthreads();
+  is_only_key = wait_for_rows(is_only_key);
 
   if (warp < 4 * GROUPS) {
     const int group = warp >> 2;
     OwnKeys own = own_keys(a, draws, warp, fresh_lane());
+    own.is_special = own.hides | is_only_key;
     SUMS_OF_ALL_STEPS;
 #pragma unroll 1
     while (true) {
@@ -195,11 +197,11 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) backward_wgmma(
 #if RADIUS > 0
       read_rest(a, at, fetched, draws, next_unit, next_step, runs, warp, fresh_lane());
 #endif
-      note_rows(at, fetched, warp, fresh_lane());
+      is_only_key = note_rows(at, fetched, warp, fresh_lane());
       unit = next_unit;
       step = next_step;
       show_to_matrix_units();
-      wait_for_all();
+      own.is_special = own.hides | wait_for_rows(is_only_key);
     }
   }
 #if LEFT_OVER
@@ -207,6 +209,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) backward_wgmma(
   constexpr int last = KEY_TILES - 1;
   const int part = warp - 4 * GROUPS;
   OwnKeys own = own_keys(a, draws, last, fresh_lane());
+  own.is_special = own.hides | is_only_key;
   SUMS_OF_ALL_STEPS;
 #pragma unroll 1
   while (true) {
@@ -332,11 +335,11 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) backward_wgmma(
     if (is_last) blur_gradient(a, d_k, at.keys, unit, part == 0, warp, fresh_lane());
 #endif
     if (!more) return;
-    note_rows(at, fetched, warp, fresh_lane());
+    is_only_key = note_rows(at, fetched, warp, fresh_lane());
     unit = next_unit;
     step = next_step;
     show_to_matrix_units();
-    wait_for_all();
+    own.is_special = own.hides | wait_for_rows(is_only_key);
   }
 #endif
 }

@@ -13,6 +13,7 @@
 #include "blur.cuh"
 #include "forward_units.cuh"
 #include "forward_rows.cuh"
+#include "every.cuh"
 
 extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) forward(const __grid_constant__ Arguments a) {
   extern __shared__ __align__(16) u8 memory[];
@@ -46,7 +47,10 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) forward(const _
   const float rate = gated(a.rate, a.gate);
   const u32 limit = limit_of(rate);
 #if HAS_LINES
-  for (int i = threadIdx.x; i < KEYS; i += WARPS * 32) store_word(columns + 4 * i, column_word(key, SHARE ? i - i % a.span : i));
+  for (int i = threadIdx.x; i < KEYS; i += WARPS * 32) {
+    const u32 place = DROP == LARGEST ? mark_of_key(i) : i;
+    store_word(columns + 4 * place, column_word(key, SHARE ? i - i % a.span : i));
+  }
 #endif
 #endif
 #if DROPOUT
@@ -80,7 +84,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) forward(const _
     __syncwarp();
     // The next tile of this warp, whose queries travel meanwhile.
     u32 taken = 0;
-    if (lane == 0) taken = add_shared(next_tile, 1);
+    if (lane == 0) taken = count_shared(next_tile);
     item = __shfl_sync(WHOLE_WARP, taken, 0);
     const int next_local = divided(item, a.by_tiles), next = item - next_local * tiles;
     if (next_local < units) copy_queries(queries, a, Unit(blockIdx.x + next_local * gridDim.x, a.key_heads, a.by_heads), next, row_tiles, lane);
@@ -89,23 +93,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) forward(const _
     wait_for_unit(held + 4 * which, ready + 8 * which, local);
     __syncwarp();
     float logits[EIGHTS][4];
-    const u32 k_rows = stage + ((lane & 7) + (lane >> 4) * 8) * PITCH + ((lane >> 3) & 1) * 16;
-#pragma unroll
-    for (int j = 0; j < KEY_TILES; j++) {
-      if (j && j % 2 == 0) __syncwarp();  // keeps the compiler from loading far ahead, for which it has no registers
-#pragma unroll
-      for (int e = 0; e < 4; e++) logits[2 * j][e] = logits[2 * j + 1][e] = 0.f;
-#pragma unroll
-      for (int i = 0; i < STEPS; i++) {
-        u32 b[4];
-        load_matrices(b, k_rows + j * TILE_BYTES + i * 32);
-        multiply(logits[2 * j], q[i], b[0], b[1]);
-        multiply(logits[2 * j + 1], q[i], b[2], b[3]);
-      }
-    }
-    hide(logits, a, stage + 2 * KEY_BYTES, row, lane);
-#if BAND
-    put_band(logits, a, head_line, place.first, row, lane);
+#if DROP != EVERY
+    compute_logits(logits, q, a, stage, head_line, place.first, lane);
 #endif
 
     // From here on, logits are in units of log2 and relative to `reference`.
@@ -166,61 +155,57 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) forward(const _
       }
     }
 #else
-#if DROP == EVERY
-    Marks dropped[2];
-    dropped[0].clear();
-    dropped[1].clear();
     float largest_left[2] = {HIDDEN, HIDDEN};
+#if DROP == EVERY
 #if COLUMNS
-    u32 bits[COLUMN_WORDS];
-    draw_columns(bits, a, key, head_line, rate, lane);
+    const Draws draws(a, key, head_line, rate, lane);
+#else
+    const Draws draws{{lines[0], lines[1]}, columns, limit};
 #endif
 #if SHARE
     float of_all[2], largest_of_all[2];
-#pragma unroll
-    for (int r = 0; r < 2; r++) of_all[r] = lse_of_all(logits, scale, r, largest_of_all[r]);
 #endif
+    // Once, and hardly ever twice.
+#pragma unroll 1
+    for (bool is_again = false;; is_again = true) {
+      compute_logits(logits, q, a, stage, head_line, place.first, lane);
+#if SHARE
 #pragma unroll
-    for (int j = 0; j < EIGHTS; j++) {
-#if COLUMNS
-      const u32 own = bits[j / 4] >> (8 * (j & 3) + 2 * t);
-#define IS_DROPPED(e) (own >> ((e) % 2) & 1)
-#else
-      u32 words[2];
-      load_two_words(columns + 4 * (8 * j + 2 * t), words[0], words[1]);
-#define IS_DROPPED(e) (lines[(e) / 2] * words[(e) % 2] <= limit)
+      for (int r = 0; r < 2; r++) of_all[r] = lse_of_all(logits, scale, r, largest_of_all[r]);
 #endif
+#if HIDE
+      Largest largest;
+      if (is_again) largest.find(logits, lane);
+#endif
+      drop_drawn(logits, largest_left, draws, lane);
 #pragma unroll
-      for (int e = 0; e < 4; e++) {
-        if (IS_DROPPED(e)) dropped[e / 2].add(2 * j + e % 2);
-        else largest_left[e / 2] = fmaxf(largest_left[e / 2], logits[j][e]);
+      for (int r = 0; r < 2; r++) {
+        largest_left[r] = largest_of_quad(largest_left[r]);
+#if SHARE
+        if ((largest_left[r] - largest_of_all[r]) * scale < LEAST_SHARE) largest_left[r] = HIDDEN;
+#endif
       }
+#if HIDE
+      if (is_again) largest.put_back(logits, largest_left, kept, lane);
+      // Hardly ever: a row has lost everything.
+      if (!is_again && __any_sync(WHOLE_WARP, IS_HIDDEN(largest_left[0]) || IS_HIDDEN(largest_left[1]))) {
+        read_queries(q, a, unit, place, lane);
+        continue;
+      }
+#endif
+      break;
+    }
+#else
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+#pragma unroll
+      for (int j = 0; j < EIGHTS; j++) largest_left[r] = fmaxf(largest_left[r], fmaxf(logits[j][2 * r], logits[j][2 * r + 1]));
+      largest_left[r] = largest_of_quad(largest_left[r]);
     }
 #endif
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-      float largest = HIDDEN;
-#if DROP == EVERY
-      largest = largest_left[r];
-#if HIDE
-      largest = largest_of_quad(largest);
-#if SHARE
-      if ((largest - largest_of_all[r]) * scale < LEAST_SHARE) largest = HIDDEN;
-#endif
-      kept[r] = keep_one(logits, dropped[r], largest, r, lane);
-#endif
-#pragma unroll
-      for (int i = 0; i < MARKS; i++) {
-        float& x = logits[i / 2][2 * r + i % 2];
-        if (dropped[r].has(i)) x = HIDE || IS_HIDDEN(x) ? HIDDEN : 0.f;
-      }
-#endif
-#if DROP != EVERY || !HIDE
-#pragma unroll
-      for (int j = 0; j < EIGHTS; j++) largest = fmaxf(largest, fmaxf(logits[j][2 * r], logits[j][2 * r + 1]));
-      largest = largest_of_quad(largest);
-#endif
-      reference[r] = IS_HIDDEN(largest) ? 0.f : largest * scale;
+      reference[r] = IS_HIDDEN(largest_left[r]) ? 0.f : largest_left[r] * scale;
 #pragma unroll
       for (int j = 0; j < EIGHTS; j++)
 #pragma unroll
@@ -270,12 +255,16 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) forward(const _
     if (lane == 0) before = add_shared(finished + 4 * which, 1);
     const bool is_last = __shfl_sync(WHOLE_WARP, before, 0) == tiles - 1;
 
-    const i64 at = (i64)line + row;
+#if DROP == LARGEST
+    const i64 at = (i64)line + row;  // 64 bits: with 32, the compiler spills more here
+#else
+    const u32 at = line + row;
+#endif
     float factor[2];
 #pragma unroll
     for (int r = 0; r < 2; r++) {
       const float sum = total[2 * r];
-      factor[r] = sum == 0.f ? 0.f : 1.f / sum;
+      factor[r] = sum == 0.f ? 0.f : reciprocal(sum);
       if (t == 0 && row + 8 * r < a.rows) {
         const float lse = sum == 0.f ? BLIND : reference[r] + logarithm(sum);
 #if SHARE

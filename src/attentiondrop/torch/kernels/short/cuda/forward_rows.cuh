@@ -1,4 +1,22 @@
 // What happens to the logits of the 16 rows of a warp.
+
+// The logits of queries with all keys, which lie at `k_rows` as `load_matrices` wants them.
+DEVICE void multiply_keys(float (&logits)[EIGHTS][4], const u32 (&q)[STEPS][4], u32 k_rows) {
+#pragma unroll
+  for (int j = 0; j < KEY_TILES; j++) {
+    if (j && j % 2 == 0) __syncwarp();  // keeps the compiler from loading far ahead, for which it has no registers
+#pragma unroll
+    for (int e = 0; e < 4; e++) logits[2 * j][e] = logits[2 * j + 1][e] = 0.f;
+#pragma unroll
+    for (int i = 0; i < STEPS; i++) {
+      u32 b[4];
+      load_matrices(b, k_rows + j * TILE_BYTES + i * 32);
+      multiply(logits[2 * j], q[i], b[0], b[1]);
+      multiply(logits[2 * j + 1], q[i], b[2], b[3]);
+    }
+  }
+}
+
 // Hide what a row does not see.
 DEVICE void hide(float (&logits)[EIGHTS][4], const Arguments& a, u32 seen, int row, int lane) {
   const int t = lane & 3;
@@ -46,17 +64,15 @@ DEVICE void put_band(float (&logits)[EIGHTS][4], const Arguments& a, int head_li
 }
 #endif
 
-#if COLUMNS
-#define COLUMN_WORDS ((KEYS + 31) / 32)
-// A bit for each key of a head: whether its draw drops it.
-DEVICE void draw_columns(u32 (&bits)[COLUMN_WORDS], const Arguments& a, Key key, int head_line, float rate, int lane) {
-#pragma unroll
-  for (int w = 0; w < COLUMN_WORDS; w++) {
-    const int i = 32 * w + lane;
-    bits[w] = __ballot_sync(WHOLE_WARP, vector_uniform(key, (u32)head_line * (u32)a.keys + (i - i % a.span)) < rate);
-  }
-}
+// The logits of a tile as its rows see them; `stage` is the memory of the unit.
+DEVICE void compute_logits(float (&logits)[EIGHTS][4], const u32 (&q)[STEPS][4], const Arguments& a, u32 stage, int head_line, int first, int lane) {
+  const int row = first + (lane >> 2);
+  multiply_keys(logits, q, stage + ((lane & 7) + (lane >> 4) * 8) * PITCH + ((lane >> 3) & 1) * 16);
+  hide(logits, a, stage + 2 * KEY_BYTES, row, lane);
+#if BAND
+  put_band(logits, a, head_line, first, row, lane);
 #endif
+}
 
 #if SHARE
 // The log-sum-exp of all logits of row `r` of a thread, in units of log2, and the largest logit.
@@ -65,13 +81,13 @@ DEVICE float lse_of_all(const float (&logits)[EIGHTS][4], float scale, int r, fl
 #pragma unroll
   for (int j = 0; j < EIGHTS; j++) largest = fmaxf(largest, fmaxf(logits[j][2 * r], logits[j][2 * r + 1]));
   largest = largest_of_quad(largest);
-  if (IS_HIDDEN(largest)) return BLIND;
   float sum = 0.f;
 #pragma unroll
   for (int j = 0; j < EIGHTS; j++)
 #pragma unroll
     for (int e = 0; e < 2; e++) sum += power_of_two((logits[j][2 * r + e] - largest) * scale);
-  return largest * scale + logarithm(sum_of_quad(sum));
+  sum = sum_of_quad(sum);
+  return IS_HIDDEN(largest) ? BLIND : largest * scale + logarithm(sum);
 }
 #define LEAST_SHARE -64.f  // in units of log2: a row that has less left keeps its largest
 #endif
@@ -83,7 +99,7 @@ DEVICE void words_of_rows(u32 (&lines)[2], Key key, u32 first, int lane) {
   lines[1] = __shfl_sync(WHOLE_WARP, own, (lane >> 2) + 8);
 }
 
-#if HIDE
+#if DROP == LARGEST && HIDE && (CAUSAL || MASKED)
 // The largest logit of a row that is not dropped.
 DEVICE float largest_kept(const float (&logits)[EIGHTS][4], const Marks& dropped, int r) {
   float kept = HIDDEN;
@@ -109,9 +125,7 @@ DEVICE int keep_one(const float (&logits)[EIGHTS][4], Marks& dropped, float& lar
   const u32 key = smallest_of_quad(lowest);
   if (!IS_HIDDEN(largest) || IS_HIDDEN(most)) return -1;
   largest = most;
-#pragma unroll
-  for (int w = 0; w < MARK_WORDS; w++)
-    if (lowest == key && (int)((key >> 3) * 2 + (key & 1)) / 32 == w) dropped.word[w] &= ~(0x80000000u >> (((key >> 3) * 2 + (key & 1)) & 31));
+  if (lowest == key) dropped.remove_dynamic((key >> 3) * 2 + (key & 1));
   return (int)key;
 }
 #endif

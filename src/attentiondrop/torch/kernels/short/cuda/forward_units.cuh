@@ -11,7 +11,8 @@ struct Arguments {
   const float *gate, *dropout_gate;
   const u8* visible;
   const float* blur_gate;
-  Strides of_q, of_k, of_v, of_output, of_visible;
+  Strides of_q, of_k, of_v, of_output;
+  MaskStrides of_visible;
   float scale, log2_scale, rate, dropout_rate, sigma_min, sigma_span;  // log2_scale: of logits in units of log2
   int units, key_heads, group, rows, keys, stream, dropout_stream, blur_stream, sampling, span;
   Divisor by_heads, by_tiles;  // by_tiles: 16-row tiles of a unit
@@ -34,6 +35,21 @@ DEVICE void copy_queries(u32 to, const Arguments& a, const Unit& unit, int tile,
   const Place place(a, unit, tile, row_tiles);
   const u16* from = a.q + unit.batch * a.of_q.batch + place.head * a.of_q.head + place.first * a.of_q.row;
   copy_tile_rows(to, from, a.of_q.row, a.rows - place.first, lane);
+}
+
+// The queries of a tile once more, from global memory into the registers in which the matrix units take them.
+DEVICE void read_queries(u32 (&q)[STEPS][4], const Arguments& a, const Unit& unit, const Place& place, int lane) {
+  const u16* from = a.q + unit.batch * a.of_q.batch + place.head * a.of_q.head;
+#pragma unroll
+  for (int r = 0; r < 2; r++) {
+    const int row = place.first + (lane >> 2) + 8 * r;
+    const u16* line = from + row * a.of_q.row + 2 * (lane & 3);
+#pragma unroll
+    for (int i = 0; i < STEPS; i++) {
+      q[i][r] = row < a.rows ? *(const u32*)(line + 16 * i) : 0;
+      q[i][r + 2] = row < a.rows ? *(const u32*)(line + 16 * i + 8) : 0;
+    }
+  }
 }
 
 #if RADIUS > 0

@@ -64,6 +64,13 @@ DEVICE u32 add_shared(u32 address, u32 x) {
   asm volatile("atom.acq_rel.cta.shared.add.u32 %0, [%1], %2;" : "=r"(before) : "r"(address), "r"(x) : "memory");
   return before;
 }
+// One more, without waiting for other accesses to memory. (An addition of 1 would be summed up over the warp first, which takes
+// instructions, although a single lane comes here.)
+DEVICE u32 count_shared(u32 address) {
+  u32 before;
+  asm volatile("atom.relaxed.cta.shared.inc.u32 %0, [%1], 0xffffffff;" : "=r"(before) : "r"(address) : "memory");
+  return before;
+}
 DEVICE void publish(u32 address, u32 x) { asm volatile("st.release.cta.shared.u32 [%0], %1;" ::"r"(address), "r"(x) : "memory"); }
 DEVICE u32 look_at(u32 address) {
   u32 x;
@@ -131,6 +138,12 @@ DEVICE float high_of(u32 x) { return __uint_as_float(x & 0xffff0000u); }
 DEVICE float power_of_two(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+// Exact but for the last bit; `x` must be a normal number.
+DEVICE float reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
 DEVICE float logarithm(float x) {

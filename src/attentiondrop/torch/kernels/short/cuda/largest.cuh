@@ -132,14 +132,20 @@ struct Chosen {
 };
 
 // `logits` become relative to the floor, in units of log2; `scale` is that of the dot products in the same units.
-// `lines` are the words of the two rows of the thread, `columns` the address of those of the keys.
+// `lines` are the words of the two rows of the thread, `columns` the address of those of the keys, in the order of `mark_of_key`.
 DEVICE void drop_largest(float (&logits)[EIGHTS][4], Chosen& chosen, float scale, const u32 (&lines)[2], u32 columns, u32 limit,
                          const bool (&inside)[2], int lane) {
   const u32 t = lane & 3;
   Marks candidates[2];
   int excess[2];
   u32 smallest[2], gone[2] = {0, 0};
-  float far[2];
+  // The floor is a good reference unless some weight overflows, or all of the largest are dropped.
+#if FLOAT16
+  const float most = 14.f;
+#else
+  const float most = 60.f;
+#endif
+  chosen.is_far = false;
 #pragma unroll
   for (int r = 0; r < 2; r++) {
     float largest, floor = floor_of_row(logits, r, largest);
@@ -177,24 +183,26 @@ DEVICE void drop_largest(float (&logits)[EIGHTS][4], Chosen& chosen, float scale
     }
     excess[r] = sum_of_quad(candidates[r].count()) - TOP;
     smallest[r] = __float_as_uint(fmaf(floor, scale, -reference));
-    far[r] = (largest - floor) * scale;
+    chosen.is_far = chosen.is_far || (largest - floor) * scale > most;
     chosen.reference[r] = reference;
     chosen.dropped[r].clear();
   }
-  // Draw the candidates, one of either row at a time.
+  // Draw the candidates, one of each word of marks at a time. Where there is none, a word before the right ones is read (there is
+  // one before the first, too) and no mark is set: that takes fewer instructions than a condition.
   {
     Marks left[2] = {candidates[0], candidates[1]};
+    u32 own = columns + 4 * t * MARKS;
+    asm volatile("" : "+r"(own));  // outside the loop
     while (left[0].any() || left[1].any()) {
 #pragma unroll
-      for (int r = 0; r < 2; r++) {
-        const u32 i = left[r].first();
-        const bool is_one = left[r].any();
-        const u32 word = lines[r] * load_word(columns + 4 * (is_one ? key_of(i, t) : 0));
-        if (is_one) {
-          left[r].remove_first();
-          if (word <= limit) chosen.dropped[r].add_dynamic(i);
+      for (int r = 0; r < 2; r++)
+#pragma unroll
+        for (int w = 0; w < MARK_WORDS; w++) {
+          const u32 i = first_in(left[r].word[w]), mark = only_mark(i);
+          const u32 word = lines[r] * load_word(own + 4 * i + 128 * w);
+          left[r].word[w] &= ~mark;
+          if (word <= limit) chosen.dropped[r].word[w] |= mark;
         }
-      }
     }
   }
   // Rows that have too many candidates, one of them drawn: take out the smallest; of equal ones those with the highest keys.
@@ -253,18 +261,16 @@ DEVICE void drop_largest(float (&logits)[EIGHTS][4], Chosen& chosen, float scale
         gone[r] = smallest[r] + 1;
       }
   }
-  // The floor is a good reference unless some weight overflows, or all of the largest are dropped.
-#if FLOAT16
-  const float most = 14.f;
-#else
-  const float most = 60.f;
-#endif
-  chosen.is_far = false;
 #pragma unroll
   for (int r = 0; r < 2; r++) {
     const int drops = sum_of_quad(chosen.dropped[r].count());
     const bool zero_is_far = !HIDE && drops && -chosen.reference[r] > most;
-    chosen.is_far = chosen.is_far || far[r] > most || drops >= TOP || zero_is_far;
+#if CAUSAL || MASKED
+    const int most_drops = TOP + excess[r];  // fewer than TOP if the row sees fewer keys
+#else
+    const int most_drops = TOP;
+#endif
+    chosen.is_far = chosen.is_far || (drops && drops >= most_drops) || zero_is_far;
   }
 }
 #endif

@@ -31,10 +31,24 @@
 // The log-sum-exp of a row that sees no key: all its weights are 0 in the backward.
 #define BLIND 1e30f
 
-struct Strides { i64 batch, head, row; };
+// How far things of 16-bit numbers are apart. A stride has 31 bits and counts bytes, so that one instruction multiplies it and adds
+// it to an address. Products have 64 bits. (The host copies tensors with larger strides.)
+struct Stride { u32 bytes; };
+struct Offset { u64 bytes; };
+DEVICE Offset operator*(u32 count, Stride stride) { return {(u64)count * stride.bytes}; }
+DEVICE Offset operator+(Offset offset, u32 numbers) { return {offset.bytes + 2 * numbers}; }
+template <class Number>
+DEVICE Number* operator+(Number* from, Offset offset) { return (Number*)((char*)from + offset.bytes); }
+template <class Number>
+DEVICE void operator+=(Number*& pointer, Offset offset) { pointer = pointer + offset; }
+template <class Number>
+DEVICE void operator+=(Number*& pointer, Stride stride) { pointer = pointer + Offset{stride.bytes}; }
+
+struct Strides { Stride batch, head, row; };
+struct MaskStrides { i64 batch, head, row; };
 
 // Copy rows of a head into shared memory; the warp waits for them later.
-DEVICE void copy_rows(u32 to, const u16* from, i64 stride, int rows, int lane) {
+DEVICE void copy_rows(u32 to, const u16* from, Stride stride, int rows, int lane) {
   constexpr int at_once = 32 / CHUNKS;
   const int chunk = lane % CHUNKS;
   int row = lane / CHUNKS;
@@ -49,11 +63,12 @@ DEVICE void copy_rows(u32 to, const u16* from, i64 stride, int rows, int lane) {
 }
 
 // The same for a tile of 16 rows, of which `rows` or more exist.
-DEVICE void copy_tile_rows(u32 to, const u16* from, i64 stride, int rows, int lane) {
+DEVICE void copy_tile_rows(u32 to, const u16* from, Stride stride, int rows, int lane) {
   constexpr int at_once = 32 / CHUNKS;
   const int row = lane / CHUNKS, chunk = lane % CHUNKS;
   from += row * stride + chunk * 8;
   to += row * PITCH + chunk * 16;
+  asm volatile("" : "+r"(to));  // once, and not anew for each row
 #pragma unroll
   for (int i = 0; i < STEPS; i++) {
     if (row + i * at_once < rows) copy_16(to + i * at_once * PITCH, from);
@@ -73,7 +88,7 @@ struct Unit {
 // Rows g and g + 8 of a 16-row tile from the sums of products, times a factor for each. Pairs of lanes exchange a word, so
 // that four lanes write 32 neighbouring bytes.
 template <int eights>
-DEVICE void write_rows(u16* to, i64 stride, int first, int rows, const float (&sums)[eights][4], float factor0, float factor1, int lane) {
+DEVICE void write_rows(u16* to, Stride stride, int first, int rows, const float (&sums)[eights][4], float factor0, float factor1, int lane) {
   const int t = lane & 3, g = lane >> 2;
   const bool odd = t & 1;
   const int column = odd ? 8 + 2 * (t - 1) : 2 * t;
