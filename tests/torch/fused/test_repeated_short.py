@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,9 +15,12 @@ from torch.utils.checkpoint import checkpoint
 
 import attentiondrop as ad
 from attentiondrop.torch import attach, attention, dispatch, functional
+from attentiondrop.torch.attach.sites import site_of
 from attentiondrop.torch.call import sharded
+from attentiondrop.torch.call.leaves import Driven
 from attentiondrop.torch.fused import repeated_short, short_rows
 from attentiondrop.torch.kernels.short.plans import read
+from attentiondrop.torch.rates.monitoring import Monitor
 
 HARD = ad.HardMasking(p=0.1, k=5)
 BLUR = ad.BlurSmoothing(0.5)
@@ -215,6 +220,32 @@ def test_sites_take_the_shortest_way(looked_for: list[str], monkeypatch: pytest.
     attachment.watch()
     model(*inputs)
     assert len(looked_for) == 3, "a call that is measured is no repetition"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("driven", Driven(HARD, {})),
+        ("rank", 1),
+        ("stacks", (SimpleNamespace(belongs=lambda place, device: False),)),
+        ("monitor", Monitor()),
+    ],
+)
+def test_sites_that_do_more_take_the_usual_way(field: str, value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, inputs = Model(), tensors()
+    attach(model, HARD, backend="fused")
+    model(*inputs)
+
+    def refuse(*_: Any) -> None:
+        raise AssertionError("it took the shortest way")
+
+    monkeypatch.setattr(sys.modules["attentiondrop.torch.attach.sdpa"], "repeat", refuse)
+    with pytest.raises(AssertionError, match="shortest"):
+        model(*inputs)
+    site = site_of(model.inner)
+    assert site is not None
+    setattr(site, field, value)
+    assert model(*inputs).shape == inputs[0].shape
 
 
 def test_checkpointing_repeats_the_draws(looked_for: list[str]) -> None:

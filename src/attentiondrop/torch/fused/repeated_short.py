@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from ...specs import Spec
 from ..call.inputs import Options
 from ..call.one_call import Call
 from ..call.sharded import refuse_context_parallel
@@ -44,6 +45,8 @@ def repeat(
         return None
     if not type(q) is type(k) is type(v) is Tensor:
         return None
+    if drop is not None and not isinstance(drop, Spec):
+        return None  # its rates are tensors
     plan = _known.get(_key(q, k, v, drop, dropout_p, is_causal, scale, enable_gqa, backend))
     if plan is None or _are_other(q, k, v):
         return None
