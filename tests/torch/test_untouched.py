@@ -25,7 +25,7 @@ class Functions(TorchFunctionMode):
 
 class Operations(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return args[0] + 4
+        return args[0] + 4 if "way" in str(func) else func(*args, **(kwargs or {}))
 
 
 class Other(Tensor):
