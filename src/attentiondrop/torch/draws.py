@@ -31,6 +31,8 @@ from .untouched import call_directly, is_untouched
 _GOLDEN, _PRIME, _MIX_2 = (word - 2**32 for word in (GOLDEN, PRIME, MIX_2))
 
 
+#: Whether this torch can run in several processes.
+_HAS_PROCESSES = torch.distributed.is_available()
 #: So few words are compared faster by NumPy than by torch.
 _FEW = 2**15
 
@@ -41,7 +43,7 @@ _library = torch.library.Library("attentiondrop", "FRAGMENT")
 _library.define("draw_seed(Tensor like, int call, int rank=-1) -> Tensor", tags=(torch.Tag.nondeterministic_seeded,))
 
 
-def _draw_seed(like: Tensor, call: int, rank: int = -1) -> Tensor:
+def draw_untouched(like: Tensor, call: int = 0, rank: int = -1) -> Tensor:
     """A fresh seed from the default generator of the device of `like`, as a 0-dim int64 tensor (no synchronisation).
 
     `rank` is the process that the draws are for; -1 stands for this process. The other arguments do not change the
@@ -50,7 +52,7 @@ def _draw_seed(like: Tensor, call: int, rank: int = -1) -> Tensor:
     random operators does not contain this one.)
     """
     seed = torch.randint(0, 2**63 - 1, (), dtype=torch.int64, device=like.device)
-    if rank < 0 and torch.distributed.is_available() and torch.distributed.is_initialized():
+    if rank < 0 and _HAS_PROCESSES and torch.distributed.is_initialized():
         rank = torch.distributed.get_rank()
     # Ranks that were all seeded alike must not drop the same positions. Rank 0 keeps its seed.
     return seed ^ ((rank * 0x9E3779B97F4A7C15) & (2**63 - 1)) if rank > 0 else seed
@@ -60,9 +62,9 @@ def _fake_seed(like: Tensor, call: int, rank: int = -1) -> Tensor:
     return torch.empty((), dtype=torch.int64, device=like.device)
 
 
-_library.impl("draw_seed", _draw_seed, "CompositeExplicitAutograd")
+_library.impl("draw_seed", draw_untouched, "CompositeExplicitAutograd")
 torch.library.register_fake("attentiondrop::draw_seed", _fake_seed, lib=_library)
-call_directly("draw_seed", _draw_seed)
+call_directly("draw_seed", draw_untouched)
 
 
 def runs_in_backward() -> bool:
@@ -119,7 +121,7 @@ def draw_seed(like: Tensor, generator: torch.Generator | None = None, rank: int 
     """
     if generator is None:
         if is_untouched():
-            return _draw_seed(like, 0, -1 if rank is None else rank)  # the operator itself would take longer
+            return draw_untouched(like, 0, -1 if rank is None else rank)  # the operator itself would take longer
         call = _next_call() if torch.compiler.is_compiling() else 0
         seed: Tensor = torch.ops.attentiondrop.draw_seed(like.detach(), call, -1 if rank is None else rank)
         return seed

@@ -13,7 +13,7 @@ from ..errors import ArgumentError, bad_argument
 from ..specs import Spec
 from ..validation import number, one_of
 from .call.inputs import Options, check_tensors, normalise
-from .call.known_calls import Run, Signature, signature_of
+from .call.known_calls import Signature, signature_of
 from .call.leaves import Active, Driven, active_leaves
 from .call.one_call import make_call
 from .call.sharded import refuse_context_parallel, refuse_sharded_sequences
@@ -26,7 +26,8 @@ from .fused.blurred_causal import causal_blurred_attention
 from .fused.blurred_keys import sdpa_attention
 from .fused.blurred_library import blurred_attention
 from .fused.decide_inside import decided_attention
-from .fused.short_rows import known_short, remember, short_attention
+from .fused.repeated_short import remember, repeat
+from .fused.short_rows import short_attention
 from .known_routes import known_run, remember_route
 
 
@@ -128,10 +129,12 @@ def perturbed_attention(
 
     `seed` replaces the seed that the call would draw. `monitor` measures the call.
     """
+    signature = None
     # A call like one before needs no checks. (Measured calls are never like one before: what is measured changes.)
-    signature = signature_of(query, key, value, drop, options, backend) if monitor is None else None
-    if signature is not None and (known := _known(signature, query)) is not None:
-        return Attended(*known(query, key, value, draw_seed(query, generator) if seed is None else seed))
+    if monitor is None:
+        known, signature = _repeated(query, key, value, drop, options, generator, backend, seed)
+        if known is not None:
+            return known
     number("dropout_p", options.dropout_p, 0.0, 1.0)
     if options.attn_mask is not None and options.is_causal:
         raise ArgumentError("is_causal: expected False where attn_mask is given, as in scaled_dot_product_attention")
@@ -144,19 +147,35 @@ def perturbed_attention(
     if casts:
         query, key, value = _autocast(query, key, value)
         if signature is None and monitor is None:
-            signature = signature_of(query, key, value, drop, options, backend)
-            if signature is not None and (known := _known(signature, query)) is not None:
-                return Attended(*known(query, key, value, draw_seed(query, generator) if seed is None else seed))
+            known, signature = _repeated(query, key, value, drop, options, generator, backend, seed)
+            if known is not None:
+                return known
     with torch.autocast(kind, enabled=False) if casts else contextlib.nullcontext():
         return _attended(query, key, value, drop, options, generator, backend, seed, monitor, signature)
 
 
-def _known(signature: Signature, query: Tensor) -> Run | None:
-    """How to compute a call like an earlier one; None if there was none."""
-    known = known_run(signature) if query.is_cpu else known_short(signature)
-    if known is not None:
-        refuse_context_parallel()
-    return known
+def _repeated(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    drop: Spec | Driven | None,
+    options: Options,
+    generator: torch.Generator | None,
+    backend: Backend,
+    seed: Tensor | None,
+) -> tuple[Attended | None, Signature | None]:
+    """The results of a call like an earlier one, if there was one. If not, the signature to remember it by."""
+    mask, dropout_p, is_causal, scale, enable_gqa, *others = options
+    if mask is None and all(other is None for other in others) and not torch.compiler.is_compiling():
+        output = repeat(query, key, value, drop, dropout_p, is_causal, scale, enable_gqa, backend, generator, seed)
+        if output is not None:
+            return Attended(output, None), None
+    signature = signature_of(query, key, value, drop, options, backend)
+    known = known_run(signature) if signature is not None and query.is_cpu else None
+    if known is None:
+        return None, signature
+    refuse_context_parallel()
+    return Attended(*known(query, key, value, draw_seed(query, generator) if seed is None else seed)), None
 
 
 def _attended(
@@ -182,7 +201,7 @@ def _attended(
     route = choose(call, backend)
     output, weights = _run(route)
     if signature is not None and route.path == "short rows" and inputs.q is query and inputs.k is key:
-        remember(signature, call, route.plan)
+        remember(query, key, value, drop, options, backend, call, route.plan)
     elif signature is not None and query.is_cpu and inputs.q is query and inputs.k is key and inputs.v is value:
         remember_route(signature, route, _run)
     if monitor is not None and turn is not None and not turn.again:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -15,12 +16,22 @@ def is_untouched() -> bool:
 
     Compilers, `torch.func`, fake tensors and modes such as that of selective checkpointing must see all operations.
     """
+    return not torch.compiler.is_compiling() and not is_watched()
+
+
+def is_watched() -> bool:
+    """Whether somebody transforms or watches the operations, for code that no compiler traces."""
     return (
-        not torch.compiler.is_compiling()
-        and torch._C._len_torch_dispatch_stack() == 0
-        and torch._C._functorch.peek_interpreter_stack() is None
-        and torch._C._get_tracing_state() is None
+        _count_of_modes() != 0  # those that see operations
+        or _transform_of_functions() is not None
+        or _jit_trace() is not None
     )
+
+
+# (Names of this module are found faster, and every call asks.)
+_count_of_modes = torch._C._len_torch_dispatch_stack
+_transform_of_functions = torch._C._functorch.peek_interpreter_stack
+_jit_trace = torch._C._get_tracing_state
 
 
 def call_directly(operator: str, implementation: Callable[..., Any]) -> None:
@@ -34,6 +45,8 @@ def call_directly(operator: str, implementation: Callable[..., Any]) -> None:
     """
     overload = getattr(torch.ops.attentiondrop, operator).default
     dispatched = overload._op
+    kinds = inspect.signature(implementation).parameters.values()
+    named = frozenset(parameter.name for parameter in kinds if parameter.kind is parameter.POSITIONAL_OR_KEYWORD)
 
     def direct(*args: Any, **kwargs: Any) -> Any:
         if (
@@ -42,12 +55,13 @@ def call_directly(operator: str, implementation: Callable[..., Any]) -> None:
             or forward_ad._current_level >= 0
             or torch._C._is_torch_function_mode_enabled()
             or torch.autograd.profiler._is_profiler_enabled
-            or not is_untouched()
-            or kwargs
+            or is_watched()
             or not _PLAIN.issuperset(map(type, args))
+            # (Inductor hands over by name what has a default.)
+            or (kwargs and not (named.issuperset(kwargs) and _PLAIN.issuperset(map(type, kwargs.values()))))
         ):
             return dispatched(*args, **kwargs)
-        return implementation(*args)
+        return implementation(*args, **kwargs)
 
     overload._op = direct
 

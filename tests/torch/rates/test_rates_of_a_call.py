@@ -19,7 +19,7 @@ from attentiondrop.torch.draws import Stream
 from attentiondrop.torch.eager.regularisers import gaussian_kernel
 from attentiondrop.torch.fused import short_rows
 from attentiondrop.torch.fused.row_blocks import blockwise_backward, blockwise_forward
-from attentiondrop.torch.kernels.short.plans import Extras, Plan, Results
+from attentiondrop.torch.kernels.short.plans import read
 from attentiondrop.torch.rates.scheduled import driven_at
 
 
@@ -65,31 +65,40 @@ def short_rows_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return taken
 
 
-def _forward(q: Tensor, k: Tensor, v: Tensor, extras: Extras, plan: Plan) -> Results:
-    return Results(*blockwise_forward(q, k, v, _decisions(extras, plan, k.shape[2])))
+def _forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    return blockwise_forward(q, k, v, _decisions(k.shape[2], *rest))
 
 
 def _backward(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, results: Results, extras: Extras, plan: Plan
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, output: Tensor, notes: Tensor, *rest: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
-    return blockwise_backward(grad, q, k, v, _decisions(extras, plan, k.shape[2]))
+    return blockwise_backward(grad, q, k, v, _decisions(k.shape[2], *rest))
 
 
-def _decisions(extras: Extras, plan: Plan, columns: int) -> Decisions:
+def _decisions(
+    columns: int,
+    seed: Tensor | None,
+    drop_gate: Tensor | None,
+    dropout_gate: Tensor | None,
+    blur_gate: Tensor | None,
+    visible: Tensor | None,
+    text: str,
+) -> Decisions:
     """What the kernels would do, in the words of row blocks. They read the gates when they run, as the kernels do."""
-    slot, stream, rate, gate = (1 if plan.drop else None), plan.stream, plan.rate, extras.gate
+    plan = read(text)
+    slot, stream, rate, gate = (1 if plan.drop else None), plan.stream, plan.rate, drop_gate
     if plan.dropout:
-        slot, stream, rate, gate = 2, plan.dropout_stream, plan.dropout_rate, extras.dropout_gate
+        slot, stream, rate, gate = 2, plan.dropout_stream, plan.dropout_rate, dropout_gate
     rate = rate if gate is None else gate * rate
     gates = torch.stack([torch.as_tensor(rate if index == slot else 1.0, dtype=torch.float64) for index in range(4)])
     kernel = None
-    if plan.radius and extras.blur_gate is not None:
-        assert extras.seed is not None and plan.sampling == "batch"
-        uniform = Stream(extras.seed, plan.blur_stream).uniform_vector(1).double()
-        sigma = (plan.sigma_min + (plan.sigma_max - plan.sigma_min) * uniform) * extras.blur_gate
+    if plan.radius and blur_gate is not None:
+        assert seed is not None and plan.sampling == "batch"
+        uniform = Stream(seed, plan.blur_stream).uniform_vector(1).double()
+        sigma = (plan.sigma_min + (plan.sigma_max - plan.sigma_min) * uniform) * blur_gate
         kernel = gaussian_kernel(sigma.view(1, 1), 2 * plan.radius + 1)
     return Decisions(
-        None, None, extras.seed, gates, [1.0] * 4, [stream if index == slot else -1 for index in range(4)],
+        None, None, seed, gates, [1.0] * 4, [stream if index == slot else -1 for index in range(4)],
         "" if slot != 1 else "-inf" if plan.hide else "zero", plan.top or columns, plan.is_causal, plan.scale,
         kernel=kernel, renormalize=plan.renormalize,
     )  # fmt: skip

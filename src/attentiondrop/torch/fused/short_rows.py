@@ -6,8 +6,6 @@ torch would take longer than the kernels.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -15,12 +13,11 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from ..call.decisions import HIDING, is_ranked
-from ..call.known_calls import Run, Signature
 from ..call.leaves import DROPOUT_STREAM, Active
 from ..call.one_call import Call
 from ..call.stages import Plan as Places
 from ..call.visibility import visible_keys
-from ..kernels.short.plans import Extras, Plan, Results, empty_results
+from ..kernels.short.plans import Plan, empty_results, read, written
 from ..kernels.short.run_kernels import backward, forward
 from ..untouched import is_untouched
 from .blur_arguments import blur_arguments
@@ -33,12 +30,12 @@ def short_attention(call: Call, places: Places) -> Tensor:
     """Output [B, H, N, E] of a call that `dispatch` found to be short."""
     inputs = call.inputs
     plan, gate, dropout_gate, blur_gate = _planned(call, places)
-    extras = Extras(call.seed, gate, dropout_gate, blur_gate, visible_keys(call.visibility))
+    extras = call.seed, gate, dropout_gate, blur_gate, visible_keys(call.visibility), written(plan)
     output: Tensor
     if is_untouched():
-        output = _Untouched.apply(inputs.q, inputs.k, inputs.v, extras, plan)
+        output = _Untouched.apply(inputs.q, inputs.k, inputs.v, *extras)
     else:
-        output = torch.ops.attentiondrop.short_attention(inputs.q, inputs.k, inputs.v, *extras, _written(plan))[0]
+        output = torch.ops.attentiondrop.short_attention(inputs.q, inputs.k, inputs.v, *extras)[0]
     return output
 
 
@@ -92,74 +89,47 @@ def kind_of(leaf: Active, columns: int) -> Kind:
     return Kind("largest" if ranked else "every", top if ranked else 0, kind in HIDING, kind == "column")
 
 
-def _written(plan: Plan) -> str:
-    """A plan in one string: an operator takes that faster than a dozen arguments."""
-    return ";".join([str(field) for field in plan])
-
-
-@functools.lru_cache(maxsize=1024)
-def _read(text: str) -> Plan:
-    kinds: tuple[Callable[[str], Any], ...]
-    kinds = (
-        str, int, _truth, _truth, int, _truth, int, float,
-        _truth, _truth, int, _truth, int, float, int, str, float, float, float,
-    )  # fmt: skip
-    fields: list[Any] = [kind(field) for kind, field in zip(kinds, text.split(";"), strict=True)]
-    return Plan(*fields)
-
-
-def _truth(text: str) -> bool:
-    return text == "True"
-
-
-#: Calls by signature: most are repetitions, and finding the plan again takes longer than the kernels.
-_known: dict[Signature, Run] = {}
-
-
-def remember(signature: Signature, call: Call, places: Places) -> None:
-    """Note the plan of a call that took this path, unless it depends on more than its signature."""
-    if all(leaf.gate is None and not leaf.values for leaf in call.leaves) and not places.heads:
-        if len(_known) > 1024:  # lengths that change all the time
-            _known.clear()
-        _known[signature] = _repeated(_planned(call, places)[0])
-
-
-def _repeated(plan: Plan) -> Run:
-    def again(q: Tensor, k: Tensor, v: Tensor, seed: Tensor) -> tuple[Tensor, None]:
-        return _Untouched.apply(q, k, v, Extras(seed, None, None, None, None), plan), None
-
-    return again
-
-
-def known_short(signature: Signature) -> Run | None:
-    """How to compute a call whose plan is known; None if it is not."""
-    return _known.get(signature)
+def written_plan(call: Call, places: Places) -> str:
+    """The plan of a call as the kernels get it."""
+    return written(_planned(call, places)[0])
 
 
 class _Untouched(torch.autograd.Function):
     """The operator, for a call that nobody watches."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, extras: Extras, plan: Plan) -> Tensor:
-        results = forward(q, k, v, extras, plan)
-        ctx.save_for_backward(q, k, v, *results, *extras)
+    def forward(
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        seed: Tensor | None,
+        gate: Tensor | None,
+        dropout_gate: Tensor | None,
+        blur_gate: Tensor | None,
+        visible: Tensor | None,
+        plan: str,
+    ) -> Tensor:
+        output, notes = forward(q, k, v, seed, gate, dropout_gate, blur_gate, visible, plan)
+        ctx.save_for_backward(q, k, v, output, notes, seed, gate, dropout_gate, blur_gate, visible)
         ctx.plan = plan
-        return results.output
+        return output
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, output, notes, *extras = ctx.saved_tensors
         if torch.is_grad_enabled() or forward_ad._current_level >= 0 or not is_untouched():
-            found = _watched_backward(ctx, *grads)
+            d_q, d_k, d_v = _watched_backward(ctx, *grads)
         else:
-            found = backward(grads[0], q, k, v, Results(output, notes), Extras(*extras), ctx.plan)
-        return *found, None, None
+            d_q, d_k, d_v = backward(grads[0], *(*ctx.saved_tensors, ctx.plan))
+        return d_q, d_k, d_v, None, None, None, None, None, None
+
+
+#: `_Untouched.apply` without the search for tensors that a transform of functions has left, which takes long.
+apply_untouched = super(torch.autograd.Function, _Untouched).apply
 
 
 def _operator_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
-    found: tuple[Tensor, ...] = torch.ops.attentiondrop.short_attention_backward(
-        grad, *ctx.saved_tensors, _written(ctx.plan)
-    )
+    found: tuple[Tensor, ...] = torch.ops.attentiondrop.short_attention_backward(grad, *ctx.saved_tensors, ctx.plan)
     return found
 
 
@@ -167,16 +137,8 @@ def _operator_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
 _watched_backward = checked("short_attention", _operator_backward)
 
 
-def _forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    return forward(q, k, v, Extras(*rest[:5]), _read(rest[5]))
-
-
-def _backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
-    return backward(grad, q, k, v, Results(*rest[:2]), Extras(*rest[2:7]), _read(rest[7]))
-
-
 def _fake_forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    return empty_results(q, k, _read(rest[5]))
+    return empty_results(q, k, read(rest[5]))
 
 
 register(
@@ -185,8 +147,8 @@ register(
         ("q", "k", "v"),
         "Tensor? seed, Tensor? gate, Tensor? dropout_gate, Tensor? blur_gate, Tensor? visible, str plan",
         ("output", "notes"),
-        _forward,
-        _backward,
+        forward,
+        backward,
         _fake_forward,
         like_inputs,
     )

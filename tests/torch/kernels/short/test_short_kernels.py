@@ -10,11 +10,13 @@ from dataclasses import replace
 import pytest
 import torch
 from parity import Case
+from torch.nn import functional as F
 from worst import Worst
 
 import attentiondrop as ad
 from attentiondrop.specs import Spec
-from attentiondrop.torch import attention, dispatch, functional
+from attentiondrop.torch import attach, attention, dispatch, functional
+from attentiondrop.torch.fused import repeated_short
 
 pytestmark = [
     pytest.mark.gpu,
@@ -236,3 +238,29 @@ def test_a_call_that_is_known_does_not_hide_bad_input() -> None:
         attention(q, k.float(), v, ad.HardMasking(p=0.3, k=4), backend="fused")
     with pytest.raises(ad.AttentionDropError, match="heads differ"):
         attention(q, few, v[:, :2], ad.HardMasking(p=0.3, k=4), backend="fused")
+
+
+class Inner(torch.nn.Module):
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(q, k, v, dropout_p=0.0)
+
+
+@pytest.mark.parametrize("spec", [ad.HardMasking(p=0.3, k=4), ad.BlurSmoothing(0.5)], ids=str)
+def test_modules_repeat_their_calls(spec: Spec, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under autocast, as models are trained. The first call looks for its path, later ones know it."""
+    model = torch.nn.Sequential(Inner())
+    attach(model, spec)
+    q, k, v, grad = (torch.randn(2, 3, 65, 64, device="cuda", dtype=torch.bfloat16) for _ in range(4))
+    looked_for = []
+    monkeypatch.setattr(functional, "choose", lambda *args: looked_for.append(args) or dispatch.choose(*args))
+    monkeypatch.setattr(repeated_short, "_known", {})
+    found = []
+    for _ in range(2):
+        inputs = [x.detach().requires_grad_() for x in (q, k, v)]
+        torch.manual_seed(4)
+        with torch.autocast("cuda", torch.bfloat16):
+            output = model[0](*inputs)
+        found.append([output, *torch.autograd.grad(output, inputs, grad)])
+    assert len(looked_for) == 1
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)

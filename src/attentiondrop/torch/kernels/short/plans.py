@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -43,42 +45,42 @@ class Plan(NamedTuple):
         return self.is_causal and self.radius > 0
 
 
-class Extras(NamedTuple):
-    """The tensors of a call beside queries, keys and values.
+def written(plan: Plan) -> str:
+    """A plan in one string: operators and tables take that faster than a dozen values."""
+    return ";".join([str(field) for field in plan])
 
-    The seed of the draws; factors on the rates and on the sigmas; and which keys are visible [B or 1, Hk or 1, 1, M].
+
+@functools.lru_cache(maxsize=1024)
+def read(text: str) -> Plan:
+    """The plan that `written` made a string of."""
+    kinds: tuple[Callable[[str], Any], ...]
+    kinds = (
+        str, int, _truth, _truth, int, _truth, int, float,
+        _truth, _truth, int, _truth, int, float, int, str, float, float, float,
+    )  # fmt: skip
+    fields: list[Any] = [kind(field) for kind, field in zip(kinds, text.split(";"), strict=True)]
+    return Plan(*fields)
+
+
+def _truth(text: str) -> bool:
+    return text == "True"
+
+
+def empty_results(q: Tensor, k: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
+    """What the forward gives, without values: the output and the notes.
+
+    Notes are what the backward needs, as 32-bit words (`NotePlaces`). They are one tensor, because each one takes time
+    to make.
     """
-
-    seed: Tensor | None
-    gate: Tensor | None
-    dropout_gate: Tensor | None
-    blur_gate: Tensor | None
-    visible: Tensor | None
-
-
-class Results(NamedTuple):
-    """What the forward gives.
-
-    `notes` is what the backward needs, as 32-bit words (`NotePlaces`). It is one tensor, because each one takes time to
-    make.
-    """
-
-    output: Tensor
-    notes: Tensor
-
-
-def empty_results(q: Tensor, k: Tensor, plan: Plan) -> Results:
-    """The results without values."""
     batch, heads, rows, _ = q.shape
-    return results_of(q, places_of(plan, batch * heads * rows, batch * heads, rows, k.shape[2]).end)
+    places = places_of(plan, batch * heads * rows, batch * heads, rows, k.shape[2])
+    return q.new_empty_strided(q.shape, output_strides(q.shape)), q.new_empty(places.end, dtype=torch.int32)
 
 
-def results_of(q: Tensor, words: int) -> Results:
-    """The results without values, with so many words of notes."""
-    batch, heads, rows, size = q.shape
-    # In memory as [B, N, H, E], as SDPA's output: joining the heads needs no copy.
-    output = q.new_empty_strided((batch, heads, rows, size), (rows * heads * size, size, heads * size, 1))
-    return Results(output, q.new_empty(words, dtype=torch.int32))
+def output_strides(shape: tuple[int, ...]) -> tuple[int, int, int, int]:
+    """In memory as [B, N, H, E], as SDPA's output: joining the heads needs no copy."""
+    _, heads, rows, size = shape
+    return rows * heads * size, size, heads * size, 1
 
 
 class NotePlaces(NamedTuple):
@@ -95,10 +97,9 @@ class NotePlaces(NamedTuple):
     dropped: int
     end: int
 
-    def pointers(self, notes: Tensor) -> tuple[int, int, int, int, int]:
-        """The addresses, in the order of the kernels' arguments."""
-        start = notes.data_ptr()
-        return start, start + 4 * self.dropped, start + 4 * self.kept, start + 4 * self.share, start + 4 * self.band
+    def offsets(self) -> tuple[int, int, int, int]:
+        """Where parts begin, in bytes and in the order of the kernels' arguments. (The first one begins at 0.)"""
+        return 4 * self.dropped, 4 * self.kept, 4 * self.share, 4 * self.band
 
 
 def places_of(plan: Plan, lines: int, heads: int, rows: int, keys: int) -> NotePlaces:
