@@ -12,6 +12,17 @@
 #define TILE_BYTES (16 * PITCH)
 #define KEY_BYTES (KEYS * PITCH)
 
+// Eight rows at one column must lie in different banks: rows are padded, or (as wgmma wants it) their pieces change places.
+#ifndef SWIZZLED
+#define SWIZZLED 0
+#endif
+#define ROW_BYTES (SWIZZLED ? 2 * HEAD : PITCH)
+#define TILE (16 * ROW_BYTES)
+// Piece `chunk` of a row.
+DEVICE u32 piece_of_row(int row, int chunk) { return row * ROW_BYTES + ((SWIZZLED ? chunk ^ (row & 7) : chunk) << 4); }
+// From there, an even number of pieces further.
+DEVICE u32 further_in_row(u32 piece, int pieces) { return SWIZZLED ? piece ^ (pieces << 4) : piece + (pieces << 4); }
+
 #define NOTHING 0  // DROP: attention is not changed
 #define LARGEST 1  // hard masking: drawn logits of the TOP largest
 #define EVERY 2    // drawn logits, of all; COLUMNS: drawn once for all rows of a head
