@@ -371,8 +371,6 @@ def _why_not_short_blur(call: Call, plan: Plan) -> str | None:
         )
     if call.visibility.causal and not has_kernels(call.inputs.q):
         return "causal blur in short rows also needs Triton"
-    if not plan.decides_inside(call.dropout_p) and call.inputs.shape.columns > short.MOST_KEYS_OF_BLUR:
-        return f"rows that are only blurred are short up to {short.MOST_KEYS_OF_BLUR} keys"
     if spec.sampling == "head" and call.inputs.q.shape[1] != call.inputs.k.shape[1]:
         return "heads that share keys need one sigma"
     return None

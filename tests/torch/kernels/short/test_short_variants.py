@@ -39,6 +39,7 @@ KINDS = {
     "shares and dropout": PLAIN._replace(drop="every", top=0, hide=True, shares=True, dropout=True),
     "causal blur and dropout": PLAIN._replace(drop="", top=0, radius=2, is_causal=True, dropout=True),
     "blur": PLAIN._replace(drop="", top=0, radius=2),
+    "widest blur of masked keys": PLAIN._replace(drop="", top=0, radius=8, is_masked=True),
     "blur, renormalised, and hard masking": PLAIN._replace(radius=3, renormalize=True, is_masked=True, is_float16=True),
 }
 

@@ -14,10 +14,8 @@ MOST_KEYS = 256
 HEAD_SIZES = (16, 32, 64, 128)
 #: The most of a row's largest logits that hard masking can choose from.
 MOST_OF_TOP = 64
-#: The most keys of a row if it is only blurred: above, blurred keys and torch's attention were faster on an H200.
-MOST_KEYS_OF_BLUR = 208
-#: The widest blur: its window must fit into registers.
-WIDEST_BLUR = 7
+#: The widest blur: a tile of 16 keys is blurred together with 8 keys on each side.
+WIDEST_BLUR = 17
 
 #: The most bytes between neighbouring rows, heads or samples: strides have 31 bits in the kernels.
 FARTHEST = 2**31 - 1
@@ -99,6 +97,11 @@ class Variant(NamedTuple):
     def notes_bytes(self) -> int:
         """The bit map of 16 rows and all keys."""
         return 32 * self.key_tiles if self.drop == "largest" else 0
+
+    @property
+    def blur_bytes(self) -> int:
+        """The weights of a blur, as the backward notes them."""
+        return 256 if self.radius else 0
 
     @property
     def has_lines(self) -> bool:
@@ -194,7 +197,7 @@ def _by_warpgroups(variant: Variant, device: Device, row_tiles: int, group: int)
     warps = loaded // 4 * 4 + 4 * is_left_over
     run = loaded if loaded <= _LONGEST_RUN else 8
     taken = 1024 + _WGMMA_ROW * (2 * 16 * run + 2 * 16 * loaded + run // 4 * 16 * loaded) + run % 4 * 16 * tiles * 48
-    taken += _row_bytes(variant) * 16 * run + run * variant.notes_bytes
+    taken += _row_bytes(variant) * 16 * run + run * variant.notes_bytes + variant.blur_bytes
     sums = 8192 * is_left_over
     for blocks in range(max(1, 16 // warps), 0, -1):
         # The keys of the next unit wait in shared memory if it is large enough, otherwise in registers.
@@ -220,7 +223,8 @@ def _backward_kernel(
 def _backward_bytes(variant: Variant, run: int) -> int:
     keys, rows = 16 * variant.key_tiles, 16 * run
     of_row = 2 * variant.row_bytes + _row_bytes(variant)
-    return rows * of_row + 2 * keys * variant.row_bytes + keys * (2 * rows + 16) + run * variant.notes_bytes
+    rest = run * variant.notes_bytes + variant.blur_bytes
+    return rows * of_row + 2 * keys * variant.row_bytes + keys * (2 * rows + 16) + rest
 
 
 def _row_bytes(variant: Variant) -> int:

@@ -39,6 +39,9 @@ extern "C" __global__ void __launch_bounds__(32 * KEY_TILES, BLOCKS) backward(co
   Fetched fetched;
   start_copies(a, at, unit, step, runs, row_tiles, warp, lane);
   read_rest(a, at, fetched, draws, unit, step, runs, warp, lane);
+#if RADIUS > 0
+  note_weights(a, at, unit, warp, lane);
+#endif
   own.is_special = own.hides | wait_for_rows(note_rows(at, fetched, warp, lane));
 
   float d_k[2 * STEPS][4], d_v[2 * STEPS][4];
@@ -46,9 +49,10 @@ extern "C" __global__ void __launch_bounds__(32 * KEY_TILES, BLOCKS) backward(co
   while (true) {
     const Step now(a, unit, step, runs);
     if (ONE_STEP || step == 0) {
-      store_keys(at, fetched, warp, lane);
 #if RADIUS > 0
-      blur_keys(a, at.keys, unit, warp, lane);
+      bring_blurred_keys(a, at, fetched, unit, warp, lane);
+#else
+      store_keys(at, fetched, warp, lane);
 #endif
       look_at_mask(a, own, unit, lane);
       __syncwarp();
@@ -135,10 +139,18 @@ extern "C" __global__ void __launch_bounds__(32 * KEY_TILES, BLOCKS) backward(co
       write_rows(to, a.of_d_q.row, now.first + tile * 16, a.rows, d_q, a.scale, a.scale, lane);
     }
 #if RADIUS > 0
-    if (is_last) blur_gradient(a, d_k, at.keys, unit, true, warp, lane);
+    if (is_last) {
+      RoundedTile gradient;
+      round_gradient(gradient, a, at, d_k, unit, warp, lane);
+      blur_gradient(a, at, gradient, unit, true, warp, lane);
+    }
 #endif
     if (!more) return;
+    fetched = {};  // not all warps read, and for the others the compiler would keep what they had
     read_rest(a, at, fetched, draws, next_unit, next_step, runs, warp, lane);
+#if RADIUS > 0
+    if (is_last) note_next_weights(a, at, next_unit, warp, lane);
+#endif
     unit = next_unit;
     step = next_step;
     own.is_special = own.hides | wait_for_rows(note_rows(at, fetched, warp, lane));

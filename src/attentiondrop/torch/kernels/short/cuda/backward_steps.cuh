@@ -62,12 +62,6 @@ struct Step {
 #define ROWS_AT_ONCE (32 / CHUNKS)
 DEVICE int piece_row(int i, int lane) { return i * ROWS_AT_ONCE + lane / CHUNKS; }
 DEVICE int piece_column(int i, int lane) { return lane % CHUNKS * 8; }
-// Eight rows at one column must lie in different banks: rows are padded, or (as wgmma wants it) their pieces change places.
-#define ROW_BYTES (SWIZZLED ? 2 * HEAD : PITCH)
-#define TILE (16 * ROW_BYTES)
-// Piece `chunk` of a row.
-DEVICE u32 piece_of_row(int row, int chunk) { return row * ROW_BYTES + ((SWIZZLED ? chunk ^ (row & 7) : chunk) << 4); }
-
 DEVICE u32 piece_at(int i, int lane) { return piece_of_row(piece_row(i, lane), piece_column(i, lane) / 8); }
 
 // A tile of rows; rows beyond the end become zeros.
@@ -101,6 +95,7 @@ struct Shared {
   u32 kept;   // HIDE: of each row
   u32 share;  // SHARE: of each row
   u32 notes;  // LARGEST: bit maps [key tile][row tile]
+  u32 weights;  // RADIUS: of the blur
   u32 waiting;  // WAITING: the keys of the next unit
 
   // Place what is known of rows from `start` on; returns the end.
@@ -111,7 +106,8 @@ struct Shared {
     kept = dropout_words + (DROPOUT ? RUN * 4 : 0);
     share = kept + (HIDE ? RUN * 4 : 0);
     notes = share + (SHARE ? RUN * 4 : 0);
-    return notes + (DROP == LARGEST ? KEY_TILES * ROW_TILES * 32 : 0);
+    weights = notes + (DROP == LARGEST ? KEY_TILES * ROW_TILES * 32 : 0);
+    return weights + (RADIUS > 0 ? 256 : 0);
   }
 };
 

@@ -24,7 +24,8 @@
 #define LEFT_ROWS (ROW_TILES % 4)          // 0 or 1 tile
 #define BLOCK_BYTES (LOADED_TILES * 2048)  // dS^T of 64 rows
 #define LEFT_PITCH 48                      // and of a single row tile: 16 rows, padded
-#define PARTS (RADIUS > 0 || ROW_BLOCKS < GROUPS ? 2 : 1)  // of the columns of the queries' gradient
+#define PARTS (ROW_BLOCKS < GROUPS ? 2 : 1)  // of the columns of the queries' gradient
+#define READS_EARLY (RADIUS == 0 || ONE_STEP)  // with a blur and several steps, there are no registers for it
 #define TILE_AT 128                        // a tile further in units of `matrix_at`
 
 // Set sums to 0, here and not later: between products the compiler would wait for all of them. (What a product overwrites is
@@ -34,7 +35,7 @@ DEVICE void clear(float (&x)[length][4]) {
 #pragma unroll
   for (int n = 0; n < length; n++)
 #pragma unroll
-    for (int e = 0; e < 4; e++) asm volatile("mov.f32 %0, 0f00000000;" : "=f"(x[n][e]));
+    for (int e = 0; e < 4; e++) set_to_zero(x[n][e]);
 }
 // The gradients of keys and values. A compiler that sees how short they live has more registers for the rest.
 #if ONE_STEP
@@ -50,12 +51,9 @@ DEVICE void store_gradients(u32 blocks, u32 left, const u32 (&x)[4], int key_til
   const int key = key_tile * 16 + (lane & 15);
   const u32 to = LEFT_ROWS == 0 || tile < 4 * ROW_BLOCKS ? blocks + (tile >> 2) * BLOCK_BYTES + key * 128 + (((tile & 3) * 2 + (lane >> 4) ^ (key & 7)) << 4)
                                        : left + key * LEFT_PITCH + (lane >> 4) * 16;
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]) : "memory");
+  store_matrices_at(to, x);
 }
 
-// Some warps of the block wait for each other.
-DEVICE void wait_for_four(int which) { asm volatile("bar.sync %0, 128;" ::"r"(which) : "memory"); }
-DEVICE void wait_for_all() { asm volatile("bar.sync 0;" ::: "memory"); }
 // A warpgroup has stored its keys. Sums of a left-over tile go where keys waited, so then all of them must be stored.
 DEVICE void wait_for_keys(int which) {
   if (WAITING && LEFT_OVER) wait_for_all();
@@ -64,8 +62,6 @@ DEVICE void wait_for_keys(int which) {
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) backward_wgmma(const __grid_constant__ Arguments a) {
   extern __shared__ __align__(1024) u8 memory[];
-  // (Asked for anew, so that the compiler does not keep everything that follows from it in registers.)
-  auto fresh_lane = [] { u32 x; asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x)); return (int)(x & 31); };
   const int warp = __shfl_sync(WHOLE_WARP, threadIdx.x >> 5, 0);
   Shared at;
   at.queries = (shared_address(memory) + 1023) & ~1023u;
@@ -87,7 +83,13 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) backward_wgmma(
     const int lane = fresh_lane();
     start_copies(a, at, unit, step, runs, row_tiles, warp, lane);
     read_rest(a, at, fetched, draws, unit, step, runs, warp, lane);
+#if RADIUS > 0
+    note_weights(a, at, unit, warp, lane);
+#endif
     is_only_key = note_rows(at, fetched, warp, lane);
+#if RADIUS > 0
+    clear_hidden_waiting(a, at, unit, warp, lane);
+#endif
   }
   show_to_matrix_units();
   is_only_key = wait_for_rows(is_only_key);
@@ -102,9 +104,10 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) backward_wgmma(
       SUMS_OF_ONE_STEP;
       if (ONE_STEP || step == 0) {
         const int lane = fresh_lane();
-        store_keys(at, fetched, warp, lane);
 #if RADIUS > 0
-        blur_keys(a, at.keys, unit, warp, lane);
+        bring_blurred_keys(a, at, fetched, unit, warp, lane);
+#else
+        store_keys(at, fetched, warp, lane);
 #endif
         look_at_mask(a, own, unit, lane);
         show_to_matrix_units();
@@ -170,11 +173,15 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) backward_wgmma(
         write_rows(a.d_k + now.batch * a.of_d_k.batch + now.key_head * a.of_d_k.head, a.of_d_k.row, warp * 16, a.keys, d_k, a.scale, a.scale, lane);
 #endif
       }
-#if RADIUS == 0
+#if RADIUS > 0 && ONE_STEP
+      RoundedTile gradient;  // takes fewer registers from now on
+      round_gradient(gradient, a, at, d_k, unit, warp, fresh_lane());
+#endif
+#if READS_EARLY
       // Under way during the next products. (If there is no next step, this one's once more: a condition would cost registers.)
       read_rest(a, at, fetched, draws, more ? next_unit : unit, more ? next_step : step, runs, warp, fresh_lane());
 #endif
-      // As many columns at a time as give each warpgroup work. (With a blur, the gradients of the keys still take registers.)
+      // As many columns at a time as give each warpgroup work.
 #pragma unroll 1
       for (int item = group; item < PARTS * ROW_BLOCKS; item += GROUPS) {
         const int block = item / PARTS, part = item % PARTS;
@@ -191,13 +198,26 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) backward_wgmma(
         write_rows(to, a.of_d_q.row, now.first + block * 64 + (warp & 3) * 16, a.rows, d_q, a.scale, a.scale, again);
       }
 #if RADIUS > 0
-      if (is_last) blur_gradient(a, d_k, at.keys, unit, true, warp, fresh_lane());
+      if (is_last) {
+#if !ONE_STEP
+        RoundedTile gradient;
+        round_gradient(gradient, a, at, d_k, unit, warp, fresh_lane());
+#endif
+        blur_gradient(a, at, gradient, unit, true, warp, fresh_lane());
+      }
 #endif
       if (!more) return;
 #if RADIUS > 0
+      if (is_last) note_next_weights(a, at, next_unit, warp, fresh_lane());
+#endif
+#if !READS_EARLY
+      if (WAITING) fetched = {};  // not all warps read, and for the others the compiler would keep what they had
       read_rest(a, at, fetched, draws, next_unit, next_step, runs, warp, fresh_lane());
 #endif
       is_only_key = note_rows(at, fetched, warp, fresh_lane());
+#if RADIUS > 0
+      if (is_last) clear_hidden_waiting(a, at, next_unit, warp, fresh_lane());
+#endif
       unit = next_unit;
       step = next_step;
       show_to_matrix_units();
@@ -218,9 +238,10 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) backward_wgmma(
     const bool is_last = ONE_STEP || step + 1 == steps;
     if (ONE_STEP || step == 0) {
       const int lane = fresh_lane();
-      if (part == 0) store_keys(at, fetched, warp, lane);
 #if RADIUS > 0
-      blur_keys(a, at.keys, unit, warp, lane);
+      bring_blurred_keys(a, at, fetched, unit, warp, lane);
+#else
+      if (part == 0) store_keys(at, fetched, warp, lane);
 #endif
       look_at_mask(a, own, unit, lane);
       show_to_matrix_units();
@@ -298,6 +319,10 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) backward_wgmma(
     const int next_unit = is_last ? unit + gridDim.x : unit, next_step = is_last ? 0 : step + 1;
     const bool more = next_unit < a.units;
     const int lane = fresh_lane();
+#if RADIUS > 0
+    RoundedTile gradient;  // (Of part 0 and the last step.)
+    round_gradient(gradient, a, at, d_k, unit, warp, lane);
+#endif
     if (more) {
       start_copies(a, at, next_unit, next_step, runs, row_tiles, warp, lane);
       read_rest(a, at, fetched, draws, next_unit, next_step, runs, warp, lane);
@@ -332,10 +357,16 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) backward_wgmma(
     }
 #endif
 #if RADIUS > 0
-    if (is_last) blur_gradient(a, d_k, at.keys, unit, part == 0, warp, fresh_lane());
+    if (is_last) blur_gradient(a, at, gradient, unit, part == 0, warp, fresh_lane());
 #endif
     if (!more) return;
+#if RADIUS > 0
+    if (is_last) note_next_weights(a, at, next_unit, warp, fresh_lane());
+#endif
     is_only_key = note_rows(at, fetched, warp, fresh_lane());
+#if RADIUS > 0
+    if (is_last) clear_hidden_waiting(a, at, next_unit, warp, fresh_lane());
+#endif
     unit = next_unit;
     step = next_step;
     show_to_matrix_units();

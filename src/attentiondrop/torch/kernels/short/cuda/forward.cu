@@ -60,7 +60,11 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) forward(const _
   for (int i = threadIdx.x; i < KEYS; i += WARPS * 32) store_word(dropout_columns + 4 * i, column_word(dropout_key, i));
 #endif
   __syncthreads();
+#if RADIUS > 0
+  bring_first(a, stages, held, ready, units, warp, lane);
+#else
   for (int first = warp; first < STAGES && first < units; first += WARPS) bring(a, stages + first * STAGE_BYTES, held + 4 * first, ready + 8 * first, first, lane);
+#endif
 
   int item = warp, local = divided(item, a.by_tiles), tile = item - local * tiles;
   if (local < units) copy_queries(queries, a, Unit(blockIdx.x + local * gridDim.x, a.key_heads, a.by_heads), tile, row_tiles, lane);

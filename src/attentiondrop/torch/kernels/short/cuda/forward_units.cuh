@@ -52,82 +52,36 @@ DEVICE void read_queries(u32 (&q)[STEPS][4], const Arguments& a, const Unit& uni
   }
 }
 
-#if RADIUS > 0
-// Bring the keys of a unit into a stage, blurred on the way. A lane has a piece of 16 bytes of RUN neighbouring rows at a time.
-#define RUN 4
-DEVICE void bring_blurred(u32 to, const u16* from, const Arguments& a, u32 seen, const Unit& unit, int lane) {
-  const Gaussian gaussian({a.seed, a.blur_gate, a.sigma_min, a.sigma_span, a.blur_stream, a.sampling}, unit.batch, unit.head);
-  const int runs = (a.keys + RUN - 1) / RUN;
-#if MASKED
-#define SEEN(j) (load_word(seen + ((j) >> 4) * 4) >> ((j) & 15) & 1)
-#else
-#define SEEN(j) true
-#endif
-#pragma unroll 1
-  for (int i = lane; i < runs * CHUNKS; i += 32) {
-    const int chunk = i % CHUNKS, first = i / CHUNKS * RUN;
-    uint4 window[RUN + 2 * RADIUS];
-#pragma unroll
-    for (int d = 0; d < RUN + 2 * RADIUS; d++) {
-      const int j = first + d - RADIUS;
-      window[d] = make_uint4(0, 0, 0, 0);
-      if (j >= 0 && j < a.keys && SEEN(j)) window[d] = *(const uint4*)(from + j * a.of_k.row + chunk * 8);
-    }
-#pragma unroll
-    for (int r = 0; r < RUN; r++) {
-      const int j = first + r;
-      float sum[8] = {0.f, 0.f, 0.f, 0.f, 0.f, 0.f, 0.f, 0.f};
-#pragma unroll
-      for (int d = 0; d < WIDTH; d++) {
-        const uint4 x = window[r + d];
-        add_row(sum, {x.x, x.y, x.z, x.w}, gaussian.weight[d < RADIUS ? RADIUS - d : d - RADIUS]);
-      }
-#if RENORMALIZE
-      float share = 0.f;
-#pragma unroll
-      for (int d = -RADIUS; d <= RADIUS; d++)
-        if (j + d >= 0 && j + d < a.keys && SEEN(j + d)) share += gaussian.weight[d < 0 ? -d : d];
-      const float factor = share > 0.f ? 1.f / share : 0.f;
-#pragma unroll
-      for (int e = 0; e < 8; e++) sum[e] *= factor;
-#endif
-      if (j < a.keys) store_16(to + j * PITCH + chunk * 16, rounded(sum));
-    }
-  }
-}
-#endif
-
-// One warp brings a unit into a stage. It does not wait for it: the copies arrive at the barrier `ready`.
-DEVICE void bring(const Arguments& a, u32 stage, u32 held, u32 ready, int local, int lane) {
+// Send for a unit: its keys and values arrive at the barrier `ready`. (With a blur, the keys are a group of copies of their own.)
+DEVICE void send_for(const Arguments& a, u32 stage, u32 held, u32 ready, int local, int lane) {
   const Unit unit(blockIdx.x + local * gridDim.x, a.key_heads, a.by_heads);
-  const u16* keys = a.k + unit.batch * a.of_k.batch + unit.head * a.of_k.head;
   if (lane == 0) publish(held, local);
-#if RADIUS == 0
-  copy_rows(stage, keys, a.of_k.row, a.keys, lane);
+  copy_rows(stage, a.k + unit.batch * a.of_k.batch + unit.head * a.of_k.head, a.of_k.row, a.keys, lane);
+#if RADIUS > 0
+  end_of_copies();
 #endif
   copy_rows(stage + KEY_BYTES, a.v + unit.batch * a.of_v.batch + unit.head * a.of_v.head, a.of_v.row, a.keys, lane);
   arrive_after_copies(ready);
-  const u32 seen = stage + 2 * KEY_BYTES;
 #if MASKED
+  const u32 seen = stage + 2 * KEY_BYTES;
   const u8* visible = a.visible + unit.batch * a.of_visible.batch + unit.head * a.of_visible.head;
   for (int tile = 0; tile < KEY_TILES; tile++) {
     const u32 bits = seen_keys(visible, a.of_visible.row, tile, a.keys, lane);
     if (lane == 0) store_word(seen + tile * 4, bits);
   }
-#endif
-#if RADIUS > 0
   __syncwarp();
-  bring_blurred(stage, keys, a, seen, unit, lane);
-  // The keys that will be blurred next come nearer, so that this warp waits less for them.
-  const int next = blockIdx.x + (local + 1) * gridDim.x;
-  if (next < a.units) {
-    const Unit later(next, a.key_heads, a.by_heads);
-    const u16* from = a.k + later.batch * a.of_k.batch + later.head * a.of_k.head + lane * a.of_k.row;
-#pragma unroll 1
-    for (int row = lane; row < a.keys; row += 32, from += 32 * a.of_k.row)
-#pragma unroll
-      for (int part = 0; part < HEAD; part += 64) prefetch(from + part);
-  }
+#endif
+}
+
+#if RADIUS > 0
+#include "forward_blur.cuh"
+#endif
+
+// One warp brings a unit into a stage. It does not wait for it, unless there is a blur.
+DEVICE void bring(const Arguments& a, u32 stage, u32 held, u32 ready, int local, int lane) {
+  send_for(a, stage, held, ready, local, lane);
+#if RADIUS > 0
+  blur_alone(a, stage, local, lane);
 #endif
 #if MASKED || RADIUS > 0
   arrive(ready);

@@ -53,6 +53,7 @@ DEVICE void copy_16_or_zeros(u32 to, const void* from, bool is_there) {
 // Copies belong to groups, which are awaited in order.
 DEVICE void end_of_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 DEVICE void wait_for_all_but_last_copies() { asm volatile("cp.async.wait_group 1;" ::: "memory"); }
+DEVICE void wait_for_ended_copies() { asm volatile("cp.async.wait_group 0;" ::: "memory"); }  // of all groups that have ended
 DEVICE void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 DEVICE void prefetch(const void* from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from)); }
@@ -140,6 +141,18 @@ DEVICE float power_of_two(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
+// The place of the first bit of a word, counted from its top; 0xffffffff if there is none.
+DEVICE u32 first_in(u32 word) {
+  u32 i;
+  asm("bfind.shiftamt.u32 %0, %1;" : "=r"(i) : "r"(word));
+  return i;
+}
+// The word that has only the bit at place `i`; none if `i` is 0xffffffff. (In C++, such a shift would be undefined.)
+DEVICE u32 only_mark(u32 i) {
+  u32 word;
+  asm("shr.u32 %0, 0x80000000, %1;" : "=r"(word) : "r"(i));
+  return word;
+}
 // Exact but for the last bit; `x` must be a normal number.
 DEVICE float reciprocal(float x) {
   float y;
@@ -161,11 +174,16 @@ DEVICE void load_matrices(u32 (&to)[4], u32 address) {
 DEVICE void load_transposed(u32 (&to)[4], u32 address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(address));
 }
+#if __CUDA_ARCH__ >= 900
+// The reverse of `load_matrices`.
+DEVICE void store_matrices_at(u32 address, const u32 (&x)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]) : "memory");
+}
+#endif
 // A 16x16 matrix in the layout of `multiply`'s first argument, to rows `pitch` bytes apart.
 DEVICE void store_matrices(u32 to, u32 pitch, const u32 (&x)[4], int lane) {
 #if __CUDA_ARCH__ >= 900
-  const u32 address = to + (lane & 15) * pitch + (lane >> 4) * 16;
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]) : "memory");
+  store_matrices_at(to + (lane & 15) * pitch + (lane >> 4) * 16, x);
 #else
   const u32 address = to + (lane >> 2) * pitch + (lane & 3) * 4;
   store_word(address, x[0]);

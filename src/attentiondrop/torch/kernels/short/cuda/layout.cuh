@@ -12,6 +12,17 @@
 #define TILE_BYTES (16 * PITCH)
 #define KEY_BYTES (KEYS * PITCH)
 
+// Eight rows at one column must lie in different banks: rows are padded, or (as wgmma wants it) their pieces change places.
+#ifndef SWIZZLED
+#define SWIZZLED 0
+#endif
+#define ROW_BYTES (SWIZZLED ? 2 * HEAD : PITCH)
+#define TILE (16 * ROW_BYTES)
+// Piece `chunk` of a row.
+DEVICE u32 piece_of_row(int row, int chunk) { return row * ROW_BYTES + ((SWIZZLED ? chunk ^ (row & 7) : chunk) << 4); }
+// From there, an even number of pieces further.
+DEVICE u32 further_in_row(u32 piece, int pieces) { return SWIZZLED ? piece ^ (pieces << 4) : piece + (pieces << 4); }
+
 #define NOTHING 0  // DROP: attention is not changed
 #define LARGEST 1  // hard masking: drawn logits of the TOP largest
 #define EVERY 2    // drawn logits, of all; COLUMNS: drawn once for all rows of a head
@@ -68,7 +79,6 @@ DEVICE void copy_tile_rows(u32 to, const u16* from, Stride stride, int rows, int
   const int row = lane / CHUNKS, chunk = lane % CHUNKS;
   from += row * stride + chunk * 8;
   to += row * PITCH + chunk * 16;
-  asm volatile("" : "+r"(to));  // once, and not anew for each row
 #pragma unroll
   for (int i = 0; i < STEPS; i++) {
     if (row + i * at_once < rows) copy_16(to + i * at_once * PITCH, from);

@@ -55,16 +55,3 @@ struct Marks {
 DEVICE u32 key_of(u32 i, u32 t) { return (i >> 1) * 8 + 2 * t + (i & 1); }
 // The number of the marks of all four threads, one thread after the other, that stands for a key: the inverse of `key_of`.
 DEVICE u32 mark_of_key(u32 key) { return (key >> 1 & 3) * MARKS + (key >> 3) * 2 + (key & 1); }
-
-// The index of the first mark in a word; 0xffffffff if there is none.
-DEVICE u32 first_in(u32 word) {
-  u32 i;
-  asm("bfind.shiftamt.u32 %0, %1;" : "=r"(i) : "r"(word));
-  return i;
-}
-// The word that has only mark `i`; none if `i` is 0xffffffff. (In C++, such a shift would be undefined.)
-DEVICE u32 only_mark(u32 i) {
-  u32 word;
-  asm("shr.u32 %0, 0x80000000, %1;" : "=r"(word) : "r"(i));
-  return word;
-}

@@ -1,4 +1,5 @@
-// The matrix instructions of a warpgroup (compute capability 9.0): operands in shared memory, sums in registers.
+// The instructions that only `backward_wgmma.cu` uses. Matrix instructions of a warpgroup (compute capability 9.0) have their operands
+// in shared memory and their sums in registers.
 // Rows have 128 bytes, whose 16-byte pieces change places from row to row (SWIZZLED).
 #if FLOAT16
 #define GROUP_TYPES "f32.f16.f16"
@@ -18,6 +19,13 @@ DEVICE void send_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::
 DEVICE void wait_for_products() { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); }
 // What this thread wrote to shared memory becomes visible to the matrix units.
 DEVICE void show_to_matrix_units() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// Four warps of the block wait for each other, or all of them.
+DEVICE void wait_for_four(int which) { asm volatile("bar.sync %0, 128;" ::"r"(which) : "memory"); }
+DEVICE void wait_for_all() { asm volatile("bar.sync 0;" ::: "memory"); }
+// The lane, asked for anew, so that the compiler does not keep everything that follows from it in registers.
+DEVICE int fresh_lane() { u32 x; asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x)); return (int)(x & 31); }
+DEVICE void set_to_zero(float& x) { asm volatile("mov.f32 %0, 0f00000000;" : "=f"(x)); }
 
 #define SUM4(d, n) "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3])
 #define SUM8(d) SUM4(d, 0), SUM4(d, 1)
