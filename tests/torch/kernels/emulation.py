@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from attentiondrop.torch.kernels.short import build, run_kernels
+from attentiondrop.torch.kernels.short import build, launches, run_kernels
 from attentiondrop.torch.kernels.short.variants import Device, Kernel
 
 COMPILER = shutil.which("g++")
@@ -39,14 +39,18 @@ class Emulator:
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Let launches on tensors of a CPU (whose device has the number -1) run here."""
         for way in ("forward", "backward"):
-            for name in (f"_{way}_kernel", f"_{way}_launch", f"_ready_{way}"):
-                # (A new cache: nothing of this device is left after the test.)
-                fresh = functools.lru_cache(maxsize=None)(getattr(run_kernels, name).__wrapped__)
-                monkeypatch.setattr(run_kernels, name, fresh)
+            # (New caches: nothing of this device is left after the test.)
+            for module, name in (
+                (launches, f"_{way}_kernel"),
+                (launches, f"_{way}_launch"),
+                (run_kernels, f"ready_{way}"),
+            ):
+                fresh = functools.lru_cache(maxsize=None)(getattr(module, name).__wrapped__)
+                monkeypatch.setattr(module, name, fresh)
         monkeypatch.setattr(run_kernels, "empty_on_gpu", torch._C._dynamo.guards._empty_strided_cpu)
-        monkeypatch.setattr(run_kernels, "device_of", lambda index: self.device)
-        monkeypatch.setattr(run_kernels, "processors", lambda index: 2)
-        monkeypatch.setattr(run_kernels, "_loaded", lambda kernel, variant, device: (kernel, self.load(kernel)))
+        monkeypatch.setattr(launches, "device_of", lambda index: self.device)
+        monkeypatch.setattr(launches, "processors", lambda index: 2)
+        monkeypatch.setattr(launches, "_loaded", lambda kernel, variant, device: (kernel, self.load(kernel)))
         monkeypatch.setattr(run_kernels, "_driver", lambda: SimpleNamespace(cuLaunchKernel=self.launch))
         monkeypatch.setattr(run_kernels, "_stream", lambda device: 0)
         monkeypatch.setattr(run_kernels, "enter", lambda device: None)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from attentiondrop.errors import BackendError
-from attentiondrop.torch.kernels.short import run_kernels
+from attentiondrop.torch.kernels.short import launches, run_kernels
 from attentiondrop.torch.kernels.short.plans import Plan, written
 from attentiondrop.torch.kernels.short.variants import Device
 
@@ -30,21 +30,19 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[Any, ...]]]:
         found.append(struct.unpack(layout, run_kernels._space.arguments.raw[: struct.calcsize(layout)]))
         return (0,)
 
-    fakes = {
+    names = [f"_{way}_{what}" for way in ("forward", "backward") for what in ("kernel", "launch")]
+    caches = [getattr(launches, name) for name in (*names, "ready_forward", "ready_backward")]
+    for cache in caches:
+        cache.cache_clear()
+    loaded = {
         "device_of": lambda index: Device(90, 232448, 233472),
         "processors": lambda index: 132,
         "_loaded": lambda kernel, variant, device: (kernel, 1 if kernel.name == "forward" else 2),
-        "_driver": lambda: SimpleNamespace(cuLaunchKernel=launch),
-        "_stream": lambda device: 0,
     }
-    caches = [
-        getattr(run_kernels, f"_{way}_{what}") for way in ("forward", "backward") for what in ("kernel", "launch")
-    ]
-    caches += [run_kernels._ready_forward, run_kernels._ready_backward]
-    for cache in caches:
-        cache.cache_clear()
-    for name, fake in fakes.items():
-        monkeypatch.setattr(run_kernels, name, fake)
+    for name, fake in loaded.items():
+        monkeypatch.setattr(launches, name, fake)
+    monkeypatch.setattr(run_kernels, "_driver", lambda: SimpleNamespace(cuLaunchKernel=launch))
+    monkeypatch.setattr(run_kernels, "_stream", lambda device: 0)
     monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: -1, raising=False)
     monkeypatch.setattr(run_kernels, "enter", lambda device: None)
     monkeypatch.setattr(run_kernels, "empty_on_gpu", torch._C._dynamo.guards._empty_strided_cpu)
@@ -89,7 +87,7 @@ def test_what_begins_elsewhere_is_copied(heard: list[tuple[Any, ...]]) -> None:
 def test_what_lies_too_far_apart_is_copied(heard: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernels take strides of 31 bits: here of fewer, so that joint queries, keys and values are too far apart."""
     sample = 2 * 2 * 20 * 64  # bytes
-    monkeypatch.setattr(run_kernels, "FARTHEST", sample)
+    monkeypatch.setattr(launches, "FARTHEST", sample)
     q, k, v = packed()
     output, notes = run_kernels.forward(q, k, v, *NOTHING, written(PLAN))
     assert not {x.data_ptr() for x in (q, k, v)} & set(heard[-1][:3])

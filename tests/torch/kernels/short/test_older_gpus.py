@@ -17,7 +17,7 @@ from worst import Worst
 import attentiondrop as ad
 from attentiondrop.specs import Spec
 from attentiondrop.torch import dispatch, functional
-from attentiondrop.torch.kernels.short import build, run_kernels
+from attentiondrop.torch.kernels.short import build, launches
 from attentiondrop.torch.kernels.short.variants import Device, Kernel
 
 pytestmark = [
@@ -89,9 +89,9 @@ def loaded(older: Older, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Kerne
         kernels.append(kernel)
         return load(kernel, index)
 
-    for module in (build, run_kernels):
+    for module in (build, launches):
         monkeypatch.setattr(module, "device_of", lambda index: older)
-    monkeypatch.setattr(run_kernels, "load", noted)
+    monkeypatch.setattr(launches, "load", noted)
     forget()
     yield kernels
     forget()
@@ -108,8 +108,8 @@ def driver_can_translate() -> bool:
 def forget() -> None:
     """Kernels and launches that were found before are those of another device."""
     build.load.cache_clear()
-    for found in vars(run_kernels).values():
-        if getattr(found, "__module__", None) == run_kernels.__name__ and hasattr(found, "cache_clear"):
+    for found in vars(launches).values():
+        if getattr(found, "__module__", None) == launches.__name__ and hasattr(found, "cache_clear"):
             found.cache_clear()
 
 

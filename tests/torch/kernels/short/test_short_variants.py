@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 
-from attentiondrop.torch.kernels.short import bit_map, build, run_kernels
+from attentiondrop.torch.kernels.short import bit_map, build, launches
 from attentiondrop.torch.kernels.short.variants import (
     HEAD_SIZES,
     MOST_KEYS,
@@ -105,14 +105,14 @@ def test_the_bit_map_has_a_place_for_every_logit() -> None:
 
 def test_the_arguments_have_the_size_of_the_structures() -> None:
     # Pointers and the strides of masks of 8 bytes; numbers of 4, in pairs.
-    assert run_kernels._FORWARD.size == 8 * (14 + 3) + 4 * (12 + 6 + 10 + 4)
-    assert run_kernels._BACKWARD.size == 8 * (19 + 3) + 4 * (24 + 6 + 10 + 2)
+    assert launches.FORWARD.size == 8 * (14 + 3) + 4 * (12 + 6 + 10 + 4)
+    assert launches.BACKWARD.size == 8 * (19 + 3) + 4 * (24 + 6 + 10 + 2)
 
 
 def test_division_by_a_product_and_a_shift_is_exact() -> None:
     draw = random.Random(1)
     for number in [*range(1, 300), *(draw.randrange(1, 2**31) for _ in range(300))]:
-        factor, shift = run_kernels.divisor(number)
+        factor, shift = launches.divisor(number)
         assert factor < 2**32
         multiples = [number * n for n in (1, 2, 3, 1000, (2**31 - 1) // number)]
         wanted = [0, 1, 2**31 - 1, *multiples, *(x - 1 for x in multiples), *(draw.randrange(2**31) for _ in range(20))]
