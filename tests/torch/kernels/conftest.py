@@ -8,8 +8,9 @@ from blur_cases import INTERPRETED
 from devices import CPU, CUDA
 from torch import Tensor
 
-from attentiondrop.torch import dispatch
+from attentiondrop.torch import dispatch, functional
 from attentiondrop.torch.kernels import support
+from attentiondrop.torch.kernels.short import run_kernels
 
 
 @pytest.fixture(params=[CPU, CUDA])
@@ -34,6 +35,23 @@ def poison(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "empty_like", lambda *a, **k: fill(empty_like(*a, **k)))
     monkeypatch.setattr(Tensor, "new_empty", lambda *a, **k: fill(new_empty(*a, **k)))
     monkeypatch.setattr(Tensor, "new_empty_strided", lambda *a, **k: fill(strided(*a, **k)))
+    on_gpu = run_kernels.empty_on_gpu
+    monkeypatch.setattr(run_kernels, "empty_on_gpu", lambda *a: fill(on_gpu(*a)))
+
+
+@pytest.fixture
+def taken_paths(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The fused paths that a test has taken so far."""
+    taken: set[str] = set()
+    fused = functional.fused_attention
+
+    def noted(route: dispatch.Route) -> Tensor:
+        taken.add(route.path)
+        return fused(route)
+
+    monkeypatch.setattr(functional, "fused_attention", noted)
+    torch.backends.cuda.matmul.allow_tf32 = False
+    return taken
 
 
 @pytest.fixture(autouse=True)

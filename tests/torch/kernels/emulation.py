@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from attentiondrop.torch.kernels.short import build, launches, run_kernels
 from attentiondrop.torch.kernels.short.variants import Device, Kernel
@@ -24,6 +25,12 @@ DEVICES = {
     "A10": Device(86, 99 * 1024, 100 * 1024),
     "H200": Device(90, 227 * 1024, 228 * 1024),
 }
+
+
+def _unwritten(sizes: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Memory in which an element that no kernel wrote shows: NaN, or its bits."""
+    memory = torch.empty_strided(sizes, strides, dtype=dtype)
+    return memory.fill_(torch.nan if dtype.is_floating_point else 0x7FC00000)
 
 
 class Emulator:
@@ -47,7 +54,7 @@ class Emulator:
             ):
                 fresh = functools.lru_cache(maxsize=None)(getattr(module, name).__wrapped__)
                 monkeypatch.setattr(module, name, fresh)
-        monkeypatch.setattr(run_kernels, "empty_on_gpu", torch._C._dynamo.guards._empty_strided_cpu)
+        monkeypatch.setattr(run_kernels, "empty_on_gpu", _unwritten)
         monkeypatch.setattr(launches, "device_of", lambda index: self.device)
         monkeypatch.setattr(launches, "processors", lambda index: 2)
         monkeypatch.setattr(launches, "_loaded", lambda kernel, variant, device: (kernel, self.load(kernel)))

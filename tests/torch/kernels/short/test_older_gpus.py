@@ -16,7 +16,6 @@ from worst import Worst
 
 import attentiondrop as ad
 from attentiondrop.specs import Spec
-from attentiondrop.torch import dispatch, functional
 from attentiondrop.torch.kernels.short import build, launches
 from attentiondrop.torch.kernels.short.variants import Device, Kernel
 
@@ -59,19 +58,10 @@ CASES = [
 
 
 @pytest.fixture(autouse=True)
-def only_this_path(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def only_this_path(taken_paths: set[str]) -> Iterator[None]:
     """Whatever takes another path than the kernels for short rows fails, apart from SDPA, which `Worst` compares with."""
-    taken: set[str] = set()
-    fused = functional.fused_attention
-
-    def noted(route: dispatch.Route) -> torch.Tensor:
-        taken.add(route.path)
-        return fused(route)
-
-    monkeypatch.setattr(functional, "fused_attention", noted)
-    torch.backends.cuda.matmul.allow_tf32 = False
     yield
-    assert taken <= {"sdpa", "short rows"}
+    assert taken_paths <= {"sdpa", "short rows"}
 
 
 @pytest.fixture

@@ -57,20 +57,10 @@ DTYPES = (torch.bfloat16, torch.float16)
 
 
 @pytest.fixture(autouse=True)
-def paths(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
-    """The fused paths that a test took: only this one may be among them."""
-    taken: set[str] = set()
-    fused = functional.fused_attention
-
-    def noted(route: dispatch.Route) -> torch.Tensor:
-        taken.add(route.path)
-        return fused(route)
-
-    monkeypatch.setattr(functional, "fused_attention", noted)
-    torch.backends.cuda.matmul.allow_tf32 = False
-    yield taken
-    # ("sdpa" is what `Worst` compares with.)
-    assert taken - {"sdpa"} == {"short rows"}
+def only_this_path(taken_paths: set[str]) -> Iterator[None]:
+    """A test takes this path and no other, apart from SDPA, which `Worst` compares with."""
+    yield
+    assert taken_paths - {"sdpa"} == {"short rows"}
 
 
 @pytest.mark.parametrize("turn", [0, *[pytest.param(turn, marks=pytest.mark.slow) for turn in range(1, len(SPECS))]])

@@ -61,17 +61,8 @@ struct Largest {
   DEVICE_METHOD void find(const float (&logits)[EIGHTS][4], int lane) {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-      float most = HIDDEN;
-#pragma unroll
-      for (int j = 0; j < EIGHTS; j++) most = fmaxf(most, fmaxf(logits[j][2 * r], logits[j][2 * r + 1]));
-      most = largest_of_quad(most);
-      u32 lowest = 0x7fffffffu;
-#pragma unroll
-      for (int j = EIGHTS - 1; j >= 0; j--)
-#pragma unroll
-        for (int e = 1; e >= 0; e--)
-          if (logits[j][2 * r + e] == most) lowest = 8 * j + 2 * (lane & 3) + e;
-      logit[r] = most;
+      u32 lowest;
+      logit[r] = largest_and_its_key(logits, r, lane, lowest);
       key[r] = smallest_of_quad(lowest);
     }
   }

@@ -99,6 +99,23 @@ DEVICE void words_of_rows(u32 (&lines)[2], Key key, u32 first, int lane) {
   lines[1] = __shfl_sync(WHOLE_WARP, own, (lane >> 2) + 8);
 }
 
+#if HIDE
+// The largest logit of a row, and the lowest key of this thread that has it; a number above all keys if it has none.
+DEVICE float largest_and_its_key(const float (&logits)[EIGHTS][4], int r, int lane, u32& key) {
+  float most = HIDDEN;
+#pragma unroll
+  for (int j = 0; j < EIGHTS; j++) most = fmaxf(most, fmaxf(logits[j][2 * r], logits[j][2 * r + 1]));
+  most = largest_of_quad(most);
+  key = 0x7fffffffu;
+#pragma unroll
+  for (int j = EIGHTS - 1; j >= 0; j--)
+#pragma unroll
+    for (int e = 1; e >= 0; e--)
+      if (logits[j][2 * r + e] == most) key = 8 * j + 2 * (lane & 3) + e;
+  return most;
+}
+#endif
+
 #if DROP == LARGEST && HIDE && (CAUSAL || MASKED)
 // The largest logit of a row that is not dropped.
 DEVICE float largest_kept(const float (&logits)[EIGHTS][4], const Marks& dropped, int r) {
@@ -112,16 +129,8 @@ DEVICE float largest_kept(const float (&logits)[EIGHTS][4], const Marks& dropped
 // `largest` is the largest that is kept, before and after.
 DEVICE int keep_one(const float (&logits)[EIGHTS][4], Marks& dropped, float& largest, int r, int lane) {
   if (!__any_sync(WHOLE_WARP, IS_HIDDEN(largest))) return -1;
-  float most = HIDDEN;
-#pragma unroll
-  for (int j = 0; j < EIGHTS; j++) most = fmaxf(most, fmaxf(logits[j][2 * r], logits[j][2 * r + 1]));
-  most = largest_of_quad(most);
-  u32 lowest = 0x7fffffffu;
-#pragma unroll
-  for (int j = EIGHTS - 1; j >= 0; j--)
-#pragma unroll
-    for (int e = 1; e >= 0; e--)
-      if (logits[j][2 * r + e] == most) lowest = 8 * j + 2 * (lane & 3) + e;
+  u32 lowest;
+  const float most = largest_and_its_key(logits, r, lane, lowest);
   const u32 key = smallest_of_quad(lowest);
   if (!IS_HIDDEN(largest) || IS_HIDDEN(most)) return -1;
   largest = most;
