@@ -82,7 +82,7 @@ def test_models_that_do_not_fit(settings: Settings) -> None:
 
 def test_a_run(settings: Settings, make_report: Callable[[], Report], listener: Any) -> None:
     report = make_report()
-    rows = select(vit_rows(), ["SDPA", "hard*"])
+    rows = select(vit_rows(), ["SDPA", "hard(p=0.1*"])
     outcomes = vit.run_vit("test_vit", 2, rows, ["eager"], settings, report, listener)
     assert [outcome.row for outcome in outcomes] == ["SDPA", "hard(p=0.1,k=5)", "SDPA, again"]
     assert not failed(outcomes), [outcome.remark() for outcome in outcomes]

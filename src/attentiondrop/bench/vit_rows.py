@@ -16,7 +16,14 @@ from ..torch import attach
 from .rows import ListingRow, OursRow, Row, SdpaRow
 from .tensors import Attend
 
-SPECS = ("blur(sigma_max=0.5)", "hard(p=0.1,k=5)", "dropkey(p=0.1)", "noise(sigma=0.1)", "attndropout(p=0.1)")
+SPECS = (
+    "blur(sigma_max=0.5)",
+    "hard(p=0.1,k=5)",
+    "hard(p=0.3,k=10,fill=-inf)",
+    "dropkey(p=0.1)",
+    "noise(sigma=0.1)",
+    "attndropout(p=0.1)",
+)
 
 
 @dataclass(frozen=True)
