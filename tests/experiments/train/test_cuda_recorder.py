@@ -124,3 +124,37 @@ def test_garbage_is_collected_before_the_first_capture_and_never_in_one(
     finally:
         gc.enable()
     assert seen == ["collect", False, False]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_memory_grows_in_place_during_a_capture_only(cuda, monkeypatch: pytest.MonkeyPatch, fails: bool) -> None:
+    settings: list[str] = []
+    monkeypatch.setattr(torch._C, "_accelerator_setAllocatorSettings", settings.append, raising=False)
+    monkeypatch.setattr(cuda_recorder.sys, "platform", "linux")
+    for name in cuda_recorder._LEAVE_MEMORY_ALONE:
+        monkeypatch.delenv(name, raising=False)
+    during: list[list[str]] = []
+
+    def work() -> None:
+        during.append(list(settings))
+        if fails:
+            raise RuntimeError("not in a capture")
+
+    recorder = CudaRecorder(torch.device("cuda"))
+    if fails:
+        with pytest.raises(RuntimeError, match="not in a capture"):
+            recorder.record(work)
+    else:
+        recorder.record(work)
+    assert during == [["expandable_segments:True"]]
+    assert settings == ["expandable_segments:True", "expandable_segments:False"]
+
+
+@pytest.mark.parametrize("name", cuda_recorder._LEAVE_MEMORY_ALONE)
+def test_memory_is_left_alone(cuda, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    settings: list[str] = []
+    monkeypatch.setattr(torch._C, "_accelerator_setAllocatorSettings", settings.append, raising=False)
+    monkeypatch.setattr(cuda_recorder.sys, "platform", "linux")
+    monkeypatch.setenv(name, "max_split_size_mb:64")
+    CudaRecorder(torch.device("cuda")).record(lambda: None)
+    assert not settings

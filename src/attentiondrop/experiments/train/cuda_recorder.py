@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import gc
+import os
+import sys
 import warnings
 import weakref
 from collections.abc import Iterator
@@ -12,6 +14,9 @@ from contextlib import contextmanager
 import torch
 
 from .captured_step import Work
+
+#: Variables with which users set up torch's memory. And that of MPS: growing segments were not tried with it.
+_LEAVE_MEMORY_ALONE = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "CUDA_MPS_PIPE_DIRECTORY")
 
 
 class CudaRecorder:
@@ -55,6 +60,7 @@ class CudaRecorder:
             with (
                 self._on_stream(),
                 _nothing_collected(),
+                _growing_segments(),
                 torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"),
             ):
                 work()
@@ -95,6 +101,24 @@ def _nothing_collected() -> Iterator[None]:
     finally:
         if was:
             gc.enable()
+
+
+@contextmanager
+def _growing_segments() -> Iterator[None]:
+    """Within, torch takes memory in segments that grow instead of many of fixed sizes, so less of it stays unused.
+
+    The pool of a graph shares nothing with the rest of the memory: what is unused in it is lost. Only memory changes,
+    never a result. If users have settings of their own, these stay, because torch would forget them.
+    """
+    change = getattr(torch._C, "_accelerator_setAllocatorSettings", None)
+    if change is None or sys.platform != "linux" or any(map(os.environ.get, _LEAVE_MEMORY_ALONE)):
+        yield
+        return
+    change("expandable_segments:True")
+    try:
+        yield
+    finally:
+        change("expandable_segments:False")
 
 
 def _set_sync_debug_mode(mode: int | str) -> None:

@@ -30,7 +30,7 @@ PARTS = ("train", "validation", "test")
 #: Batch size for reading a whole part.
 _AT_ONCE = 1024
 #: Training images are augmented in groups of batches of about this many bytes as float32: fewer and larger operations.
-_GROUP_BYTES = 2**26
+_GROUP_BYTES = 2**25
 
 Some = TypeVar("Some", bound="ImageData")
 
