@@ -295,9 +295,9 @@ def write(rows: list[dict[str, str | float]], epsilons: list[str], options: argp
     middle = f"{sum(options.paper) / 2:.1f} %"
     lines += ["", f"PGD with {options.steps} steps leaves {middle} at an epsilon of {', '.join(epsilons)}."]
     options.out.mkdir(parents=True, exist_ok=True)
-    file = options.out / f"weak-attacks-{where.slug}"
-    file.with_suffix(".md").write_text("\n".join([*lines, ""]), encoding="utf-8")
-    with file.with_suffix(".csv").open("w", newline="", encoding="utf-8") as table:
+    page, figures = (options.out / f"weak-attacks-{where.slug}.{ending}" for ending in ("md", "csv"))
+    page.write_text("\n".join([*lines, ""]), encoding="utf-8")
+    with figures.open("w", newline="", encoding="utf-8") as table:
         writer = csv.DictWriter(table, list(rows[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)

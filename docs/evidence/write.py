@@ -71,6 +71,7 @@ ECE = {"ECE, %": ("test_ece", 100.0, 1)}
 FIRST = DOCS / "results" / "cifar10-20pct"
 ATTACKS = {f"PGD {size}, %": (f"accuracy_linf_{size}", 100.0, 1) for size in ("0.5/255", "2/255", "8/255")}
 SCREEN = HERE / "results" / "cifar10-20pct-screen"
+CONFIRM = HERE / "results" / "cifar10-20pct-confirm"
 #: What was published. A study of the protocol gets a line here, and marks in the page that tells of it.
 PAGES = (
     Page("cifar10-20pct", FIRST / "README.md", FIRST, FIRST, extra=ECE | ATTACKS),
@@ -82,6 +83,7 @@ PAGES = (
         extra={"validation accuracy, %": ("validation_accuracy", 100.0, 2)} | ECE,
         also={"check": baseline_check},
     ),
+    Page("cifar10-20pct-confirm", HERE / "study-1.md", CONFIRM, CONFIRM, extra=ECE),
 )
 
 
