@@ -25,11 +25,12 @@ SHAPES = {
     "256x12x197x64": "197 tokens\n(ViT-B/16)",
     "64x16x256x64": "256 tokens",
 }
-#: What is trained -> result file, rows (before their spec) and column with the speed to that without a method.
+#: What is trained -> result file, name of a row (before its spec) and column with the speed to that without a method.
 STEPS = {
-    "small ViT\n(32 x 32 pixels)": ("small-model-h200-torch2.11.csv", "graph of compiled", "ratio"),
-    "translation\n(Multi30k)": ("sequence-step-h200-torch2.11.csv", "translation, loop", "/ plain"),
-    "language model\n(attention dropout 0.2)": ("sequence-step-h200-torch2.11.csv", "language, loop", "/ plain"),
+    "ViT-B/16\n(224 x 224 pixels)": ("vit-h200-torch2.11.csv", "", "ratio"),
+    "small ViT\n(32 x 32 pixels)": ("small-model-h200-torch2.11.csv", "graph of compiled, ", "ratio"),
+    "translation\n(Multi30k)": ("sequence-step-h200-torch2.11.csv", "translation, loop, ", "/ plain"),
+    "language model\n(attention dropout 0.2)": ("sequence-step-h200-torch2.11.csv", "language, loop, ", "/ plain"),
 }
 
 
@@ -83,7 +84,7 @@ def draw_training_speed(path: Path) -> None:
     axes = figure.subplots()
     for number, (spec, colour) in enumerate(zip(SPECS[:2], COLOURS, strict=False)):
         places = [place + 0.3 * (number - 0.5) for place in range(len(STEPS))]
-        speeds = [step_ratio(file, f"{row}, {spec}", column) for file, row, column in STEPS.values()]
+        speeds = [step_ratio(file, f"{row}{spec}", column) for file, row, column in STEPS.values()]
         # Inside the bars, where the line at 1 does not cross the numbers.
         bars = axes.bar(places, speeds, 0.28, label=spec, color=colour)
         axes.bar_label(bars, fmt="%.2f", fontsize=9, label_type="center", color="white")

@@ -20,13 +20,13 @@ HERE = Path(__file__).parent
 DOCS = HERE.parent
 
 
-def filled(page: str, name: str, content: str) -> str:
-    """The page with `content` between the marks of that name."""
+def filled(page: str, name: str, content: str, between: str = "\n\n") -> str:
+    """The page with `content` between the marks of that name. `between`: what separates it from them."""
     begin, end = f"<!-- begin: {name} -->", f"<!-- end: {name} -->"
     if page.count(begin) != 1 or page.count(end) != 1:
         raise SystemExit(f"expected the marks {begin} and {end} once")
     pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
-    return pattern.sub(lambda _: f"{begin}\n\n{content}\n\n{end}", page)
+    return pattern.sub(lambda _: f"{begin}{between}{content}{between}{end}", page)
 
 
 def protocol() -> dict[Path, str]:
@@ -67,10 +67,23 @@ def baseline_check() -> str:
     return "\n".join(lines + [f"| {epochs} | {accuracy:.1f} |" for epochs, accuracy in sorted(rows)])
 
 
+def _findings(form: str) -> str:
+    import findings
+
+    return str(getattr(findings, form)())
+
+
+def front_page() -> dict[Path, str]:
+    """What the README says of the evidence."""
+    path = DOCS.parent / "README.md"
+    return {path: filled(path.read_text(encoding="utf-8"), "findings", _findings("short"), between="\n")}
+
+
 ECE = {"ECE, %": ("test_ece", 100.0, 1)}
 FIRST = DOCS / "results" / "cifar10-20pct"
 ATTACKS = {f"PGD {size}, %": (f"accuracy_linf_{size}", 100.0, 1) for size in ("0.5/255", "2/255", "8/255")}
 SCREEN = HERE / "results" / "cifar10-20pct-screen"
+ATTACKED = HERE / "results" / "cifar10-20pct-attack"
 CONFIRM = HERE / "results" / "cifar10-20pct-confirm"
 #: What was published. A study of the protocol gets a line here, and marks in the page that tells of it.
 PAGES = (
@@ -83,7 +96,15 @@ PAGES = (
         extra={"validation accuracy, %": ("validation_accuracy", 100.0, 2)} | ECE,
         also={"check": baseline_check},
     ),
-    Page("cifar10-20pct-confirm", HERE / "study-1.md", CONFIRM, CONFIRM, extra=ECE),
+    Page(
+        "cifar10-20pct-confirm",
+        HERE / "study-1.md",
+        CONFIRM,
+        CONFIRM,
+        extra=ECE | {"GPU seconds of a run": ("gpu_seconds", 1.0, 1)},
+        also={"findings": lambda: _findings("bullets"), "attacks": lambda: _findings("attacks")},
+    ),
+    Page("cifar10-20pct-attack", HERE / "study-1.md", ATTACKED, ATTACKED, extra=ATTACKS),
 )
 
 
@@ -123,7 +144,7 @@ def written() -> dict[Path, str]:
     """Every file that is written, with its content."""
     if missing := unlisted():
         raise SystemExit(f"{missing[0]}: expected an entry in PAGES of docs/evidence/write.py")
-    return protocol() | pages() | judged()
+    return protocol() | pages() | judged() | front_page()
 
 
 def main(arguments: list[str]) -> int:
