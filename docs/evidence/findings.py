@@ -23,8 +23,8 @@ def sentences() -> dict[str, str]:
     error = {label: _mean(to_none, label, "test_ece") for label in (ours, "none", r_drop)}
     most = max(to_none.methods, key=lambda one: statistics.fmean(one.scores.values())).label
     return {
-        "longer": f"**More epochs gain more{' than any method' if most == longer else ''}.** `none` with twice the epochs "
-        f"gains {over_none[longer]}.",
+        "longer": f"**More epochs gain more{' than any method' if most == longer else ''}.** `none` with twice the "
+        f"epochs gains {over_none[longer]}.",
         "best": f"The best of our methods is `{ours}`. It gains {over_none[ours]} over `none`, and "
         f"{_difference(to_r_drop, ours)} over tuned R-Drop at {_time(to_none, ours, r_drop)} of its GPU time. Its "
         f"difference to twice the epochs is {_difference(to_longer, ours)}, at {_time(to_none, ours, longer)} of their "
