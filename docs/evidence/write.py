@@ -1,4 +1,6 @@
-"""Writes every table and figure of docs/evidence from committed result files, and fails if they differ with --check.
+"""Writes every table and figure of docs/evidence, the tables of docs/speed.md and the findings in the README.
+
+All of it comes from committed result files. With --check, it fails if a page differs from them.
 
 python docs/evidence/write.py [--check]
 """
@@ -14,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
 HERE = Path(__file__).parent
 DOCS = HERE.parent
@@ -74,9 +76,29 @@ def _findings(form: str) -> str:
 
 
 def front_page() -> dict[Path, str]:
-    """What the README says of the evidence."""
+    """What the README says of the evidence and of speed."""
+    import speed_tables
+
     path = DOCS.parent / "README.md"
-    return {path: filled(path.read_text(encoding="utf-8"), "findings", _findings("short"), between="\n")}
+    page = filled(path.read_text(encoding="utf-8"), "findings", _findings("short"), between="\n")
+    return {path: filled(page, "speed", speed_tables.in_a_sentence(), between="")}
+
+
+def speed() -> dict[Path, str]:
+    """The page about speed."""
+    import speed_tables
+
+    path = DOCS / "speed.md"
+    page = path.read_text(encoding="utf-8")
+    tables_of_the_page = {
+        "training": speed_tables.training,
+        "small models": speed_tables.small_models,
+        "vit": speed_tables.vit,
+        "longer rows": speed_tables.longer_rows,
+    }
+    for name, table in tables_of_the_page.items():
+        page = filled(page, name, table())
+    return {path: page}
 
 
 ECE = {"ECE, %": ("test_ece", 100.0, 1)}
@@ -144,7 +166,7 @@ def written() -> dict[Path, str]:
     """Every file that is written, with its content."""
     if missing := unlisted():
         raise SystemExit(f"{missing[0]}: expected an entry in PAGES of docs/evidence/write.py")
-    return protocol() | pages() | judged() | front_page()
+    return protocol() | pages() | judged() | front_page() | speed()
 
 
 def main(arguments: list[str]) -> int:
