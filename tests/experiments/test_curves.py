@@ -116,6 +116,15 @@ def test_convergence_is_faster_if_the_corrected_interval_is_below_zero(curves: A
     assert row[4].startswith("-19.0 [") and row[6].startswith("+7.0 [")
 
 
+def test_both_runs_of_a_pair_are_interpolated(curves: Any) -> None:
+    """The level is 0.76. `none` rises from 0.56 to 0.8 (8.33 of ten epochs), `hard` from 0.66 to 0.86 (5 of ten)."""
+    none: Accuracies = lambda seed: [0.4, 0.56, 0.8] if seed % 2 else [0.56, 0.8, 0.8]  # noqa: E731
+    pack(curves, {"none": none, "hard": lambda seed: [0.66, 0.86, 0.8]})
+    found = judged(curves)["hard"]
+    assert found.epochs.mean == pytest.approx(20 - 25)
+    assert found.smooth.mean == pytest.approx(15 - (18 + 1 / 3 + 28 + 1 / 3) / 2)
+
+
 def test_three_comparisons_are_corrected_together(curves: Any) -> None:
     sooner = steps(4, 4, 3, 4)
     pack(curves, {"none": steps(4), "hard": sooner, "blur": sooner, "blur+consistency": sooner})

@@ -69,13 +69,17 @@ def test_every_claim_of_the_protocol_is_on_the_page() -> None:
     assert len(claims) == 21 and shown == set(claims)
 
 
-def test_all_of_them_are_listed_in_order_with_the_words_of_the_protocol(others: Any) -> None:
+def test_all_of_them_are_listed_in_order_with_the_words_of_the_protocol(
+    others: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     curves = {name: others.Judged("reproduced", "", "") for name in ("P12", "P13")}
     judged = others.judge([("P1", "reproduced"), ("P7", "not reproduced")], curves)
     assert list(judged) == ["P6", *(f"P{number}" for number in range(8, 22))]
     rows = others.rows(judged)
     assert rows[6][:3] == ["P13", "Training loss is lower with blur + consistency", "reproduced"]
     assert judged["P9"].found.endswith("Not reproduced: P7, P8")
+    monkeypatch.setattr(others, "attacks", lambda: others.Judged("reproduced", "", ""))
+    assert others.judge([], curves)["P9"].found.endswith("Open: P6")
     assert {judged[name].verdict for name in ("P17", "P19")} == {"not reproduced"}
     assert judged["P20"].verdict == "not testable here"
     assert {judged[name].verdict for name in ("P6", "P10", "P11", "P15", "P16", "P21")} == {"not measured"}
@@ -149,6 +153,8 @@ def test_costs(others: Any) -> None:
     found = set_costs(others, "0.97", "0.939", "2.0")
     assert found.verdict == "reproduced in part"
     assert "Worse: compiled `blur(sigma_max=0.5)`, eager `blur(sigma_max=0.5)`." in found.found
+    found = set_costs(others, "0.969", "1.0", "2.0")
+    assert "Worse: compiled `hard(p=0.1,k=5)`, eager `hard(p=0.1,k=5)`." in found.found
     assert "Worse: captured, batch 64 `blur+consistency`." in set_costs(others, "1.0", "1.0", "2.01").found
     set_costs(others, "0.5", "0.5", "3.0")
     for method in ("hard", "blur"):
