@@ -107,7 +107,7 @@ docs-links: docs  ## and check that every link within the site leads somewhere
 docs-links-online: $(DOCS_SETUP)  ## links to other sites: needs the internet
 	$(BIN)/sphinx-build -b linkcheck docs docs/_build/linkcheck
 
-evidence: $(SETUP)  ## every table and figure of docs/evidence, from the committed result files
+evidence: $(SETUP)  ## every table and figure of docs/evidence, and the tables of docs/speed.md, from the committed result files
 	$(BIN)/python docs/evidence/write.py
 
 bench: $(SETUP)  ## ratios of step times on this machine

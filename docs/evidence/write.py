@@ -1,4 +1,6 @@
-"""Writes every table and figure of docs/evidence from committed result files, and fails if they differ with --check.
+"""Writes every table and figure of docs/evidence, the tables of docs/speed.md and the findings in the README.
+
+All of it comes from committed result files. With --check, it fails if a page differs from them.
 
 python docs/evidence/write.py [--check]
 """
@@ -14,19 +16,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
 HERE = Path(__file__).parent
 DOCS = HERE.parent
 
 
-def filled(page: str, name: str, content: str) -> str:
-    """The page with `content` between the marks of that name."""
+def filled(page: str, name: str, content: str, between: str = "\n\n") -> str:
+    """The page with `content` between the marks of that name. `between`: what separates it from them."""
     begin, end = f"<!-- begin: {name} -->", f"<!-- end: {name} -->"
     if page.count(begin) != 1 or page.count(end) != 1:
         raise SystemExit(f"expected the marks {begin} and {end} once")
     pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
-    return pattern.sub(lambda _: f"{begin}\n\n{content}\n\n{end}", page)
+    return pattern.sub(lambda _: f"{begin}{between}{content}{between}{end}", page)
 
 
 def protocol() -> dict[Path, str]:
@@ -67,10 +69,43 @@ def baseline_check() -> str:
     return "\n".join(lines + [f"| {epochs} | {accuracy:.1f} |" for epochs, accuracy in sorted(rows)])
 
 
+def _findings(form: str) -> str:
+    import findings
+
+    return str(getattr(findings, form)())
+
+
+def front_page() -> dict[Path, str]:
+    """What the README says of the evidence and of speed."""
+    import speed_tables
+
+    path = DOCS.parent / "README.md"
+    page = filled(path.read_text(encoding="utf-8"), "findings", _findings("short"), between="\n")
+    return {path: filled(page, "speed", speed_tables.in_a_sentence(), between="")}
+
+
+def speed() -> dict[Path, str]:
+    """The page about speed."""
+    import speed_tables
+
+    path = DOCS / "speed.md"
+    page = path.read_text(encoding="utf-8")
+    tables_of_the_page = {
+        "training": speed_tables.training,
+        "small models": speed_tables.small_models,
+        "vit": speed_tables.vit,
+        "longer rows": speed_tables.longer_rows,
+    }
+    for name, table in tables_of_the_page.items():
+        page = filled(page, name, table())
+    return {path: page}
+
+
 ECE = {"ECE, %": ("test_ece", 100.0, 1)}
 FIRST = DOCS / "results" / "cifar10-20pct"
 ATTACKS = {f"PGD {size}, %": (f"accuracy_linf_{size}", 100.0, 1) for size in ("0.5/255", "2/255", "8/255")}
 SCREEN = HERE / "results" / "cifar10-20pct-screen"
+ATTACKED = HERE / "results" / "cifar10-20pct-attack"
 CONFIRM = HERE / "results" / "cifar10-20pct-confirm"
 #: What was published. A study of the protocol gets a line here, and marks in the page that tells of it.
 PAGES = (
@@ -83,7 +118,15 @@ PAGES = (
         extra={"validation accuracy, %": ("validation_accuracy", 100.0, 2)} | ECE,
         also={"check": baseline_check},
     ),
-    Page("cifar10-20pct-confirm", HERE / "study-1.md", CONFIRM, CONFIRM, extra=ECE),
+    Page(
+        "cifar10-20pct-confirm",
+        HERE / "study-1.md",
+        CONFIRM,
+        CONFIRM,
+        extra=ECE | {"GPU seconds of a run": ("gpu_seconds", 1.0, 1)},
+        also={"findings": lambda: _findings("bullets"), "attacks": lambda: _findings("attacks")},
+    ),
+    Page("cifar10-20pct-attack", HERE / "study-1.md", ATTACKED, ATTACKED, extra=ATTACKS),
 )
 
 
@@ -126,7 +169,7 @@ def written() -> dict[Path, str]:
     """Every file that is written, with its content."""
     if missing := unlisted():
         raise SystemExit(f"{missing[0]}: expected an entry in PAGES of docs/evidence/write.py")
-    return protocol() | pages() | judged()
+    return protocol() | pages() | judged() | front_page() | speed()
 
 
 def main(arguments: list[str]) -> int:

@@ -4,7 +4,7 @@ A spec in this package says what to do. `attentiondrop.reference` defines the re
 `attentiondrop.keras` compute it. Importing this package loads no framework.
 """
 
-from . import schedules
+from . import presets, schedules
 from .adaptive import EntropyTarget, Learnable
 from .building import from_dict
 from .errors import (
@@ -61,6 +61,7 @@ __all__ = [
     "TemperatureNoise",
     "from_dict",
     "parse",
+    "presets",
     "r_drop",
     "schedules",
 ]

@@ -333,6 +333,8 @@ def longer(made) -> None:
     recipe = TrainingSettings(epochs=7, learning_rate=0.1)
     assert read_method("longer(times=3)").training(recipe) == TrainingSettings(epochs=21, learning_rate=0.1)
     assert read_method("longer(times=2,lr=2.0)").training(recipe).learning_rate == 0.2
+    assert read_method("longer(times=1.35)").training(recipe).epochs == 9
+    assert read_method("longer(times=2.0)").text == read_method("longer").text
 
 
 LOGITS = torch.randn(2, 4, 10, 10, generator=torch.Generator().manual_seed(5)) * 3

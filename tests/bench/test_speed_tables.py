@@ -1,0 +1,66 @@
+"""The tables of docs/speed.md follow the result files."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.fixture
+def tables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
+    """The module, with result files of its own."""
+    monkeypatch.setattr(sys, "path", [str(DOCS), *sys.path])
+    found = importlib.import_module("speed_tables")
+    for file in found.RESULTS.glob("*.csv"):
+        shutil.copy(file, tmp_path)
+    monkeypatch.setattr(found, "RESULTS", tmp_path)
+    yield found
+    sys.modules.pop("speed_tables")
+
+
+def change(file: Path, column: str, value: str, **where: str) -> None:
+    with file.open(newline="", encoding="utf-8") as lines:
+        rows = list(csv.DictReader(lines))
+    for row in rows:
+        if all(row[name] == wanted for name, wanted in where.items()):
+            row[column] = value
+    with file.open("w", newline="", encoding="utf-8") as lines:
+        writer = csv.DictWriter(lines, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def line(table: str, start: str) -> str:
+    (found,) = [one for one in table.splitlines() if one.startswith(f"| {start}")]
+    return found
+
+
+def test_a_new_figure_shows_everywhere(tables: Any) -> None:
+    change(tables.RESULTS / f"{tables.VIT}.csv", "ratio", "0.5", row=tables.HARD)
+    assert line(tables.vit(), f"`{tables.HARD}`").startswith(f"| `{tables.HARD}` | 0.50 |")
+    assert "| 0.50 | 1." in line(tables.training(), "[ViT-B/16]")
+    assert tables.in_a_sentence().startswith("ViT-B/16 0.50 (1.")
+
+
+def test_the_newest_run_counts_for_each_cell(tables: Any) -> None:
+    newest, *older = tables.ATTENTION
+    for file in older:
+        change(tables.RESULTS / f"{file}.csv", "plain_ratio", "7.0", length="1024", row=tables.HARD)
+    assert "7.00" not in line(tables.longer_rows(), f"`{tables.HARD}`")
+    change(tables.RESULTS / f"{newest}.csv", "plain_ratio", "12.345", length="1024", row=tables.HARD)
+    assert "| 12.3 |" in line(tables.longer_rows(), f"`{tables.HARD}`")
+
+
+def test_speeds_of_a_small_model_have_ratios_only_to_the_plain_row(tables: Any) -> None:
+    change(tables.RESULTS / f"{tables.SMALL}.csv", "img/s", "12345.6", row="eager, none")
+    assert line(tables.small_models(), "eager").startswith("| eager | 12,300 | ")
+    assert "(" not in line(tables.small_models(), "`attentiondrop train` ")

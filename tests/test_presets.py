@@ -1,0 +1,39 @@
+"""Presets are what the published studies support."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import attentiondrop as ad
+from attentiondrop.torch import attach, consistency_loss
+
+EVIDENCE = Path(__file__).parents[1] / "docs" / "evidence"
+
+
+def test_vision_is_the_method_that_earned_its_claim(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [str(EVIDENCE), *sys.path])
+    claims = importlib.import_module("claims")
+    try:
+        (earned,) = [row for row in claims.headlines() if row[0] == "H3"]
+    finally:
+        for name in ("claims", "plan", "tables"):
+            sys.modules.pop(name, None)
+    assert earned[2] == f"`{ad.presets.vision()}`" and earned[-1] == "**earned**"
+
+
+def test_a_preset_brings_the_settings_of_its_loss() -> None:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(d_model=16, nhead=2, dropout=0.0, batch_first=True)
+    model = nn.Sequential(nn.TransformerEncoder(layer, num_layers=2), nn.Linear(16, 5))
+    attach(model, ad.presets.vision())
+    x, labels = torch.randn(4, 7, 16), torch.randint(5, (4, 7))
+    result = consistency_loss(model, x, lambda y: F.cross_entropy(y.mT, labels))
+    assert result.divergence > 0
+    torch.testing.assert_close(result.loss, result.task + 1.0 * result.divergence)
