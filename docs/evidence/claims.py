@@ -287,8 +287,8 @@ def others() -> dict[str, other_claims.Judged]:
     judged = {
         "P12": other_claims.Judged(
             verdicts.together([each.verdict for each in sooner]),
-            f"Difference to `none`, epochs: {parts}. Passes over the data: "
-            f"`{sooner[-1].name}` {curves.told(sooner[-1].in_passes, 1) or '-'}",
+            f"Difference to `none`, epochs: {parts}. GPU seconds: "
+            f"`{sooner[-1].name}` {curves.told(sooner[-1].seconds, 1) or '-'}",
             "[below](#p12-convergence)",
         ),
         "P13": other_claims.Judged(

@@ -17,8 +17,6 @@ from typing import Any
 import verdicts
 
 from attentiondrop.experiments.analysis.intervals import Difference, corrected, paired_difference, signed
-from attentiondrop.experiments.methods.parse import read_method
-from attentiondrop.experiments.methods.passes import passes
 
 RECORDS = Path(__file__).parent / "records" / "cifar10-20pct-confirm.tar.gz"
 #: A run is good when its validation accuracy reaches this share of where `none` ends with the same seed.
@@ -39,6 +37,8 @@ class Curve:
 
     accuracy: dict[int, float]
     loss: dict[int, float]
+    #: GPU seconds of an epoch: its steps x the time of one step, measured alone on the GPU.
+    seconds: float
 
     @property
     def end(self) -> int:
@@ -57,23 +57,26 @@ def read(records: Path) -> dict[str, Runs]:
     if records.exists():
         with tarfile.open(records) as archive:
             for member in archive:  # in the order of the file: to go back in it is slow
-                if member.name.startswith("runs/") and (file := archive.extractfile(member)) is not None:
+                if (file := archive.extractfile(member)) is not None:
                     texts[member.name] = file.read().decode()
+    costs = json.loads(texts.get("costs.json", "{}"))
     found: dict[str, Runs] = {}
     for name, text in texts.items():
         folder, _, kind = name.rpartition("/")
-        if kind == "result.json" and json.loads(text)["status"] == "finished":
+        if kind == "result.json" and (result := json.loads(text))["status"] == "finished":
             request = json.loads(texts[f"{folder}/run.json"])
             epochs = [json.loads(line) for line in texts[f"{folder}/metrics.jsonl"].splitlines()]
-            found.setdefault(request["method"], {})[request["seed"]] = curve(epochs)
+            seconds = costs[request["method"]]["seconds"] * result["steps"] / result["epochs"]
+            found.setdefault(request["method"], {})[request["seed"]] = curve(epochs, seconds)
     return found
 
 
-def curve(epochs: list[dict[str, Any]]) -> Curve:
+def curve(epochs: list[dict[str, Any]], seconds: float) -> Curve:
     """The run with these lines of `metrics.jsonl`."""
     return Curve(
         {line["epoch"]: line["validation"]["accuracy"] for line in epochs if line["validation"] is not None},
         {line["epoch"]: line["train_loss"] for line in epochs},
+        seconds,
     )
 
 
@@ -108,6 +111,11 @@ def epochs_needed(runs: Runs, baseline: Runs, rule: Callable[[Curve, float], flo
     return found
 
 
+def in_seconds(epochs: Scores, runs: Runs) -> Scores:
+    """The GPU seconds of so many epochs."""
+    return {seed: count * runs[seed].seconds for seed, count in epochs.items()}
+
+
 @dataclass(frozen=True)
 class Convergence:
     """How many epochs a method needs, compared with `none`."""
@@ -117,10 +125,10 @@ class Convergence:
     theirs: Scores
     #: Runs that never were good.
     missing: int
-    #: Differences after Holm's correction. Passes: an epoch with two views counts as two.
+    #: Differences after Holm's correction: epochs, the same interpolated, GPU seconds of the epochs.
     epochs: Difference | None
     smooth: Difference | None
-    in_passes: Difference | None
+    seconds: Difference | None
 
     @property
     def verdict(self) -> str:
@@ -133,14 +141,14 @@ class Convergence:
         if self.epochs is None:
             return [head, "", "", "", "", "", "", self.verdict]
         means = [mean_of(scores, self.epochs, 1) for scores in (self.theirs, self.ours)]
-        apart = [told(each, 1) for each in (self.epochs, self.smooth, self.in_passes)]
+        apart = [told(each, 1) for each in (self.epochs, self.smooth, self.seconds)]
         unreached = f": {self.missing} runs never get there" if self.missing else ""
         return [head, str(len(self.epochs.seeds)), *means, *apart, self.verdict + unreached]
 
 
 CONVERGENCE_HEADINGS = (
     "comparison | seeds | epochs of `none` | epochs of the method | difference, epochs [after Holm] | "
-    "if interpolated [after Holm] | difference, passes over the data [after Holm] | verdict"
+    "if interpolated [after Holm] | difference, GPU seconds [after Holm] | verdict"
 )
 
 
@@ -152,10 +160,9 @@ def convergence(labels: Mapping[str, str | None]) -> list[Convergence]:
     for name in CONVERGING:
         runs = runs_of(name, labels)
         first = ours[name] = epochs_needed(runs, none, first_validated)
-        views = passes(read_method(labels.get(name) or BASELINE))
-        in_passes = {seed: views * epochs for seed, epochs in first.items()}
+        seconds = paired_difference(in_seconds(first, runs), in_seconds(theirs, none))
         smooth = paired_difference(epochs_needed(runs, none, interpolated), epochs_needed(none, none, interpolated))
-        apart.append((paired_difference(first, theirs), smooth, paired_difference(in_passes, theirs)))
+        apart.append((paired_difference(first, theirs), smooth, seconds))
     # Each column is a family of its own.
     after = zip(*(corrected(column) for column in zip(*apart, strict=True)), strict=True)
     return [

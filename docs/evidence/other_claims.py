@@ -18,7 +18,7 @@ from attentiondrop.experiments.analysis.intervals import signed
 DOCS = Path(__file__).parents[1]
 RESULTS = DOCS / "evidence" / "results"
 BENCHMARKS = DOCS.parent / "benchmarks" / "results"
-FIRST = DOCS / "results" / "cifar10-20pct"
+ATTACKED = RESULTS / "cifar10-20pct-attack" / "results.csv"
 HEADINGS = "claim | the paper says | verdict | what was found | where"
 
 
@@ -106,10 +106,10 @@ def attacks() -> Judged:
     """P8: the accuracy that is left at 8/255, and the epsilon that would leave what the paper reports."""
     table = BENCHMARKS / "weak-attacks-h200-torch2.11.csv"
     weak = [float(row["accuracy"]) for row in csv_rows(table) if row["attack"] == PGD]
-    checked = [row for row in csv_rows(FIRST / "results.csv") if row["part"] == "runs" and row["attack_sound"]]
+    checked = [row for row in csv_rows(ATTACKED) if row["part"] == "runs" and row["attack_sound"]]
     sound = [float(row["accuracy_linf_8/255"]) for row in checked if row["attack_sound"] == "True"]
     if not weak or not sound:
-        raise SystemExit(f"{table}, {FIRST / 'results.csv'}: expected runs under PGD at 8/255")
+        raise SystemExit(f"{table}, {ATTACKED}: expected runs under PGD at 8/255")
     if max(sound) > ROBUST:
         verdict = verdicts.REPRODUCED
     else:
@@ -117,11 +117,11 @@ def attacks() -> Judged:
         verdict = verdicts.NOT_REPRODUCED if max(weak) <= ROBUST else verdicts.NOT_RESOLVED
     level, epsilons = matching_epsilons(table.with_suffix(".md"))
     words = (
-        f"At most {100 * max(weak):.1f} % under 20 steps ({len(weak)} runs of study 1), and at most "
-        f"{100 * max(sound):.1f} % in the first study (soundness checks passed: {len(sound)} of {len(checked)} runs). "
+        f"At most {100 * max(sound):.1f} % under 20 steps (soundness checks passed: {len(sound)} of {len(checked)} "
+        f"runs of study 1), and at most {100 * max(weak):.1f} % in the table of weak attacks ({len(weak)} runs). "
         f"{level} % are left at an epsilon of {min(epsilons):.2f} to {max(epsilons):.2f}/255"
     )
-    return Judged(verdict, words, f"[attacks]({benchmark(table)}), [first study](../results/cifar10-20pct/README.md)")
+    return Judged(verdict, words, f"[attacks]({benchmark(table)}), [study 1](study-1.md#under-attack)")
 
 
 def matching_epsilons(page: Path) -> tuple[str, list[float]]:

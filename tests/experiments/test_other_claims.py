@@ -27,11 +27,10 @@ def others(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
     (tmp_path / "benchmarks").mkdir()
     for name in (ATTACKS, ATTACKS.replace(".csv", ".md"), COMPILED, EAGER, CAPTURED):
         shutil.copy(found.BENCHMARKS / name, tmp_path / "benchmarks")
-    (tmp_path / "first").mkdir()
-    shutil.copy(found.FIRST / "results.csv", tmp_path / "first")
+    shutil.copy(found.ATTACKED, tmp_path)
     shutil.copy(found.THEORY, tmp_path)
     monkeypatch.setattr(found, "BENCHMARKS", tmp_path / "benchmarks")
-    monkeypatch.setattr(found, "FIRST", tmp_path / "first")
+    monkeypatch.setattr(found, "ATTACKED", tmp_path / "results.csv")
     monkeypatch.setattr(found, "THEORY", tmp_path / "theory.md")
     monkeypatch.setattr(found, "RESULTS", tmp_path / "results")
     yield found
@@ -117,20 +116,22 @@ def test_consistent_gains_need_all_the_others(others: Any, words: tuple[str, ...
 
 
 def test_attacks(others: Any) -> None:
-    weak, first = others.BENCHMARKS / ATTACKS, others.FIRST / "results.csv"
+    weak, checked = others.BENCHMARKS / ATTACKS, others.ATTACKED
     found = others.attacks()
     assert found.verdict == "not reproduced"
-    assert found.found.startswith("At most 0.0 % under 20 steps (4 runs of study 1), and at most 0.0 %")
-    assert found.found.endswith("24 of 24 runs). 45.7 % are left at an epsilon of 0.55 to 0.77/255")
+    assert found.found.startswith("At most 0.0 % under 20 steps (soundness checks passed: 8 of 8 runs")
+    assert found.found.endswith(
+        "at most 0.0 % in the table of weak attacks (4 runs). 45.7 % are left at an epsilon of 0.55 to 0.77/255"
+    )
     # Another attack does not count, and a model that withstands an attack without checks proves nothing.
     put(weak, "accuracy", "0.4", attack="one step of 8/255")
     assert others.attacks().verdict == "not reproduced"
     put(weak, "accuracy", "0.2", attack="PGD at 8/255, 20 steps", run="none, seed 108")
-    assert others.attacks().verdict == "not resolved" and "At most 20.0 %" in others.attacks().found
-    put(first, "accuracy_linf_8/255", "0.06", method="none", seed="0", part="runs")
-    assert others.attacks().verdict == "reproduced" and "at most 6.0 %" in others.attacks().found
-    put(first, "attack_sound", "False", method="none", seed="0", part="runs")
-    assert others.attacks().verdict == "not resolved" and "23 of 24" in others.attacks().found
+    assert others.attacks().verdict == "not resolved" and "at most 20.0 %" in others.attacks().found
+    put(checked, "accuracy_linf_8/255", "0.06", method="none", seed="108", part="runs")
+    assert others.attacks().verdict == "reproduced" and "At most 6.0 %" in others.attacks().found
+    put(checked, "attack_sound", "False", method="none", seed="108", part="runs")
+    assert others.attacks().verdict == "not resolved" and "7 of 8" in others.attacks().found
     page = weak.with_suffix(".md")
     page.write_text(page.read_text(encoding="utf-8").replace("0.77/255", "0.78/255"), encoding="utf-8")
     assert others.attacks().found.endswith("0.55 to 0.78/255")
