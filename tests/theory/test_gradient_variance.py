@@ -11,21 +11,24 @@ from __future__ import annotations
 import copy
 import json
 import math
+import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from small_vit import digits, trained
+from small_vit import build, digits, trained
 from torch import Tensor, nn
 
-from attentiondrop import ArgumentError
+from attentiondrop import ArgumentError, parse
 from attentiondrop.errors import ShapeError
 from attentiondrop.theory import gradient_variance
 from attentiondrop.theory.gradients import layer_of
 from attentiondrop.theory.moments import IdentityError, check_identity
+from attentiondrop.theory.stochastic import RandomisedPredictor, quiet_vmap
 from attentiondrop.theory.variance import Terms
-from attentiondrop.torch import attach
+from attentiondrop.torch import attach, attention
 
 D, NOISE, EPSILON = 4, 0.5, 0.7
 TRUE = torch.tensor([1.0, -1.0, 0.5, 0.0])
@@ -174,6 +177,92 @@ def test_gradients_that_do_not_fit_are_computed_twice(monkeypatch: pytest.Monkey
     monkeypatch.setattr("attentiondrop.theory.gradients.KEPT_BYTES", 0)
     again = gradient_variance(trained(), images[:70], labels[:70], batch_size=8)
     assert again.total.perturbed == pytest.approx(kept.total.perturbed, rel=1e-6)
+
+
+def test_progress_of_gradients_that_are_computed_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    images, labels = digits()
+    monkeypatch.setattr("attentiondrop.theory.gradients.CHUNK_BYTES", 0)
+    heard: dict[int, list[float]] = {}
+    for kept in (2**30, 0):
+        heard[kept] = []
+        monkeypatch.setattr("attentiondrop.theory.gradients.KEPT_BYTES", kept)
+        gradient_variance(trained(), images[:4], labels[:4], batch_size=2, on_progress=heard[kept].append)
+    assert heard[0] == [0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0]
+    assert heard[2**30] == pytest.approx([0.225, 0.45, 0.675, 0.9, 0.925, 0.95, 0.975, 1.0])
+
+
+@pytest.fixture
+def no_fallback() -> Iterator[None]:
+    """An operator without a rule for `vmap` is an error. (By default, torch runs it for one example at a time.)"""
+    before = torch._C._functorch._is_vmap_fallback_enabled()
+    torch._C._functorch._set_vmap_fallback_enabled(False)
+    yield
+    torch._C._functorch._set_vmap_fallback_enabled(before)
+
+
+SPECS = [
+    "hard(p=0.2,k=3)",
+    "blur(sigma_max=1.0)",
+    "dropattention(p=0.3,span=2)+drophead(p=0.2)",
+    "oneof(dropkey,noise)",
+]
+
+
+@pytest.mark.usefixtures("no_fallback")
+@pytest.mark.parametrize("spec", SPECS)
+def test_no_operator_runs_for_one_example_at_a_time(spec: str) -> None:
+    images, labels = digits()
+    found = gradient_variance(build(spec, dropout=0.1), images[:6], labels[:6], batch_size=2, method="samples")
+    assert found.total.from_draws > 0
+    predictor = RandomisedPredictor(build(spec, dropout=0.1))
+    predictor(images[:6])
+    assert predictor.vectorised
+
+
+def test_only_operators_of_the_model_may_be_slow_in_silence() -> None:
+    said = "There is a performance drop because we have not yet implemented the batching rule for {}. Please file us"
+    with quiet_vmap(), warnings.catch_warnings(record=True) as caught:
+        for name in ("aten::of_the_model", "attentiondrop::draw_seed"):
+            warnings.warn(said.format(name), UserWarning, stacklevel=1)
+    assert len(caught) == 1 and "for attentiondrop::draw_seed" in str(caught[0].message)
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("no_fallback")
+@pytest.mark.parametrize("spec", SPECS)
+def test_the_same_on_a_gpu(spec: str, capfd: pytest.CaptureFixture[str]) -> None:
+    images, labels = (x.cuda() for x in digits())
+    model = build(spec, dropout=0.1).cuda()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = gradient_variance(model, images[:64], labels[:64], batch_size=8, method="samples")
+    assert found.total.from_draws > 0 and "Warning" not in "".join(capfd.readouterr())
+    predictor = RandomisedPredictor(model)
+    predictor(images[:64])
+    assert predictor.vectorised
+
+
+class LearnedQuery(nn.Module):
+    """Attention of a query that is a parameter, so the same for all examples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.out = nn.Parameter(torch.ones(1, 1, 1, 4)), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        drop = parse("dropkey(p=0.5)") if self.training else None
+        return self.out(attention(self.query, x[:, None], x[:, None], drop, backend="eager").flatten(1))
+
+
+@pytest.mark.usefixtures("no_fallback")
+def test_examples_with_a_learned_query_share_no_draws() -> None:
+    """Examples are nearly equal, so hardly anything but the draws varies. If examples shared their draws, half of the
+    variance would be missing."""
+    torch.manual_seed(0)
+    x = torch.randn(1, 6, 4) + 1e-3 * torch.randn(500, 6, 4)
+    terms = gradient_variance(LearnedQuery(), x, torch.zeros(500, dtype=torch.long), batch_size=1).total
+    assert terms.base < 1e-3 * terms.from_draws
+    assert terms.perturbed == pytest.approx(terms.from_draws, rel=0.2)
 
 
 def test_nothing_is_changed() -> None:

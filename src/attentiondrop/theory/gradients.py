@@ -17,10 +17,12 @@ Loss = Callable[[Any, Tensor], Tensor]
 #: Layer name -> the gradients [units, entries] of all parameters of the layer.
 ByLayer = dict[str, Tensor]
 
-#: Up to this size, gradients are kept between the two passes over them; otherwise they are computed twice.
+#: Up to this size, gradients are kept between the two passes over them; otherwise they are computed twice. A GPU
+#: keeps more, up to half of its free memory.
 KEPT_BYTES = 2**30
-#: How many bytes of gradients are computed at once.
-CHUNK_BYTES = 2**28
+#: How many bytes of gradients are computed at once. A GPU gets more: starting the kernels of a small chunk takes longer
+#: than running them. (Fixed numbers, because draws depend on them: the free memory must not change draws.)
+CHUNK_BYTES, CUDA_CHUNK_BYTES = 2**28, 2**30
 
 
 class Chunk(NamedTuple):
@@ -57,7 +59,8 @@ class PairedGradients:
         size = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
         generator = torch.Generator().manual_seed(seed)
         if batch_size is None:
-            step = max(1, min(256, CHUNK_BYTES // (4 * size * (draws + 1))))
+            chunk_bytes = CUDA_CHUNK_BYTES if inputs.is_cuda else CHUNK_BYTES
+            step = max(1, min(256, chunk_bytes // (4 * size * (draws + 1))))
             order = torch.arange(len(labels))
         elif batches is None:
             # Disjoint full mini-batches: a smaller one would have another variance.
@@ -68,7 +71,8 @@ class PairedGradients:
             order = torch.randint(len(labels), (batches * batch_size,), generator=generator)
         self.units = len(order) if batch_size is None else len(order) // batch_size
         self._chunks = order.to(labels.device).split(step)
-        self._keep = 4 * size * (draws + 1) * self.units <= KEPT_BYTES
+        #: Whether the second iteration computes nothing.
+        self.keeps = 4 * size * (draws + 1) * self.units <= _kept_bytes(inputs.device)
         self._kept: list[Chunk] = []
 
     def __iter__(self) -> Iterator[Chunk]:
@@ -77,7 +81,7 @@ class PairedGradients:
             return
         for index, chosen in enumerate(self._chunks):
             chunk = self._compute(index, self.inputs[chosen], self.labels[chosen])
-            if self._keep:
+            if self.keeps:
                 self._kept.append(chunk)
             yield chunk
 
@@ -112,6 +116,15 @@ class PairedGradients:
         with quiet_vmap():
             found: dict[str, Tensor] = vmap(grad(loss), (None, 0, 0), randomness="different")(values, inputs, labels)
         return found
+
+
+def _kept_bytes(device: torch.device) -> int:
+    """How many bytes of gradients may be kept."""
+    if device.type != "cuda":
+        return KEPT_BYTES
+    # What torch has reserved and does not use is free for us, but not for other processes, so CUDA does not count it.
+    free = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return max(KEPT_BYTES, free // 2)
 
 
 def layer_of(name: str) -> str:

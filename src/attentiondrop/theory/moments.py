@@ -6,7 +6,7 @@ it, one for each draw. The differences are d_kj = c_kj - a_k.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ArgumentError, AttentionDropError
-from .gradients import ByLayer, PairedGradients
+from .gradients import ByLayer, Chunk, PairedGradients
 
 TOTAL = "total"
 #: What each unit contributes. The first three are squared distances to the mean over units, the fourth is the product
@@ -39,12 +39,14 @@ class Moments:
 
 def measure(gradients: PairedGradients, on_progress: Callable[[float], None]) -> dict[str, Moments]:
     """The moments of every layer and in total. Two passes, means first, so that no large sums are subtracted."""
-    means = _means(gradients, on_progress)
+    # Gradients that were not kept are computed again: then the second pass takes as long as the first.
+    first = 0.9 if gradients.keeps else 0.5
+    means = _means(gradients, lambda share: on_progress(first * share))
     found: dict[str, list[np.ndarray]] = {layer: [] for layer in means}
-    for chunk in gradients:
+    for share, chunk in _with_shares(gradients):
         for layer, base in chunk.base.items():
             found[layer].append(_contributions(base, [draw[layer] for draw in chunk.draws], *means[layer]))
-    on_progress(1.0)
+        on_progress(first + (1 - first) * share)
     tables = {layer: np.concatenate(parts, axis=1) for layer, parts in found.items()}
     norms = {layer: (float(a @ a), float((c - a) @ (c - a))) for layer, (a, c) in means.items()}
     result = {layer: _named(table, *norms[layer]) for layer, table in tables.items()}
@@ -82,17 +84,23 @@ def check_identity(found: Mapping[str, float]) -> None:
 def _means(gradients: PairedGradients, on_progress: Callable[[float], None]) -> dict[str, tuple[Tensor, Tensor]]:
     """Layer -> the mean gradient without and with perturbation, in float64."""
     sums: dict[str, tuple[Tensor, Tensor]] = {}
-    done = 0
-    for chunk in gradients:
+    for share, chunk in _with_shares(gradients):
         for layer, base in chunk.base.items():
             new = base.double().sum(0), _mean_of_draws(chunk.draws, layer).sum(0)
             old = sums.get(layer)
             sums[layer] = new if old is None else (old[0] + new[0], old[1] + new[1])
-        done += len(next(iter(chunk.base.values())))
-        on_progress(0.9 * done / gradients.units)
+        on_progress(share)
     if not all(bool(total.isfinite().all()) for pair in sums.values() for total in pair):
         raise ArgumentError("model: expected finite gradients, received some that are infinite or not a number")
     return {layer: (a / gradients.units, c / gradients.units) for layer, (a, c) in sums.items()}
+
+
+def _with_shares(gradients: PairedGradients) -> Iterator[tuple[float, Chunk]]:
+    """The chunks, each with the share of all units that is done after it."""
+    done = 0
+    for chunk in gradients:
+        done += len(next(iter(chunk.base.values())))
+        yield done / gradients.units, chunk
 
 
 def _mean_of_draws(draws: list[ByLayer], layer: str) -> Tensor:

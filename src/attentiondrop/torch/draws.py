@@ -14,12 +14,13 @@ from __future__ import annotations
 import itertools
 import math
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter
 from torch.autograd import forward_ad
 
 from .. import hashing
@@ -40,29 +41,56 @@ _FEW = 2**15
 # An op of its own, because Inductor would otherwise lower the draw to its own generator. Defined by hand:
 # `torch.library.custom_op` loads the compiler, and with it Triton, on the first call even on a CPU.
 _library = torch.library.Library("attentiondrop", "FRAGMENT")
-_library.define("draw_seed(Tensor like, int call, int rank=-1) -> Tensor", tags=(torch.Tag.nondeterministic_seeded,))
+_library.define(
+    "draw_seed(Tensor like, int call, int rank=-1, SymInt[] shape=[]) -> Tensor",
+    tags=(torch.Tag.nondeterministic_seeded,),
+)
 
 
-def draw_untouched(like: Tensor, call: int = 0, rank: int = -1) -> Tensor:
+def draw_untouched(like: Tensor, call: int = 0, rank: int = -1, shape: Sequence[int] = ()) -> Tensor:
     """A fresh seed from the default generator of the device of `like`, as a 0-dim int64 tensor (no synchronisation).
 
-    `rank` is the process that the draws are for; -1 stands for this process. The other arguments do not change the
-    seed. A compiler needs them: `like` keeps the draws of successive layers in order, and `call` differs at each place
-    of a graph, so that two draws are not merged into one. (torch 2.11 does merge them without it, because its list of
-    random operators does not contain this one.)
+    `rank` is the process that the draws are for; -1 stands for this process. `shape` asks for several seeds at once.
+    The other arguments do not change the seed. A compiler needs them: `like` keeps the draws of successive layers in
+    order, and `call` differs at each place of a graph, so that two draws are not merged into one. (torch 2.11 does
+    merge them without it, because its list of random operators does not contain this one.)
     """
-    seed = torch.randint(0, 2**63 - 1, (), dtype=torch.int64, device=like.device)
+    seed = torch.randint(0, 2**63 - 1, shape, dtype=torch.int64, device=like.device)
     if rank < 0 and _HAS_PROCESSES and torch.distributed.is_initialized():
         rank = torch.distributed.get_rank()
     # Ranks that were all seeded alike must not drop the same positions. Rank 0 keeps its seed.
     return seed ^ ((rank * 0x9E3779B97F4A7C15) & (2**63 - 1)) if rank > 0 else seed
 
 
-def _fake_seed(like: Tensor, call: int, rank: int = -1) -> Tensor:
-    return torch.empty((), dtype=torch.int64, device=like.device)
+def _fake_seed(like: Tensor, call: int, rank: int = -1, shape: Sequence[int] = ()) -> Tensor:
+    return torch.empty(shape, dtype=torch.int64, device=like.device)
 
 
+def _draw_under_vmap(like: Tensor, call: int, rank: int = -1, shape: Sequence[int] = ()) -> Tensor:
+    """What `torch.func.vmap` runs: one seed for each example or one for all examples, as its `randomness` says.
+
+    Without this, torch would draw for one example after the other, warn that this is slow, and ignore `randomness`.
+    `torch.library.register_vmap` does not suffice: its rule is skipped if `like` is the same for all examples. A query
+    that is a parameter is the same for all, and then the examples would share their draws.
+    """
+    vmap: Any = retrieve_current_functorch_interpreter()
+    randomness, level = vmap.randomness(), vmap.level()
+    if randomness == "error":
+        return torch.randint(1, (), device=like.device)  # torch raises its own error
+    each = randomness == "different"
+    like, _ = torch._C._functorch._unwrap_batched(like, level)
+    with torch._C._ExcludeDispatchKeyGuard(_VMAP):
+        # The operator again, for a vmap around this one, and for a compiler, which keeps it in its graph.
+        seed: Tensor = torch.ops.attentiondrop.draw_seed(
+            like, call, rank, [vmap.batch_size(), *shape] if each else shape
+        )
+    return torch._C._functorch._add_batch_dim(seed, 0, level) if each else seed
+
+
+_VMAP = torch._C.DispatchKeySet(torch._C.DispatchKey.FuncTorchVmapMode)
 _library.impl("draw_seed", draw_untouched, "CompositeExplicitAutograd")
+# (This key sees all calls in a vmap, also those without a tensor that differs between examples.)
+_library.impl("draw_seed", _draw_under_vmap, "FuncTorchVmapMode")
 torch.library.register_fake("attentiondrop::draw_seed", _fake_seed, lib=_library)
 call_directly("draw_seed", draw_untouched)
 
