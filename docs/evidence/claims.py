@@ -7,8 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import curves
+import other_claims
 import plan
 import tables
+import verdicts
 
 from attentiondrop.experiments.analysis.intervals import Difference, corrected, paired_difference
 from attentiondrop.experiments.methods.parse import read_method
@@ -163,7 +166,7 @@ def summary() -> str:
         f"**{earned} of {len(verdicts)} headline claims are earned, {failed} are not, "
         f"{len(verdicts) - earned - failed} are not measured or not complete. "
         f"{counts[0]} of {len(judged)} comparisons of the paper are reproduced, {counts[1]} are not, "
-        f"{counts[2]} are not resolved, {counts[3]} are not measured.**"
+        f"{counts[2]} are not resolved, {counts[3]} are not measured. {other_claims.counted(others())}**"
     )
 
 
@@ -254,3 +257,49 @@ def reproduced(found: Difference, is_ece: bool) -> str:
     if low > 0:
         return "reproduced"
     return "not reproduced" if high < 0 or interval.within(0.3) else "not resolved"
+
+
+# --- claims of the paper that results.csv does not decide ------------------------------------------------------------
+
+
+def confirmed() -> dict[str, str | None]:
+    """For each method of P12 and P13: the one that was confirmed in study 1, as in the comparisons above."""
+    chosen = {name: SCARCE.pick(is_of_the_paper(name)) for name in curves.CONVERGING}
+    chosen[curves.BASELINE] = SCARCE.pick(is_called(curves.BASELINE))
+    return {name: None if runs is None else runs.label for name, runs in chosen.items()}
+
+
+def convergence_table() -> str:
+    """P12."""
+    return table(curves.CONVERGENCE_HEADINGS, [each.row() for each in curves.convergence(confirmed())])
+
+
+def training_loss_table() -> str:
+    """P13."""
+    return table(curves.TRAINING_LOSS_HEADINGS, [curves.training_loss(confirmed()).row()])
+
+
+def others() -> dict[str, other_claims.Judged]:
+    """Every claim of the paper that is not among the comparisons."""
+    labels = confirmed()
+    sooner, loss = curves.convergence(labels), curves.training_loss(labels)
+    parts = ", ".join(f"`{each.name}` {curves.told(each.epochs, 1) or '-'}" for each in sooner)
+    judged = {
+        "P12": other_claims.Judged(
+            verdicts.together([each.verdict for each in sooner]),
+            f"Difference to `none`, epochs: {parts}. GPU seconds: "
+            f"`{sooner[-1].name}` {curves.told(sooner[-1].seconds, 1) or '-'}",
+            "[below](#p12-convergence)",
+        ),
+        "P13": other_claims.Judged(
+            loss.verdict,
+            f"Task loss + KL, difference to the task loss of `none`: {curves.told(loss.difference, 3) or '-'}",
+            "[below](#p13-training-loss)",
+        ),
+    }
+    return other_claims.judge([(name, row[-1]) for row in comparisons() for name in row[0].split(", ")], judged)
+
+
+def others_table() -> str:
+    """All of them."""
+    return table(other_claims.HEADINGS, other_claims.rows(others()))

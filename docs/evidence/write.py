@@ -153,7 +153,10 @@ def judged() -> dict[Path, str]:
     path = HERE / "claims.md"
     page = filled(path.read_text(encoding="utf-8"), "summary", claims.summary())
     page = filled(page, "headlines", claims.headline_table())
-    return {path: filled(page, "paper", claims.paper_table())}
+    page = filled(page, "paper", claims.paper_table())
+    page = filled(page, "others", claims.others_table())
+    page = filled(page, "convergence", claims.convergence_table())
+    return {path: filled(page, "training-loss", claims.training_loss_table())}
 
 
 def unlisted() -> list[Path]:

@@ -21,7 +21,7 @@ def claims(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
     found = importlib.import_module("claims")
     monkeypatch.setattr(found, "RESULTS", tmp_path)
     yield found
-    for name in ("claims", "plan", "tables"):
+    for name in ("claims", "curves", "other_claims", "plan", "tables", "verdicts"):
         sys.modules.pop(name, None)
 
 
@@ -78,6 +78,8 @@ def test_what_does_not_earn_a_claim(claims: Any, ours: float, seeds: int, words:
 def test_the_first_sentence_counts(claims: Any) -> None:
     assert "0 of 7 headline claims are earned, 0 are not, 7 are not measured or not complete" in claims.summary()
     assert "0 of 16 comparisons of the paper are reproduced, 0 are not, 0 are not resolved" in claims.summary()
+    assert claims.summary().endswith(f" {claims.other_claims.counted(claims.others())}**")
+    assert {claims.others()[name].verdict for name in ("P12", "P13")} == {"not measured"}
     scarce(claims, 0.74)
     assert "1 of 7 headline claims are earned, 0 are not, 6" in claims.summary()
     scarce(claims, 0.70)
@@ -136,3 +138,22 @@ def test_comparisons_of_the_paper(claims: Any) -> None:
         ("blur+consistency - r-drop", "ECE"): "not reproduced",
     }
     assert {cells[6] for cells in lines if cells[1] == "CIFAR-100"} == {"not measured"}
+
+
+def test_curves_are_those_of_the_confirmed_methods(claims: Any) -> None:
+    """The screen's validation scores choose among settings of a method, here as in the comparisons."""
+    hard, blur = "hard(p=0.2,k=5)", "blur(sigma_max=0.5)"
+    tested = {"none": (0.7, 0.71), hard: (0.7, 0.71), blur: (0.7, 0.7), OURS: (0.7, 0.74)}
+    others = {"hard(p=0.5,k=5,fill=-inf)": (0.9, 0.9), "hard(p=0.1,k=5)": (0.6, 0.9)}
+    publish(claims.RESULTS / "cifar10-20pct-screen", tested | others, 3)
+    publish(claims.RESULTS / "cifar10-20pct-confirm", tested | others, 10)
+    assert claims.confirmed() == {"none": "none", "hard": hard, "blur": blur, "blur+consistency": OURS}
+    found = claims.others()
+    assert found["P12"].verdict == "reproduced in part" and found["P13"].verdict == "reproduced"
+    assert found["P12"].found.endswith("`blur+consistency` +1.7 [+0.4, +2.9]")
+    assert len(claims.convergence_table().splitlines()) == 5 and "+1.7 [+0.4, +2.9]" in claims.convergence_table()
+    assert row(claims.training_loss_table(), "`blur+consistency` - `none`")[6] == "reproduced"
+    # The comparisons count for P9: both are below dropout here, and their ECE is the same.
+    publish(claims.RESULTS / "cifar10-20pct-confirm", tested | {DROPOUT: (0.7, 0.75)}, 10)
+    publish(claims.RESULTS / "cifar10-20pct-screen", tested | {DROPOUT: (0.7, 0.75)}, 3)
+    assert claims.others()["P9"].found.endswith("Not reproduced: P1, P2, P3, P7, P8")

@@ -22,6 +22,7 @@ from attentiondrop.experiments.methods.groups import expanded
 
 ROOT = Path(__file__).parents[2]
 WRITE = ROOT / "docs" / "evidence" / "write.py"
+CONFIRM = ROOT / "docs" / "evidence" / "records" / "cifar10-20pct-confirm.tar.gz"
 SCREEN = ROOT / "docs" / "evidence" / "records" / "cifar10-20pct-screen.tar.gz"
 
 
@@ -36,7 +37,7 @@ def writer(monkeypatch: pytest.MonkeyPatch) -> Any:
     spec.loader.exec_module(found)
     with warnings.catch_warnings(action="ignore"):
         yield found
-    for name in ("plan", "tables"):
+    for name in ("claims", "curves", "other_claims", "plan", "tables", "verdicts"):
         sys.modules.pop(name, None)
 
 
@@ -55,6 +56,21 @@ def test_a_changed_result_is_noticed(writer, capsys, tmp_path, monkeypatch) -> N
     assert writer.main(["--check"]) == 1
     said = capsys.readouterr().out.splitlines()
     assert [line.partition(":")[0].rpartition("/")[2] for line in said] == ["README.md", "cifar10-20pct-forest.svg"]
+
+
+def test_a_changed_epoch_is_noticed(writer, capsys, tmp_path, monkeypatch, program) -> None:
+    program.unpack(CONFIRM, tmp_path / "confirm")
+    (run,) = (tmp_path / "confirm" / "runs").glob("hard_p=0.2_k=5/seed101")
+    text = (run / "metrics.jsonl").read_text(encoding="utf-8")
+    # The accuracy of epoch 60 falls just below the level, so the run is good in epoch 70.
+    assert text.count('"accuracy": 0.68,') == 1
+    (run / "metrics.jsonl").write_text(text.replace('"accuracy": 0.68,', '"accuracy": 0.66,'), encoding="utf-8")
+    program.pack(tmp_path / "confirm", tmp_path / "confirm.tar.gz")
+    monkeypatch.setattr(importlib.import_module("curves"), "RECORDS", tmp_path / "confirm.tar.gz")
+    monkeypatch.setattr(writer, "protocol", dict)
+    monkeypatch.setattr(writer, "pages", dict)
+    assert writer.main(["--check"]) == 1
+    assert "claims.md: differs" in capsys.readouterr().out
 
 
 def test_results_that_no_page_shows_are_an_error(writer, tmp_path, monkeypatch) -> None:
