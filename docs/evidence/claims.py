@@ -136,7 +136,7 @@ def headlines() -> list[list[str]]:
     for (claim, study, ours, theirs, found), judged in zip(rows, after, strict=True):
         figure = f"+{claim.figure:g} {claim.unit}"
         if found is None or judged is None or ours is None or theirs is None:
-            found_rows.append([claim.name, figure, "", "", "", "", "not measured"])
+            found_rows.append([claim.name, figure, "", "", "", "", verdicts.NOT_MEASURED])
             continue
         need = r_drop_gain(study) if claim.name == "H7" else claim.figure
         interval = "-" if judged.holm_interval is None else judged.holm_interval.text(2)
@@ -158,13 +158,14 @@ def table(headings: str, rows: list[list[str]]) -> str:
 
 def summary() -> str:
     """What comes first on the page: how many claims are earned, and how many are not."""
-    verdicts = [row[-1] for row in headlines()]
-    earned, failed = verdicts.count("**earned**"), sum(each.startswith("not earned") for each in verdicts)
+    ours = [row[-1] for row in headlines()]
+    earned, failed = ours.count("**earned**"), sum(each.startswith("not earned") for each in ours)
     judged = [row[-1] for row in comparisons()]
-    counts = [judged.count(words) for words in ("reproduced", "not reproduced", "not resolved", "not measured")]
+    words = (verdicts.REPRODUCED, verdicts.NOT_REPRODUCED, verdicts.NOT_RESOLVED, verdicts.NOT_MEASURED)
+    counts = [judged.count(each) for each in words]
     return (
-        f"**{earned} of {len(verdicts)} headline claims are earned, {failed} are not, "
-        f"{len(verdicts) - earned - failed} are not measured or not complete. "
+        f"**{earned} of {len(ours)} headline claims are earned, {failed} are not, "
+        f"{len(ours) - earned - failed} are not measured or not complete. "
         f"{counts[0]} of {len(judged)} comparisons of the paper are reproduced, {counts[1]} are not, "
         f"{counts[2]} are not resolved, {counts[3]} are not measured. {other_claims.counted(others())}**"
     )
@@ -243,7 +244,7 @@ def paper_row(title: str, said: Said, found: Difference | None) -> list[str]:
     """One row of the table."""
     head = [said.name, title, f"`{said.ours}` - `{said.theirs}`", "ECE" if said.is_ece else "accuracy"]
     if found is None:
-        return [*head, "", "", "not measured"]
+        return [*head, "", "", verdicts.NOT_MEASURED]
     interval = "-" if found.holm_interval is None else found.holm_interval.text(2)
     return [*head, str(len(found.seeds)), f"{found.mean:+.2f} {interval}", reproduced(found, said.is_ece)]
 
@@ -252,11 +253,11 @@ def reproduced(found: Difference, is_ece: bool) -> str:
     """What the protocol calls success and failure: beyond zero, or within 0.3 points, or on the wrong side."""
     interval = found.holm_interval
     if interval is None:
-        return "not resolved"
+        return verdicts.NOT_RESOLVED
     low, high = (-interval.high, -interval.low) if is_ece else (interval.low, interval.high)
     if low > 0:
-        return "reproduced"
-    return "not reproduced" if high < 0 or interval.within(0.3) else "not resolved"
+        return verdicts.REPRODUCED
+    return verdicts.NOT_REPRODUCED if high < 0 or interval.within(0.3) else verdicts.NOT_RESOLVED
 
 
 # --- claims of the paper that results.csv does not decide ------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Callable
 from pathlib import Path
 
 import claims
@@ -16,11 +17,14 @@ WEAK_ATTACKS = Path(__file__).parents[2] / "benchmarks" / "results" / "weak-atta
 
 def sentences() -> dict[str, str]:
     """Name -> sentence. Intervals are those after Holm's correction over all comparisons with the same method."""
-    ours, r_drop, longer = (_picked(is_one) for is_one in (claims.is_ours, claims.is_called("r-drop"), _is("longer")))
+    ours = _picked(claims.is_ours)
+    r_drop, longer = (_picked(claims.is_called(name)) for name in ("r-drop", "longer"))
     hard, blur = (_picked(claims.is_of_the_paper(name)) for name in ("hard", "blur"))
     to_none, to_r_drop, to_longer = (_study(one) for one in (None, r_drop, longer))
     over_none = {label: _difference(to_none, label) for label in (ours, longer, hard, blur)}
     error = {label: _mean(to_none, label, "test_ece") for label in (ours, "none", r_drop)}
+    if any(_method(to_none, label).difference.marked for label in (hard, blur)):
+        raise SystemExit(f"{FOLDER}: hard masking or blur alone differs from none: write its sentence anew")
     most = max(to_none.methods, key=lambda one: statistics.fmean(one.scores.values())).label
     return {
         "longer": f"**More epochs gain more{' than any method' if most == longer else ''}.** `none` with twice the "
@@ -52,11 +56,7 @@ def attacks() -> str:
     return page[page.index("| attack |") :].strip()
 
 
-def _is(name: str) -> claims.Callable[[claims.Runs], bool]:
-    return lambda runs: runs.parts[0] == name
-
-
-def _picked(is_one: claims.Callable[[claims.Runs], bool]) -> str:
+def _picked(is_one: Callable[[claims.Runs], bool]) -> str:
     """The method that the validation part of the screen prefers."""
     found = claims.SCARCE.pick(is_one)
     if found is None:

@@ -5,13 +5,13 @@ Every number comes from a committed file. Words alone are only where there is no
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import verdicts
+from tables import csv_rows, final_runs
 
 from attentiondrop.experiments.analysis.intervals import signed
 
@@ -106,7 +106,7 @@ def attacks() -> Judged:
     """P8: the accuracy that is left at 8/255, and the epsilon that would leave what the paper reports."""
     table = BENCHMARKS / "weak-attacks-h200-torch2.11.csv"
     weak = [float(row["accuracy"]) for row in csv_rows(table) if row["attack"] == PGD]
-    checked = [row for row in csv_rows(ATTACKED) if row["part"] == "runs" and row["attack_sound"]]
+    checked = [row for row in final_runs(ATTACKED.parent) if row["attack_sound"]]
     sound = [float(row["accuracy_linf_8/255"]) for row in checked if row["attack_sound"] == "True"]
     if not weak or not sound:
         raise SystemExit(f"{table}, {ATTACKED}: expected runs under PGD at 8/255")
@@ -208,12 +208,6 @@ def costs() -> Judged:
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
-
-
-def csv_rows(file: Path) -> list[dict[str, str]]:
-    """The rows of a table."""
-    with file.open(encoding="utf-8", newline="") as opened:
-        return list(csv.DictReader(opened))
 
 
 def markdown_table(page: Path, start: str) -> list[list[str]]:

@@ -63,10 +63,15 @@ class Study:
         return self.metrics.primary
 
 
+def csv_rows(file: Path) -> list[dict[str, str]]:
+    """The rows of a table."""
+    with file.open(encoding="utf-8", newline="") as opened:
+        return list(csv.DictReader(opened))
+
+
 def final_runs(folder: Path) -> list[dict[str, str]]:
     """The rows of results.csv, without those of tuning."""
-    with (folder / "results.csv").open(encoding="utf-8", newline="") as file:
-        return [row for row in csv.DictReader(file) if row["part"] == FINAL]
+    return [row for row in csv_rows(folder / "results.csv") if row["part"] == FINAL]
 
 
 def read(folder: Path, baseline: str | None = None) -> Study:
