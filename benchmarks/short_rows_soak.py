@@ -27,8 +27,8 @@ from attentiondrop.torch.kernels.short.variants import MOST_KEYS
 SPECS = ("hard(p=0.1,k=5)", "hard(p=0.3,k=10,fill=-inf)", "blur(sigma_max=0.5)", "dropkey(p=0.1)", "attndropout(p=0.1)")
 #: A forward and a backward.
 LAUNCHES_OF_A_CALL = 2
-#: Values are looked at after so many sizes: each look waits for the GPU.
-LOOK_EVERY = 100
+#: It waits for the GPU after so many sizes, so that the lines of progress are true.
+WAIT_EVERY = 100
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -43,7 +43,7 @@ def main(given: Sequence[str] | None = None) -> int:
     while done < options.launches:
         all_finite &= one_size(specs, draw, options.head_size)
         done, sizes = done + LAUNCHES_OF_A_CALL * len(specs), sizes + 1
-        if sizes % LOOK_EVERY == 0:
+        if sizes % WAIT_EVERY == 0:
             torch.cuda.synchronize()
         if 10 * done // options.launches > told:
             told = 10 * done // options.launches
