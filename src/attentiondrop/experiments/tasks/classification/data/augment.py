@@ -23,7 +23,7 @@ class Moves(NamedTuple):
 
     def to(self, device: torch.device) -> Moves:
         """The same moves on `device`."""
-        return Moves(*(x.to(device) for x in self))
+        return Moves(*(x.to(device, non_blocking=True) for x in self))
 
     def part(self, where: Tensor) -> Moves:
         """The moves of some of the images."""

@@ -215,9 +215,9 @@ class ArrayData(ImageData):
         boxes = draw_boxes(self.erase, count, self.size, seed, epoch)
         colour = _per_channel(self.mean, self.device)
         for group in _grouped(shares, _GROUP_BYTES // (4 * self.channels * self.size**2)):
-            # Copied once for a group: with a copy in every step, the host would wait for the device each time.
             places = torch.cat([torch.arange(share.start, share.stop) for share in group])
-            which = order[places].to(self.device)
+            # The host never waits here: the device would have nothing to do until the next batch is ready.
+            which = order[places].to(self.device, non_blocking=True)
             chosen = images[which]
             if moves is not None:
                 chosen = move(chosen, moves.part(places).to(self.device))
