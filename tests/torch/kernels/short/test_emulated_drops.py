@@ -23,6 +23,7 @@ with warnings.catch_warnings():
     SPECS = {
         "hard": ad.HardMasking(p=0.4, k=5),
         "hard, many": ad.HardMasking(p=0.5, k=40),
+        "hard, twelve": ad.HardMasking(p=1.0, k=12),
         "hidden": ad.HardMasking(p=0.5, k=3, fill="-inf"),
         "all hidden": ad.HardMasking(p=1.0, k=12, fill="-inf"),
         "keys": ad.DropKey(p=0.4),
@@ -39,6 +40,11 @@ SITUATIONS = {
     "197": Case("197", 2, 1, 1, 40, 197, 64, 64, seed=3),
     "few rows": Case("few rows", 2, 2, 2, 5, 50, 32, 32, seed=4),
     "one key": Case("one key", 2, 2, 2, 20, 1, 16, 16, seed=15),
+    # Half a dozen groups of keys, or a dozen: the kernels look for the k largest among the largest of each group.
+    "few groups": Case("few groups", 2, 1, 1, 20, 6, 16, 16, seed=6),
+    "just enough groups": Case("just enough groups", 2, 1, 1, 20, 9, 16, 16, seed=6),
+    "twelve groups are not there": Case("38", 2, 1, 1, 20, 38, 16, 16, seed=6),
+    "twelve groups are there": Case("39", 2, 1, 1, 20, 39, 16, 16, seed=6),
     "256": Case("256", 1, 2, 2, 30, 256, 64, 64, seed=5),
     "padded, grouped": Case("padded", 2, 4, 2, 33, 70, 64, 64, mask="keys", seed=6),
     "blind": Case("blind", 2, 2, 2, 20, 130, 64, 64, mask="blind sample", seed=7),
@@ -46,7 +52,8 @@ SITUATIONS = {
 }
 #: What is tested each time: what, where, and on which GPU. The rest takes minutes.
 QUICK = [
-    ("hard", ["197"], "H200"),
+    ("hard", ["197", "few groups", "just enough groups"], "H200"),
+    ("hard, twelve", ["twelve groups are not there", "twelve groups are there"], "H200"),
     ("most keys", ["one key", "causal"], "H200"),
     ("keys", ["padded, grouped"], "A100"),
     ("shares", ["few rows"], "H200"),

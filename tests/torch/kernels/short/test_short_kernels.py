@@ -123,6 +123,20 @@ def test_dropout_p_after_a_drop(spec: Spec) -> None:
     worst.check()
 
 
+#: Each k with lengths at which its keys lie in fewer than k groups, and the next one, at which there are enough.
+FEW_GROUPS = [(5, 6), (5, 8), (5, 9), (10, 17), (10, 19), (12, 33), (12, 38), (12, 39), (16, 54), (16, 55)]
+
+
+@pytest.mark.parametrize("top", sorted({top for top, _ in FEW_GROUPS}))
+def test_rows_with_fewer_groups_than_k(top: int) -> None:
+    """The kernels look for the k largest logits among the largest of each group of keys; the last keys fill no group."""
+    worst = Worst()
+    for length in (length for other, length in FEW_GROUPS if other == top):
+        case = Case(f"{length}", 2, 2, 2, length, length, 64, 64, seed=length)
+        worst.add(ad.HardMasking(p=0.5, k=top), case, torch.bfloat16, "cuda")
+    worst.check()
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_rows_that_lose_all_of_few_keys(dtype: torch.dtype) -> None:
     """With p = 1 and k = 12, the first rows lose every key that they see, and logits far above 0 become 0."""

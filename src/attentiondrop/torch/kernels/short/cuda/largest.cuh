@@ -36,15 +36,20 @@ DEVICE void put_in_order(float& a, float& b) {
 #define SMALLER(a, b) ((a) < (b) ? (a) : (b))
 // Lists of a few group maxima in each thread find the floor, unless TOP is large or a row has hardly more groups than TOP.
 #define NETWORK (TOP <= 16 && TOP <= 8 * KEY_TILES)
+// A group is the largest of four logits of a thread. Rows so short that a thread has few of them are grouped by two.
+#define OWN_GROUPS SMALLER(SMALLER(4, TOP), KEY_TILES)
+#define PAIRS (4 * OWN_GROUPS < TOP)
+// The groups of a row that has one key in its last tile. With fewer than TOP of them, the floor of the row is hidden.
+#define FEWEST_GROUPS ((PAIRS ? 8 : 4) * (KEY_TILES - 1) + 1)
+#define MAY_HIDE_FLOOR (CAUSAL || MASKED || (NETWORK && FEWEST_GROUPS < TOP))
 
-// A number that at least TOP logits of row `r` of a thread reach (if it sees so many), and the largest logit.
+// A number that at least TOP logits of row `r` of a thread reach, and the largest logit. The number is hidden if the row sees
+// fewer keys, or if the keys that it sees are in fewer groups.
 DEVICE float floor_of_row(const float (&logits)[EIGHTS][4], int r, float& largest) {
 #if NETWORK
   // The largest of every four logits of a thread, and of these the largest ones, in order.
-  constexpr int own = SMALLER(SMALLER(4, TOP), KEY_TILES);
-  // Rows so short that a thread has few groups of four are grouped by two.
-  constexpr bool pairs = 4 * own < TOP;
-  constexpr int length = pairs ? SMALLER(SMALLER(8, TOP), EIGHTS) : own;
+  constexpr bool pairs = PAIRS;
+  constexpr int length = pairs ? SMALLER(SMALLER(8, TOP), EIGHTS) : OWN_GROUPS;
   float top[length];
   constexpr int groups = pairs ? EIGHTS : EIGHTS / 2;
   auto largest_of_group = [&](int i) {
@@ -149,9 +154,9 @@ DEVICE void drop_largest(float (&logits)[EIGHTS][4], Chosen& chosen, float scale
 #pragma unroll
   for (int r = 0; r < 2; r++) {
     float largest, floor = floor_of_row(logits, r, largest);
-#if CAUSAL || MASKED
+#if MAY_HIDE_FLOOR
     if (__any_sync(WHOLE_WARP, IS_HIDDEN(floor))) {
-      // The row sees fewer than TOP keys: all of them are candidates.
+      // All keys that the row sees are candidates.
       float low = -HIDDEN;
 #pragma unroll
       for (int j = 0; j < EIGHTS; j++)
