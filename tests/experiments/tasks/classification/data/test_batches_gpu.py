@@ -30,7 +30,7 @@ def waiting_is_an_error() -> Iterator[None]:
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: settings.augment)
 def test_the_host_does_not_wait_for_a_batch(settings: ImageSettings, request: pytest.FixtureRequest) -> None:
     data = load_data(settings).to("cuda")
-    # The first epoch may wait: constants are copied once.
+    # The first epoch may wait: it copies constants, such as the kernel that sharpens.
     for _ in data.train_batches(seed=0, epoch=0, batch_size=64):
         pass
     request.getfixturevalue("waiting_is_an_error")

@@ -6,6 +6,7 @@ matrix or a factor is computed from them there, so it is the same on every devic
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import torch
@@ -95,12 +96,19 @@ def _contrast(images: Tensor, m: Tensor) -> Tensor:
     return _blend(images, _grey(images).float().mean(dim=(1, 2, 3), keepdim=True), m)
 
 
+@functools.cache
+def _smoothing(device: torch.device) -> Tensor:
+    """The kernel of torchvision, made once for each device: copying it there makes the host wait."""
+    with torch.inference_mode(False):
+        kernel = torch.ones(3, 3)
+        kernel[1, 1] = 5.0
+        return (kernel / kernel.sum()).to(device)
+
+
 def _sharpness(images: Tensor, m: Tensor) -> Tensor:
     if min(images.shape[-2:]) <= 2:
         return images
-    kernel = torch.ones(3, 3, device=images.device)
-    kernel[1, 1] = 5.0
-    kernel = (kernel / kernel.sum()).expand(images.shape[1], 1, 3, 3)
+    kernel = _smoothing(images.device).expand(images.shape[1], 1, 3, 3)
     inner = conv2d(images.float(), kernel, groups=images.shape[1]).round_().to(torch.uint8)
     blurred = images.clone()
     blurred[..., 1:-1, 1:-1] = inner
