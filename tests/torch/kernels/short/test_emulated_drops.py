@@ -59,6 +59,9 @@ QUICK = [
     ("shares", ["few rows"], "H200"),
 ]
 ALL = [(what, list(SITUATIONS), on) for what in SPECS for on in ("H200", "A100")]
+#: As many rows as keys, and two units for a block: each row tile of the backward by warpgroups has its own place in memory.
+SITUATIONS["all rows"] = Case("all rows", 1, 3, 3, 197, 197, 64, 64, seed=9)
+ALL += [(what, ["all rows"], "H200") for what in ("hard", "keys", "dropout")]
 
 
 @pytest.mark.parametrize(
