@@ -112,7 +112,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) forward(const _
 #endif
 #if DROP == LARGEST
     const bool inside[2] = {row < a.rows, row + 8 < a.rows};
-    for (int i = lane; i < NOTE_BYTES / 4; i += 32) store_word(notes + 4 * i, 0);
+    static_assert(NOTE_BYTES <= 32 * 16, "each lane clears, and later writes, one piece of 16 bytes");
+    if (lane < NOTE_BYTES / 16) store_16(notes + 16 * lane, {0, 0, 0, 0});
     Chosen chosen;
     drop_largest(logits, chosen, scale, lines, columns, limit, inside, lane);
     __syncwarp();
@@ -133,14 +134,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) forward(const _
         for (int e = 0; e < 4; e++)
           if (chosen.dropped[e / 2].has(2 * j + e % 2)) logits[j][e] = HIDE ? HIDDEN : -chosen.reference[e / 2];
       }
-    // Note them in the order in which the backward holds its logits.
-#pragma unroll
-    for (int r = 0; r < 2; r++)
-      for (Marks left = chosen.dropped[r]; left.any(); left.remove_first()) {
-        const u32 at = key_of(left.first(), t), g = lane >> 2;
-        const u32 byte = (at >> 4) * 32 + (at & 7) * 4 + (g >> 1), bit = r * 4 + (at >> 3 & 1) * 2 + (g & 1);
-        set_bits(notes + (byte & ~3u), 1u << ((byte & 3) * 8 + bit));
-      }
+    note_drops(notes, chosen.dropped, lane);
     reference[0] = chosen.reference[0];
     reference[1] = chosen.reference[1];
     if (__any_sync(WHOLE_WARP, chosen.is_far)) {
@@ -289,9 +283,9 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) forward(const _
 #if DROP == LARGEST
     __syncwarp();
     const i64 note = ((i64)head_line * row_tiles + place.first / 16) * (KEY_TILES * 8);
-    for (int i = lane; i < KEY_TILES * 2; i += 32) {
-      const Four x = load_16(notes + i * 16);
-      *(uint4*)(a.dropped + note + i * 4) = make_uint4(x.x, x.y, x.z, x.w);
+    if (lane < NOTE_BYTES / 16) {
+      const Four x = load_16(notes + 16 * lane);
+      *(uint4*)(a.dropped + note + 4 * lane) = make_uint4(x.x, x.y, x.z, x.w);
     }
     __syncwarp();
 #endif

@@ -44,6 +44,14 @@ struct Marks {
     if (MARK_WORDS == 1 || word[0]) word[0] &= ~(0x80000000u >> (__clz(word[0]) & 31));
     else word[MARK_WORDS - 1] &= ~(0x80000000u >> (__clz(word[MARK_WORDS - 1]) & 31));
   }
+  // Index of the first one, which is removed; there must be one.
+  DEVICE_METHOD u32 take_first() {
+    const bool is_early = MARK_WORDS == 1 || word[0];
+    const u32 i = first_in(is_early ? word[0] : word[MARK_WORDS - 1]), mark = only_mark(i);
+    if (is_early) word[0] &= ~mark;
+    else word[MARK_WORDS - 1] &= ~mark;
+    return is_early ? i : 32 + i;
+  }
   DEVICE_METHOD void remove_dynamic(u32 i) {
     const u32 bit = 0x80000000u >> (i & 31);
     if (MARK_WORDS == 1 || i < 32) word[0] &= ~bit;
@@ -55,3 +63,15 @@ struct Marks {
 DEVICE u32 key_of(u32 i, u32 t) { return (i >> 1) * 8 + 2 * t + (i & 1); }
 // The number of the marks of all four threads, one thread after the other, that stands for a key: the inverse of `key_of`.
 DEVICE u32 mark_of_key(u32 key) { return (key >> 1 & 3) * MARKS + (key >> 3) * 2 + (key & 1); }
+
+// Note the marks of dropped logits of the two rows of a thread in the bit map of the tile (see `bit_map.py`). Mark i has key
+// 16 (i / 4) + 8 (i / 2 % 2) + 2 t + i % 2, so what depends on the thread and what depends on the mark are simply added.
+DEVICE void note_drops(u32 notes, const Marks (&dropped)[2], int lane) {
+  const u32 t = lane & 3, g = lane >> 2, own = notes + 8 * t, bit = 1u << ((g >> 1) * 8 + (g & 1));
+#pragma unroll
+  for (int r = 0; r < 2; r++)
+    for (Marks left = dropped[r]; left.any();) {
+      const u32 i = left.take_first();
+      set_bits(own + (i >> 2) * 32 + (i & 1) * 4, bit << (r * 4 + (i & 2)));
+    }
+}
