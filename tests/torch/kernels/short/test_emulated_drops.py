@@ -59,9 +59,11 @@ QUICK = [
     ("shares", ["few rows"], "H200"),
 ]
 ALL = [(what, list(SITUATIONS), on) for what in SPECS for on in ("H200", "A100")]
-#: As many rows as keys, and two units for a block: each row tile of the backward by warpgroups has its own place in memory.
-SITUATIONS["all rows"] = Case("all rows", 1, 3, 3, 197, 197, 64, 64, seed=9)
-ALL += [(what, ["all rows"], "H200") for what in ("hard", "keys", "dropout")]
+#: In the backward by warpgroups, each row tile has its own place in memory, and units take turns: all rows, and three units for a
+#: block. With 256 keys, a unit also has two steps.
+SITUATIONS["all rows"] = Case("all rows", 2, 3, 3, 197, 197, 64, 64, seed=9)
+SITUATIONS["two steps"] = Case("two steps", 2, 3, 3, 200, 256, 64, 64, seed=10)
+ALL += [(what, ["all rows", "two steps"], "H200") for what in ("hard", "keys", "dropout")]
 
 
 @pytest.mark.parametrize(
