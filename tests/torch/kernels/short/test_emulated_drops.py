@@ -59,8 +59,8 @@ QUICK = [
     ("shares", ["few rows"], "H200"),
 ]
 ALL = [(what, list(SITUATIONS), on) for what in SPECS for on in ("H200", "A100")]
-#: In the backward by warpgroups, each row tile has its own place in memory, and units take turns: all rows, and three units for a
-#: block. With 256 keys, a unit also has two steps.
+#: In the backward by warpgroups, each row tile has its own place in memory, and units take turns: all rows, and three
+#: units for a block. With 256 keys, a unit also has two steps.
 SITUATIONS["all rows"] = Case("all rows", 2, 3, 3, 197, 197, 64, 64, seed=9)
 SITUATIONS["two steps"] = Case("two steps", 2, 3, 3, 200, 256, 64, 64, seed=10)
 ALL += [(what, ["all rows", "two steps"], "H200") for what in ("hard", "keys", "dropout")]

@@ -64,8 +64,8 @@ DEVICE u32 key_of(u32 i, u32 t) { return (i >> 1) * 8 + 2 * t + (i & 1); }
 // The number of the marks of all four threads, one thread after the other, that stands for a key: the inverse of `key_of`.
 DEVICE u32 mark_of_key(u32 key) { return (key >> 1 & 3) * MARKS + (key >> 3) * 2 + (key & 1); }
 
-// Note the marks of dropped logits of the two rows of a thread in the bit map of the tile (see `bit_map.py`). Mark i has key
-// 16 (i / 4) + 8 (i / 2 % 2) + 2 t + i % 2, so what depends on the thread and what depends on the mark are simply added.
+// Note the marks of dropped logits of the two rows of a thread in the bit map of the tile (see `bit_map.py`). Mark i
+// has key 16 (i / 4) + 8 (i / 2 % 2) + 2 t + i % 2, so what depends on the thread and what on the mark are added.
 DEVICE void note_drops(u32 notes, const Marks (&dropped)[2], int lane) {
   const u32 t = lane & 3, g = lane >> 2, own = notes + 8 * t, bit = 1u << ((g >> 1) * 8 + (g & 1));
 #pragma unroll
