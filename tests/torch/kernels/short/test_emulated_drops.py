@@ -40,15 +40,17 @@ SITUATIONS = {
     "197": Case("197", 2, 1, 1, 40, 197, 64, 64, seed=3),
     "few rows": Case("few rows", 2, 2, 2, 5, 50, 32, 32, seed=4),
     "one key": Case("one key", 2, 2, 2, 20, 1, 16, 16, seed=15),
-    # Half a dozen groups of keys, or a dozen: the kernels look for the k largest among the largest of each group.
-    "few groups": Case("few groups", 2, 1, 1, 20, 6, 16, 16, seed=6),
-    "just enough groups": Case("just enough groups", 2, 1, 1, 20, 9, 16, 16, seed=6),
-    "twelve groups are not there": Case("38", 2, 1, 1, 20, 38, 16, 16, seed=6),
-    "twelve groups are there": Case("39", 2, 1, 1, 20, 39, 16, 16, seed=6),
     "256": Case("256", 1, 2, 2, 30, 256, 64, 64, seed=5),
     "padded, grouped": Case("padded", 2, 4, 2, 33, 70, 64, 64, mask="keys", seed=6),
     "blind": Case("blind", 2, 2, 2, 20, 130, 64, 64, mask="blind sample", seed=7),
     "causal": Case("causal", 2, 2, 2, 65, 65, 64, 64, is_causal=True, seed=8),
+}
+#: Hard masking looks for the k largest logits among the largest of each group of keys. Are there enough groups?
+GROUPS = {
+    "few groups": Case("few groups", 2, 1, 1, 20, 6, 16, 16, seed=6),
+    "just enough groups": Case("just enough groups", 2, 1, 1, 20, 9, 16, 16, seed=6),
+    "twelve groups are not there": Case("38", 2, 1, 1, 20, 38, 16, 16, seed=6),
+    "twelve groups are there": Case("39", 2, 1, 1, 20, 39, 16, 16, seed=6),
 }
 #: What is tested each time: what, where, and on which GPU. The rest takes minutes.
 QUICK = [
@@ -87,8 +89,9 @@ def test_drops_are_those_of_the_eager_path(
     monkeypatch.setattr(functional, "choose", chosen)
     worst = Worst()
     for one in where:
+        case = (SITUATIONS | GROUPS)[one]
         # (The kernels take the band of a causal blur from Triton's, which need a GPU.)
-        if not (SITUATIONS[one].is_causal and "blur" in what):
-            worst.add(SPECS[what], SITUATIONS[one], torch.bfloat16, "cpu")
+        if not (case.is_causal and "blur" in what):
+            worst.add(SPECS[what], case, torch.bfloat16, "cpu")
     worst.check()
     assert len(emulator.ran) >= 2 and emulator.ran[0] == "forward"
