@@ -115,6 +115,7 @@ FIRST = DOCS / "results" / "cifar10-20pct"
 ATTACKS = {f"PGD {size}, %": (f"accuracy_linf_{size}", 100.0, 1) for size in ("0.5/255", "2/255", "8/255")}
 SCREEN = HERE / "results" / "cifar10-20pct-screen"
 ATTACKED = HERE / "results" / "cifar10-20pct-attack"
+CONTROLS = HERE / "results" / "cifar10-20pct-controls"
 CONFIRM = HERE / "results" / "cifar10-20pct-confirm"
 #: What was published. A study of the protocol gets a line here, and marks in the page that tells of it.
 PAGES = (
@@ -134,6 +135,13 @@ PAGES = (
         CONFIRM,
         extra=ECE | {"GPU seconds of a run": ("gpu_seconds", 1.0, 1)},
         also={"findings": bullets, "attacks": attacks},
+    ),
+    Page(
+        "cifar10-20pct-controls",
+        HERE / "study-1.md",
+        CONTROLS,
+        CONTROLS,
+        extra=ECE | {"GPU seconds of a run": ("gpu_seconds", 1.0, 1)},
     ),
     Page("cifar10-20pct-attack", HERE / "study-1.md", ATTACKED, ATTACKED, extra=ATTACKS),
 )

@@ -16,6 +16,8 @@ from scipy import stats
 EVIDENCE = Path(__file__).parents[2] / "docs" / "evidence"
 OURS, R_DROP = "blur(sigma_max=2.0)+consistency(weight=1.0)", "r-drop(weight=0.6,p=0.1)"
 LONGER = "longer(lr=0.5,decay=1.0,times=2)"
+EQUAL_TIME = "longer(lr=0.5,decay=1.0,times=1.35)"
+ALONE, TWICE = "blur(sigma_max=2.0)", "blur(sigma_max=2.0)+consistency(weight=0.0,task=mean)"
 
 
 @pytest.fixture
@@ -26,25 +28,59 @@ def findings(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         sys.modules.pop(name, None)
 
 
-def rows() -> list[dict[str, str]]:
-    with (EVIDENCE / "results" / "cifar10-20pct-confirm" / "results.csv").open(newline="", encoding="utf-8") as file:
+def rows(folder: str = "confirm") -> list[dict[str, str]]:
+    path = EVIDENCE / "results" / f"cifar10-20pct-{folder}" / "results.csv"
+    with path.open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
 
 
-def column(method: str, name: str) -> np.ndarray:
-    own = [row for row in rows() if row["method"] == method]
+def column(method: str, name: str, folder: str = "confirm") -> np.ndarray:
+    own = [row for row in rows(folder) if row["method"] == method]
     return np.array([float(row[name]) for row in sorted(own, key=lambda row: int(row["seed"]))])
 
 
-def test_differences_are_paired_and_corrected_over_all_eleven(findings: Any) -> None:
-    others = {row["method"] for row in rows()} - {R_DROP}
-    apart = {name: 100 * (column(name, "test_accuracy") - column(R_DROP, "test_accuracy")) for name in others}
+def corrected(method: str, baseline: str, folder: str = "confirm") -> tuple[str, int]:
+    """A difference with its interval after Holm's correction, and the step of it."""
+    others = {row["method"] for row in rows(folder)} - {baseline}
+    base = column(baseline, "test_accuracy", folder)
+    apart = {name: 100 * (column(name, "test_accuracy", folder) - base) for name in others}
     smallest_first = sorted(others, key=lambda name: stats.ttest_1samp(apart[name], 0).pvalue)
-    step, ours = 11 - smallest_first.index(OURS), apart[OURS]
-    assert len(others) == 11 and step > 1 and len(ours) == 10
+    step, ours = len(others) - smallest_first.index(method), apart[method]
+    assert len(ours) == 10
     half = stats.t.ppf(1 - 0.025 / step, 9) * ours.std(ddof=1) / 10**0.5
-    shown = f"{ours.mean():+.1f} points [{ours.mean() - half:+.1f}, {ours.mean() + half:+.1f}] over tuned R-Drop"
-    assert shown in findings.sentences()["best"]
+    return f"{ours.mean():+.1f} points [{ours.mean() - half:+.1f}, {ours.mean() + half:+.1f}]", step
+
+
+def test_differences_are_paired_and_corrected_over_all_eleven(findings: Any) -> None:
+    shown, step = corrected(OURS, R_DROP)
+    assert step > 1 and len({row["method"] for row in rows()}) == 12
+    assert f"{shown} over tuned R-Drop" in findings.sentences()["best"]
+
+
+def test_controls_say_how_much_each_part_adds(findings: Any) -> None:
+    said = findings.controls()
+    assert f"is {corrected(OURS, EQUAL_TIME, 'controls')[0]}, at " in said["equal time"]
+    ratio = column(OURS, "gpu_seconds", "controls").mean() / column(EQUAL_TIME, "gpu_seconds", "controls").mean()
+    assert f"at {ratio:.2f} of its GPU time" in said["equal time"]
+    parts = [(ALONE, "none"), (TWICE, ALONE), (OURS, TWICE)]
+    places = [said["parts"].index(corrected(*pair, "controls")[0]) for pair in parts]
+    assert places == sorted(places)
+
+
+def test_a_method_that_is_not_better_at_equal_time_needs_another_sentence(
+    findings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert findings._is_better(findings._study(EQUAL_TIME, findings.CONTROLS), OURS)
+    assert not findings._is_better(findings._study(OURS, findings.CONTROLS), EQUAL_TIME)
+    assert not findings._is_better(findings._study(EQUAL_TIME, findings.CONTROLS), TWICE)
+    monkeypatch.setattr(findings, "_is_better", lambda study, label: False)
+    with pytest.raises(SystemExit, match="write the sentences anew"):
+        findings.controls()
+
+
+def test_the_controls_are_compared_with_the_confirming_runs() -> None:
+    for method in ("none", OURS):
+        assert np.array_equal(column(method, "test_accuracy"), column(method, "test_accuracy", "controls"))
 
 
 def test_a_method_that_helps_alone_needs_another_sentence(findings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
