@@ -54,8 +54,9 @@ def controls() -> dict[str, str]:
     return {
         "equal time": f"**At equal GPU time, it is better than more epochs.** The difference to `{longer}` is "
         f"{_difference(to_longer, ours)}, at {_time(to_none, ours, longer)} of its GPU time.",
-        "parts": f"Where its gain comes from: blur in one pass gains {_difference(to_none, alone)} over `none`, a second "
-        f"pass without the KL term adds {_difference(to_alone, two)}, and the KL term adds {_difference(to_two, ours)}.",
+        "parts": f"Where its gain comes from: blur in one pass gains {_difference(to_none, alone)} over `none`, a "
+        f"second pass without the KL term adds {_difference(to_alone, two)}, and the KL term adds "
+        f"{_difference(to_two, ours)}.",
     }
 
 
