@@ -1,0 +1,87 @@
+"""A compiled model that meets one length after the other: torch compiles twice, the second time for all lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import attentiondrop as ad
+from attentiondrop.specs import Spec
+from attentiondrop.torch import attach
+from tests.torch.compiler import needs_compiler
+
+SPECS = [ad.HardMasking(p=0.3, k=3), ad.BlurSmoothing(sigma_max=1.0), ad.DropKey(p=0.2), ad.AttentionDropout(p=0.2)]
+
+
+class Block(nn.Module):
+    """Attention of its inputs to themselves."""
+
+    def __init__(self, width: int = 32, heads: int = 4, is_causal: bool = False) -> None:
+        super().__init__()
+        self.qkv, self.heads, self.is_causal = nn.Linear(width, 3 * width), heads, is_causal
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, length, width = x.shape
+        q, k, v = self.qkv(x).view(batch, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        return x + F.scaled_dot_product_attention(q, k, v, is_causal=self.is_causal).transpose(1, 2).reshape(x.shape)
+
+
+class Counter:
+    """A backend that counts what it is asked to compile."""
+
+    def __init__(self, backend: str) -> None:
+        self.backend, self.count = backend, 0
+
+    def __call__(self, graph: torch.fx.GraphModule, inputs: Sequence[Tensor]):
+        self.count += 1
+        return torch._dynamo.lookup_backend(self.backend)(graph, inputs)
+
+
+def results(call: nn.Module, model: nn.Module, x: Tensor) -> list[Tensor]:
+    torch.manual_seed(x.shape[1])
+    output = call(x)
+    return [output, *torch.autograd.grad(output.square().sum(), list(model.parameters()))]
+
+
+def check(spec: Spec, lengths: Sequence[int], is_causal: bool = False, backend: str = "aot_eager", **to) -> Counter:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model = nn.Sequential(Block(is_causal=is_causal), Block(is_causal=is_causal)).to(**to).train()
+    tolerance = 1e-5 if to.get("dtype") is None else 1e-2
+    attach(model, spec)
+    counter = Counter(backend)
+    compiled = torch.compile(model, backend=counter, fullgraph=True)
+    for length in lengths:
+        x = torch.randn(2, length, 32).to(**to)
+        for have, want in zip(results(compiled, model, x), results(model, model, x), strict=True):
+            assert (have - want).norm() <= tolerance * want.norm(), length
+    return counter
+
+
+#: Each kind of path once; the others take a minute.
+QUICK = [(SPECS[0], False), (SPECS[1], True)]
+REST = [(spec, is_causal) for spec in SPECS for is_causal in (False, True) if (spec, is_causal) not in QUICK]
+
+
+@pytest.mark.parametrize(("spec", "is_causal"), [*QUICK, *(pytest.param(*one, marks=pytest.mark.slow) for one in REST)])
+def test_two_compilations_serve_all_lengths(spec: Spec, is_causal: bool) -> None:
+    assert check(spec, (5, 9, 16, 33, 40), is_causal).count == 2
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.parametrize("spec", SPECS, ids=str)
+def test_the_code_of_inductor_serves_all_lengths(spec: Spec) -> None:
+    assert check(spec, (5, 9, 33, 64), backend="inductor").count == 2
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("spec", SPECS, ids=str)
+def test_lengths_of_all_paths_on_a_gpu(spec: Spec) -> None:
+    """Short rows, longer ones, and those that amend torch's own attention."""
+    check(spec, (40, 70, 200, 256, 257, 300, 1100), device="cuda", dtype=torch.bfloat16)
