@@ -13,7 +13,8 @@ _LARGEST = 2**63 - 1
 
 def number(name: str, value: Any, minimum: float, maximum: float = math.inf) -> float:
     """Return `value` as a finite float within the limits, or raise an error that names the argument."""
-    if type(value) is float and minimum <= value <= maximum and math.isfinite(value):
+    # (torch.compile can trace comparisons of a number that it does not know yet, but not `math.isfinite`.)
+    if type(value) is float and minimum <= value <= maximum and -math.inf < value < math.inf:
         return value  # without a text for an error that nobody sees
     expected = "a number" if minimum == -math.inf else f"a number >= {minimum:g}"
     if maximum != math.inf:
@@ -26,7 +27,7 @@ def number(name: str, value: Any, minimum: float, maximum: float = math.inf) -> 
         result = float(plain)
     except OverflowError:
         raise bad_argument(name, expected, value) from None
-    if not math.isfinite(result) or not minimum <= result <= maximum:
+    if not -math.inf < result < math.inf or not minimum <= result <= maximum:
         raise bad_argument(name, expected, value)
     return result
 

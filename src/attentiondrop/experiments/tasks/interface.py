@@ -151,6 +151,8 @@ class Task(ABC):
     evaluation_settings: ClassVar[type[EvaluationSettings]]
     #: Whether `count` may differ between batches of equal size, as for sentences.
     counts_vary: ClassVar[bool] = False
+    #: Whether batches have many shapes, as those of sentences: a compiled model then has one code for all of them.
+    shapes_vary: ClassVar[bool] = False
     #: How many shapes of a batch may get a CUDA graph of their own. Batches of sentences have a shape for each bucket.
     most_shapes: ClassVar[int] = 4
     #: What `samples` counts.

@@ -23,8 +23,10 @@ def share_compiled_code() -> None:
     config.recompile_limit = max(config.recompile_limit, _VARIANTS)
 
 
-def compile_calls(model: nn.Module) -> None:
+def compile_calls(model: nn.Module, shapes_vary: bool = False) -> None:
     """Compile what a call of the model computes. Runs of a process share the code. `model.forward` stays uncompiled.
+
+    `shapes_vary`: one code serves inputs of all shapes. Otherwise each shape has its own, which is a little faster.
 
     Call it before an Accelerator wraps `forward`. `nn.Module.compile` would compile that wrapper, too. The wrapper has
     an object of its run, and torch drops the code that has seen it when the run ends. Here the wrapper stays outside.
@@ -33,7 +35,7 @@ def compile_calls(model: nn.Module) -> None:
     call = _CompiledCall(model)
     bound: Any = model.forward
     eager = bound.__func__
-    compiled = torch.compile(eager, dynamic=False)
+    compiled = torch.compile(eager, dynamic=shapes_vary)
 
     @functools.wraps(eager)
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:

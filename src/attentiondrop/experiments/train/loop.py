@@ -118,7 +118,7 @@ class Training:
         )
         self._without_cudnn = meets_unsound_kernel(self.task, model, self.data, settings.batch_size, self.accelerator)
         if settings.compile:
-            compile_calls(model)
+            compile_calls(model, self.task.shapes_vary)
         self.model, self.optimizer = self.accelerator.prepare(model, optimizer)
         mode: Any = settings.consistency_mode
         self.plain: nn.Module = self.accelerator.unwrap_model(self.model)

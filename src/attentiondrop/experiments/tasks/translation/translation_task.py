@@ -28,6 +28,7 @@ class TranslationTask(Task):
     model_settings: ClassVar[type[ModelSettings]] = TransformerSettings
     evaluation_settings: ClassVar[type[EvaluationSettings]] = SearchSettings
     counts_vary = True
+    shapes_vary = True
     most_shapes = 32
     sample_unit = "subwords"
     extra = EXTRA
