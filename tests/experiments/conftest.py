@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 from attentiondrop.experiments.config.recipe_files import read_recipe
 from attentiondrop.experiments.config.schema import Recipe
@@ -92,3 +93,17 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
 
     monkeypatch.setattr(execution, "_train_and_test", train)
     return runs
+
+
+@pytest.fixture
+def compilations(monkeypatch: pytest.MonkeyPatch):
+    """Counts what is compiled, and compiles nothing; other tests of the process have left no code."""
+    from torch._dynamo.testing import CompileCounter
+
+    found, compile_function = CompileCounter(), torch.compile
+    monkeypatch.setattr(torch, "compile", lambda function, **how: compile_function(function, **how, backend=found))
+    limit = torch._dynamo.config.recompile_limit
+    torch.compiler.reset()
+    yield found
+    torch._dynamo.config.recompile_limit = limit
+    torch.compiler.reset()

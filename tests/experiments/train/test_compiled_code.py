@@ -22,18 +22,6 @@ from attentiondrop.experiments.train.loop import Training
 from ..conftest import TINY
 
 
-@pytest.fixture
-def counter(monkeypatch: pytest.MonkeyPatch):
-    """Counts what is compiled, and compiles nothing; other tests of the process have left no code."""
-    found, compile_function = CompileCounter(), torch.compile
-    monkeypatch.setattr(torch, "compile", lambda function, **how: compile_function(function, **how, backend=found))
-    limit = torch._dynamo.config.recompile_limit
-    torch.compiler.reset()
-    yield found
-    torch._dynamo.config.recompile_limit = limit
-    torch.compiler.reset()
-
-
 def prepared(precision: str) -> tuple[nn.Module, nn.Module]:
     """A model compiled for a run, and a copy from before that."""
     model = nn.Linear(3, 2)
@@ -44,17 +32,17 @@ def prepared(precision: str) -> tuple[nn.Module, nn.Module]:
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_the_next_run_compiles_nothing(counter: CompileCounter, precision: str) -> None:
+def test_the_next_run_compiles_nothing(compilations: CompileCounter, precision: str) -> None:
     x = torch.randn(4, 3)
     for _ in range(3):
         model, twin = prepared(precision)
         assert torch.equal(model(x), twin(x)) and model(x).dtype == torch.float32
         del model, twin
         gc.collect()  # as a worker does between two runs
-    assert counter.frame_count == 1
+    assert compilations.frame_count == 1
 
 
-def test_only_calls_of_the_model_itself_run_compiled_code(counter: CompileCounter) -> None:
+def test_only_calls_of_the_model_itself_run_compiled_code(compilations: CompileCounter) -> None:
     """Not its `forward`, which evaluation calls, and not a copy."""
     model, twin = prepared("bfloat16")
     x, seen = torch.randn(4, 3), list[Tensor]()
@@ -65,14 +53,14 @@ def test_only_calls_of_the_model_itself_run_compiled_code(counter: CompileCounte
     nn.init.zeros_(model.weight)
     nn.init.zeros_(model.bias)
     assert torch.equal(other(x), twin(x))  # it has weights of its own
-    assert counter.frame_count == 0
+    assert compilations.frame_count == 0
     assert not model(x).any() and seen
-    assert counter.frame_count == 1
+    assert compilations.frame_count == 1
     with pytest.raises(RuntimeError):
         model(torch.randn(4, 5))
-    before = counter.frame_count
+    before = compilations.frame_count
     model.forward(torch.randn(7, 3))
-    assert counter.frame_count == before
+    assert compilations.frame_count == before
 
 
 def losses(folder: Path, method: str, seed: int, compiled: bool, *more: str) -> list[float | None]:
@@ -94,7 +82,7 @@ def losses(folder: Path, method: str, seed: int, compiled: bool, *more: str) -> 
     ],
 )
 def test_rates_and_seeds_share_compiled_code(
-    counter: CompileCounter, tmp_path: Path, methods: list[str], precision: str
+    compilations: CompileCounter, tmp_path: Path, methods: list[str], precision: str
 ) -> None:
     changes = [f"training.precision={precision}", "measure.probes=1"]
     for index, method in enumerate(methods):
@@ -102,11 +90,13 @@ def test_rates_and_seeds_share_compiled_code(
         plain = losses(tmp_path / f"plain{index}", method, index, False, *changes)
         assert found == pytest.approx(plain, rel=1e-5)
         gc.collect()
-    assert counter.frame_count == 1
+    assert compilations.frame_count == 1
 
 
 @pytest.mark.slow
-def test_more_methods_than_torch_compiles_by_default_are_all_compiled(counter: CompileCounter, tmp_path: Path) -> None:
+def test_more_methods_than_torch_compiles_by_default_are_all_compiled(
+    compilations: CompileCounter, tmp_path: Path
+) -> None:
     for k in range(1, 11):
         losses(tmp_path / str(k), f"hard(k={k})", 0, True)
-    assert counter.frame_count == 10
+    assert compilations.frame_count == 10

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import torch
 from torch._dynamo.testing import CompileCounter
 
 from attentiondrop.experiments.config.recipe_files import read_recipe
@@ -28,22 +27,10 @@ SETTINGS = [
 ]
 
 
-@pytest.fixture
-def counter(monkeypatch: pytest.MonkeyPatch):
-    """Counts what is compiled, and compiles nothing."""
-    found, compile_function = CompileCounter(), torch.compile
-    monkeypatch.setattr(torch, "compile", lambda function, **how: compile_function(function, **how, backend=found))
-    limit = torch._dynamo.config.recompile_limit
-    torch.compiler.reset()
-    yield found
-    torch._dynamo.config.recompile_limit = limit
-    torch.compiler.reset()
-
-
 @pytest.mark.parametrize(
     "method", ["hard(p=0.3,k=3)", *(pytest.param(one, marks=pytest.mark.slow) for one in ("none", "blur", "r-drop"))]
 )
-def test_few_compilations_serve_all_buckets(counter: CompileCounter, tmp_path: Path, method: str) -> None:
+def test_few_compilations_serve_all_buckets(compilations: CompileCounter, tmp_path: Path, method: str) -> None:
     losses = []
     for is_compiled in (False, True):
         recipe = read_recipe("toy-translation", "demo", [*SETTINGS, f"training.compile={is_compiled}"])
@@ -56,4 +43,4 @@ def test_few_compilations_serve_all_buckets(counter: CompileCounter, tmp_path: P
     shapes = {batch.targets.tokens.shape for batch in data.train_batches(seed=0, epoch=0, batch_size=640)}
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)
     # (A sentence alone in a batch is one more: torch always compiles for sizes of 1.)
-    assert len(shapes) >= 3 >= counter.frame_count >= 1
+    assert len(shapes) >= 3 >= compilations.frame_count >= 1
