@@ -49,6 +49,28 @@ def test_pictures_of_time_and_memory(make_report: Callable[[], Report]) -> None:
     assert imread(pictures[0]).shape != () and (imread(pictures[0]) != imread(pictures[1])).any()
 
 
+def test_a_picture_of_ratios_shows_numbers_on_its_axis(make_report: Callable[[], Report], monkeypatch) -> None:
+    figure = pytest.importorskip("matplotlib.figure")
+    report = make_report()
+    for length in (16, 32):
+        ratios = {"plain_ratio_20": 0.7, "plain_ratio": 0.8, "plain_ratio_80": 2.4}
+        report.add(str(length), [outcome("hard(p=0.1,k=5)", "ours", length, 1.0, None, **ratios)])
+    shown: dict[str, list[str]] = {}
+    save = figure.Figure.savefig
+
+    def saved(self, path) -> None:
+        save(self, path)
+        axis = self.axes[0].yaxis
+        low, high = self.axes[0].get_ylim()
+        shown[path.name] = [
+            label.get_text() for label in axis.get_ticklabels() if low <= label.get_position()[1] <= high
+        ]
+
+    monkeypatch.setattr(figure.Figure, "savefig", saved)
+    assert [picture.name for picture in draw(report.csv)] == ["name-time.png", "name-ratio.png"]
+    assert shown["name-ratio.png"] == ["0.7", "1", "1.5", "2"]
+
+
 def test_one_picture_for_each_shape_and_none_of_memory_on_a_cpu(make_report: Callable[[], Report]) -> None:
     pytest.importorskip("matplotlib")
     report = make_report()

@@ -74,9 +74,9 @@ def test_length_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkey
     pytest.importorskip("matplotlib")
     arguments = ["--rows", "SDPA", "drophead*", "--shape", "1,1,8,4", "--longest", "16", "--out", str(tmp_path)]
     assert main(["bench", "length", *TINY, *arguments]) == 0
-    (picture,) = tmp_path.glob("*.png")
-    assert f"picture: {picture}" in capsys.readouterr().out
-    assert picture.stat().st_size > 10_000
+    pictures, said = list(tmp_path.glob("*.png")), capsys.readouterr().out
+    assert {picture.stem.rpartition("-")[2] for picture in pictures} == {"time", "ratio"}
+    assert all(f"picture: {picture}" in said and picture.stat().st_size > 10_000 for picture in pictures)
 
     monkeypatch.setattr("attentiondrop.cli.extras._installed", lambda module: module != "matplotlib")
     assert main(["bench", "length", *TINY, *arguments]) == 0

@@ -7,8 +7,18 @@ from dataclasses import replace
 from ..errors import bad_argument
 from .shapes import Shape
 
-#: The rows of the pictures: one plain row, one with dropout, the paper's listings, and ours.
-LENGTH_ROWS = ("SDPA", "SDPA dropout 0.1", "paper's*", "blur*", "hard(p=0.1,k=5)", "noise*", "dropkey*", "attndropout*")
+#: The rows of the pictures: one plain row, one with dropout, flex_attention, the paper's listings, and ours.
+LENGTH_ROWS = (
+    "SDPA",
+    "SDPA dropout 0.1",
+    "flex_attention",
+    "paper's*",
+    "blur*",
+    "hard(p=0.1,k=5)",
+    "noise*",
+    "dropkey*",
+    "attndropout*",
+)
 
 #: Sizes on a GPU and on a CPU, and the longest length on each.
 CUDA_SHAPE, CUDA_LONGEST = Shape(4, 16, 128, 64), 16384

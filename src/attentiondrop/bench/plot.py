@@ -1,4 +1,4 @@
-"""Pictures of time and memory over the length, from the CSV file of a run."""
+"""Pictures of time, of its ratio to plain attention, and of memory over the length, from the CSV file of a run."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ Line = Mapping[str, str]
 #: Column, end of the file name, label of the axis.
 PICTURES = (
     ("step_ms", "time", "forward and backward, ms"),
+    ("plain_ratio", "ratio", "forward and backward, divided by plain attention"),
     ("extra_mib", "memory", "peak extra memory, MiB"),
 )
 #: Colours, line style and marker of each kind: grey and red for what ours is compared with.
@@ -30,7 +31,7 @@ _STYLES = {
 
 
 def draw(csv: Path) -> list[Path]:
-    """Write a picture of the time, and one of the memory if it was measured, beside the file; return their paths."""
+    """Write a picture for each column of `PICTURES` that was measured, beside the file; return their paths."""
     groups: dict[tuple[str, ...], list[Line]] = {}
     for line in read_csv(csv):
         if line["status"] == TIMED:
@@ -52,6 +53,7 @@ def draw(csv: Path) -> list[Path]:
 def _draw(path: Path, lines: Sequence[Line], column: str, label: str) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator
 
     figure = Figure(figsize=(9.5, 5.5), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)  # draws into memory: works without a screen
@@ -61,6 +63,8 @@ def _draw(path: Path, lines: Sequence[Line], column: str, label: str) -> None:
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.set_xticks(lengths, [str(length) for length in lengths])
+    if column == "plain_ratio":  # from about 0.5 to 3: powers of ten alone would leave one number on the axis
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 1.5, 2.0, 3.0, 5.0, 7.0)))
     axes.minorticks_off()
     axes.yaxis.set_major_formatter("{x:g}")
     axes.set_xlabel("length N")
@@ -83,8 +87,8 @@ def _curves(axes: Axes, lines: Sequence[Line], column: str) -> None:
         seen[kind] = seen.get(kind, 0) + 1
         lengths, values = [_length(line) for line in points], [float(line[column]) for line in points]
         axes.plot(lengths, values, dashes, marker=marker, markersize=4, linewidth=1.4, color=colour, label=row)
-        if column == "step_ms":
-            low, high = ([float(line[f"step_ms_{end}"]) for line in points] for end in ("20", "80"))
+        if all(line.get(f"{column}_20") for line in points):
+            low, high = ([float(line[f"{column}_{end}"]) for line in points] for end in ("20", "80"))
             axes.fill_between(lengths, low, high, color=colour, alpha=0.15, linewidth=0)
 
 

@@ -43,7 +43,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     )
     _timing(attention, seconds=1.5)
     _kernels(attention)
-    length = _kind(kinds, "length", _length, "Time attention at growing lengths, and draw time and memory.")
+    length = _kind(kinds, "length", _length, "Time attention at growing lengths, and draw time, ratios and memory.")
     length.add_argument(
         "--shape", metavar="B,H,N,D[,causal][,HK]", help="The shortest shape. Default: 4,16,128,64 on a GPU."
     )
