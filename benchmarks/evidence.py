@@ -238,7 +238,7 @@ def main(given: Sequence[str] | None = None) -> int:
     try:
         act: int = options.act(options)
     except AttentionDropError as error:
-        print(error, file=sys.stderr)
+        print(f"evidence.py: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("interrupted: the records hold all runs that had ended; the same command goes on", file=sys.stderr)
