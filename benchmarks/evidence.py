@@ -27,7 +27,6 @@ from pathlib import Path
 import choice
 import yaml
 
-from attentiondrop.cli.extras import require
 from attentiondrop.errors import ArgumentError, AttentionDropError
 from attentiondrop.experiments.analysis.collect import summarise
 from attentiondrop.experiments.analysis.summary import Summary
@@ -41,7 +40,6 @@ from attentiondrop.experiments.studies.ablate import ablate
 from attentiondrop.experiments.studies.compare import compare
 from attentiondrop.experiments.studies.plan import ABLATION, COMPARISON, read_study
 from attentiondrop.experiments.studies.step_costs import COSTS, measure_costs
-from attentiondrop.experiments.tasks.registry import find_task
 from attentiondrop.experiments.train.epoch_log import EPOCHS
 
 PLANS = (COMPARISON, ABLATION, COSTS)
@@ -113,8 +111,6 @@ def run(options: argparse.Namespace) -> int:
     if options.records.exists():
         unpack(options.records, folder)
     recipe = read_recipe(options.recipe, options.size, options.set)
-    task = find_task(recipe.task)
-    require(task.packages(recipe.data), extra=task.extra)  # some are used only after training
     where, command = Where(options.workers, until=until), command_line(sys.argv[1:])
     status = 0
     try:

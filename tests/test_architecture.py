@@ -42,6 +42,7 @@ SHARED_BY_TASKS = (
     "metrics",
     "exhibits",
     "draw_keys",
+    "optional_packages",
     "interface",
     "checkpoint_files",
     "eval_mode",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Sequence
 
 from ..errors import AttentionDropError
+from ..experiments.tasks.optional_packages import is_installed
 
 
 class MissingExtraError(AttentionDropError):
@@ -14,14 +14,7 @@ class MissingExtraError(AttentionDropError):
 
 def require(modules: Sequence[str], extra: str) -> None:
     """Raise if packages are not installed. Called before a command loads anything large."""
-    missing = [module for module in modules if not _installed(module)]
+    missing = [module for module in modules if not is_installed(module)]
     if missing:
         names = ", ".join({"sklearn": "scikit-learn"}.get(module, module) for module in missing)
         raise MissingExtraError(f'needs {names}; install it with: pip install "attentiondrop[{extra}]"')
-
-
-def _installed(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:
-        return False

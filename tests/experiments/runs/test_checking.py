@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import importlib.util
+import re
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from attentiondrop.experiments.runs.execute import data_for, execute
 from attentiondrop.experiments.runs.job import Job
 from attentiondrop.experiments.runs.pool import Where, run_jobs
 from attentiondrop.experiments.runs.store import TRACEBACK
+from attentiondrop.experiments.studies.compare import compare
 
 from ..conftest import TINY
 
@@ -55,6 +58,18 @@ def test_one_look_at_each_kind_and_none_where_nothing_is_missing(job, listener, 
     execute(job("blur"))
     run_jobs([job("blur")], data_for(job().settings()).checksums, listener, Where())
     assert len(looks) == 3
+
+
+def test_a_package_that_is_used_after_training_is_missed_before_it(monkeypatch, listener, tmp_path) -> None:
+    """Translations are scored at the end: nobody wants to train for an hour first."""
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "sacremoses" else found(name))
+    monkeypatch.setattr(checking, "_passed", set())
+    recipe = read_recipe("toy-translation", "demo", [])
+    message = 'this task needs sacremoses; install it with: pip install "attentiondrop[sequences]"'
+    with pytest.raises(AttentionDropError, match=re.escape(message)):
+        compare(recipe, ["none"], 1, tmp_path / "study", listener)
+    assert not list(tmp_path.rglob("result.json"))
 
 
 def test_a_look_leaves_the_generator_as_it_was(job) -> None:

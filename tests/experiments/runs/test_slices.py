@@ -129,19 +129,6 @@ def test_a_study_goes_on_from_its_records_alone(program, tmp_path, capsys, monke
     assert sys.modules.get("evidence") is None
 
 
-def test_a_package_that_is_missing_is_named_before_the_first_run(program, tmp_path, capsys, monkeypatch) -> None:
-    """Translations are scored after training: a study must not train for an hour first."""
-    found = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "sacremoses" else found(name))
-    monkeypatch.setattr(program, "compare", lambda *args, **options: pytest.fail("a run began"))
-    command = ["run", "evidence/multi30k-en-de", "--set", f"data.root={tmp_path}", "--minutes", "1"]
-    assert program.main([*command, "--records", str(tmp_path / "records.tar.gz")]) == 2
-    assert (
-        'evidence.py: needs sacremoses; install it with: pip install "attentiondrop[sequences]"'
-        in capsys.readouterr().err
-    )
-
-
 def test_an_interruption_keeps_the_records(program, tmp_path, capsys, monkeypatch) -> None:
     real, file = program.compare, tmp_path / "records.tar.gz"
 

@@ -14,6 +14,7 @@ from ..failures import in_words
 from ..methods.apply import Applied
 from ..methods.parse import read_method, terms
 from ..tasks.interface import Data, forward
+from ..tasks.optional_packages import check_packages
 from ..tasks.registry import find_task
 from ..train.loop import initial_model
 from .execute import data_for
@@ -29,13 +30,16 @@ _passed: set[tuple[str, ...]] = set()
 def check_jobs(jobs: Iterable[Job]) -> None:
     """Build the model of every kind of job, apply its method, and do one backward pass on the CPU. Nothing is kept.
 
-    Raises an `ArgumentError` if the model does not exist, does not fit the data or has no attention to attach to.
+    Raises an `ArgumentError` if the model does not exist, does not fit the data or has no attention to attach to, and
+    another error if a package is missing.
     Jobs whose methods differ only in their fields are one kind, so only the first of them is tried.
     """
     for job in jobs:
         kind = kind_of(job)
         if kind not in _passed:
             recipe = job.settings()
+            task = find_task(recipe.task)
+            check_packages(task.packages(recipe.data), task.extra)  # some are used only after training
             with torch.random.fork_rng(devices=()):  # the trial runs on the CPU only
                 _try(recipe, job.method, data_for(recipe, job.seed))
             _passed.add(kind)

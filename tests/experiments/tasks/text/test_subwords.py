@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from attentiondrop.errors import ArgumentError
-from attentiondrop.experiments.tasks.text import optional_packages
+from attentiondrop.experiments.tasks import optional_packages
 from attentiondrop.experiments.tasks.text.subwords import BEGIN, END, PAD, SMALLEST, Subwords, train_subwords
 
 pytest.importorskip("tokenizers")

@@ -11,7 +11,7 @@ from torch import nn
 from ....errors import ArgumentError, bad_argument, did_you_mean
 from ...failures import in_words
 from ..checkpoint_files import check_content
-from ..text.optional_packages import imported
+from ..optional_packages import imported
 from .configured_rates import set_rates
 from .transformers_settings import TransformersSettings
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from ....errors import ArgumentError
 from ...failures import in_words
-from ..text.optional_packages import imported
+from ..optional_packages import imported
 
 
 def load_tokenizer(folder: str) -> Any:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ..exhibits import Exhibits
 from ..interface import Batch, DataSettings, EvaluationSettings, Judgement, ModelSettings, OnBatch, Task
 from ..metrics import Metric, Metrics
-from ..text.optional_packages import EXTRA
+from ..optional_packages import EXTRA
 from .language_settings import DecoderSettings, TextSettings
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import Any
 
 from ....errors import bad_argument
 from ....validation import integer
-from .optional_packages import imported
+from ..optional_packages import imported
 
 #: Numbers of the special subwords. They have no text.
 PAD, BEGIN, END = 0, 1, 2

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..interface import Batch, DataSettings, EvaluationSettings, Judgement, ModelSettings, OnBatch, Task
 from ..metrics import CLASS_METRICS
-from ..text.optional_packages import EXTRA
+from ..optional_packages import EXTRA
 from .labelled_settings import ClassifierSettings, LabelledSettings
 
 if TYPE_CHECKING:

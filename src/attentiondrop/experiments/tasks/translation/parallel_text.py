@@ -8,9 +8,9 @@ import numpy as np
 
 from ....errors import ArgumentError, bad_argument
 from ..draw_keys import key
+from ..optional_packages import imported
 from ..text.aligned_files import Pairs, read_aligned
 from ..text.line_files import find_file
-from ..text.optional_packages import imported
 from . import toy_sentences
 from .translation_settings import FILES, TOY, WMT14, TranslationData
 

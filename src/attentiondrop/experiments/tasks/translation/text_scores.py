@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ....errors import ArgumentError
-from ..text.optional_packages import imported
+from ..optional_packages import imported
 
 
 class TextScores(NamedTuple):

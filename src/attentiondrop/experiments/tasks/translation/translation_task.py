@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from ..exhibits import Exhibits
 from ..interface import Batch, DataSettings, EvaluationSettings, Judgement, ModelSettings, OnBatch, Task
 from ..metrics import PERCENT, Metric, Metrics
-from ..text.optional_packages import EXTRA
+from ..optional_packages import EXTRA
 from .translation_settings import WMT14, SearchSettings, TransformerSettings, TranslationData
 
 if TYPE_CHECKING:
