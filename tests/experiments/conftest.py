@@ -100,10 +100,14 @@ def compilations(monkeypatch: pytest.MonkeyPatch):
     """Counts what is compiled, and compiles nothing; other tests of the process have left no code."""
     from torch._dynamo.testing import CompileCounter
 
+    from attentiondrop.torch.consistency.divergence import compiled_divergence
+
     found, compile_function = CompileCounter(), torch.compile
     monkeypatch.setattr(torch, "compile", lambda function, **how: compile_function(function, **how, backend=found))
     limit = torch._dynamo.config.recompile_limit
     torch.compiler.reset()
+    compiled_divergence.cache_clear()
     yield found
     torch._dynamo.config.recompile_limit = limit
     torch.compiler.reset()
+    compiled_divergence.cache_clear()

@@ -9,7 +9,8 @@ from scipy.special import rel_entr, softmax
 from torch import Tensor
 
 import attentiondrop as ad
-from attentiondrop.torch.consistency.divergence import check_logits, divergence
+from attentiondrop.torch.consistency.divergence import check_logits, compiled_divergence, divergence
+from tests.torch.compiler import needs_compiler
 
 SHAPES = [(4, 5), (2, 3, 6), (2, 2, 3, 4)]
 
@@ -53,6 +54,19 @@ def test_impossible_classes() -> None:
     torch.testing.assert_close(found, divergence([view[:, ~hidden] for view in (first, second)]))
     found.backward()
     assert first.grad.isfinite().all() and second.grad.isfinite().all()
+
+
+@needs_compiler
+def test_compiled() -> None:
+    """Impossible classes and a mask included: the same values and gradients."""
+    torch._dynamo.reset()
+    views = [torch.randn(2, 3, 5, requires_grad=True) for _ in range(3)]
+    hidden, mask = torch.tensor([False, True, False, False, False]), torch.rand(2, 3) < 0.6
+    found = []
+    for function in (divergence, compiled_divergence()):
+        value = function([view.masked_fill(hidden, -torch.inf) for view in views], "symmetric", mask)
+        found.append([value, *torch.autograd.grad(value, views)])
+    torch.testing.assert_close(found[1], found[0], rtol=1e-5, atol=1e-7)
 
 
 def test_nothing_to_compare() -> None:

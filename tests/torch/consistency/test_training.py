@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 import attentiondrop as ad
 from attentiondrop.torch import attach, consistency_loss, views
 from attentiondrop.torch.attach.sites import site_of
+from attentiondrop.torch.consistency.divergence import divergence
 from attentiondrop.torch.consistency.shared_prefix import KEY
 
 CONSISTENCY = ad.Consistency(weight=0.5)
@@ -156,6 +157,17 @@ def test_autocast(mode: str) -> None:
 
 
 @pytest.mark.no_cover
+@pytest.mark.parametrize("asked", [False, True])
+def test_the_divergence_is_compiled_if_asked(asked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    compiled = lambda: made.append("compiled") or divergence  # noqa: E731
+    monkeypatch.setattr("attentiondrop.torch.consistency.loss.compiled_divergence", compiled)
+    model = build("encoder")
+    attach(model, "dropkey(p=0.3)")
+    consistency_loss(model, floats(BATCH, 6, 16), task, CONSISTENCY, compiled=asked)
+    assert made == ["compiled"] * asked
+
+
 def test_compiled() -> None:
     """A compiled model gives what the eager one gives, in both modes, and is compiled once for each."""
     torch._dynamo.reset()

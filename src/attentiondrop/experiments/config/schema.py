@@ -54,7 +54,7 @@ class TrainingSettings:
     average_last: int = 1
     #: `float32`, `bfloat16` or `float16`. The latter two compute in mixed precision.
     precision: str = "float32"
-    #: Whether the model is compiled with `torch.compile`.
+    #: Whether the model is compiled with `torch.compile`; the loss, too, in tasks with thousands of classes.
     compile: bool = False
     #: Whether steps are captured as a CUDA graph and replayed. `auto`: on CUDA, in a single process; what cannot be
     #: captured runs as it is, after a line that says why. `on`: that is an error.

@@ -27,7 +27,8 @@ class Applied:
     """What a method did to a model, what it does while the model is trained, and what it makes of the loss.
 
     With `compiled`, rates are tensors although they do not change: a compiler takes numbers for constants, and would
-    compile the model of every setting anew. With `kinds`, specs act only on attention of these kinds.
+    compile the model of every setting anew. The loss of a task with many classes is compiled, too. With `kinds`, specs
+    act only on attention of these kinds.
     """
 
     def __init__(
@@ -35,7 +36,7 @@ class Applied:
     ) -> None:
         for part in method.comparators:
             part.change(model)
-        self.method = method
+        self.method, self._compiled = method, compiled
         spec = method.attached
         self.attachment: Attachment | None = None
         if spec is not None:
@@ -107,13 +108,18 @@ class Applied:
                 f"need batches of their own: expected training.consistency_mode=sequential, received {mode!r}"
             )
 
+        compiled = self._compiled and task.many_classes
+        loss_of = torch.compile(task.loss, dynamic=task.shapes_vary) if compiled else task.loss
+
         def loss(model: nn.Module, batch: Batch) -> Tensor:
             inputs, targets = batch
             for acting in self.acting.values():
                 targets = acting.targets(targets)
 
             def mean(output: Any) -> Tensor:
-                total, count = task.loss(output, targets, smoothing)
+                total, count = loss_of(output, targets, smoothing)
+                if not self.acting:
+                    return total / count
                 made = Pass(inputs, targets, task.logits(output), task.mask(targets), task.logits)
                 return self._task_loss(total / count, made)
 
@@ -122,7 +128,9 @@ class Applied:
             else:
                 spec: Any = self._consistency
                 mask = task.mask(targets)
-                result = consistency_loss(model, inputs, mean, spec, mode, logits=task.logits, mask=mask)
+                result = consistency_loss(
+                    model, inputs, mean, spec, mode, logits=task.logits, mask=mask, compiled=compiled
+                )
                 found = result.loss if self._weight is None else result.task + self._weight * result.divergence
             for acting in self.acting.values():
                 found = acting.loss(found)

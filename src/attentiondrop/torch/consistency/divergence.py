@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -57,6 +58,14 @@ def divergence(
     if items is None:
         items = total.numel() if mask is None else mask.sum().clamp(min=1)
     return total.sum() / items
+
+
+@cache
+def compiled_divergence() -> Callable[..., Tensor]:
+    """`divergence` as compiled code. With many classes it takes less time and memory: each step of the formula is a
+    pass over tensors of their size, and the compiler makes few passes of all steps.
+    """
+    return torch.compile(divergence)
 
 
 def _kl(log_p: Tensor, log_q: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""A compiled translation model has one code for the batches of all buckets."""
+"""A compiled translation model, and its loss, have one code for the batches of all buckets."""
 
 from __future__ import annotations
 
@@ -42,5 +42,7 @@ def test_few_compilations_serve_all_buckets(compilations: CompileCounter, tmp_pa
         )
     shapes = {batch.targets.tokens.shape for batch in data.train_batches(seed=0, epoch=0, batch_size=640)}
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)
-    # (A sentence alone in a batch is one more: torch always compiles for sizes of 1.)
-    assert len(shapes) >= 3 >= compilations.frame_count >= 1
+    # The model, the loss, and what compares two views. Each is compiled at most three times: torch compiles again for sizes
+    # of 1, and where two sizes that differ were equal at first.
+    functions = 3 if method == "r-drop" else 2
+    assert functions <= compilations.frame_count <= 3 * functions < len(shapes) * functions

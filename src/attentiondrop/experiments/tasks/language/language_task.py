@@ -26,6 +26,7 @@ class LanguageModelling(Task):
     data_settings: ClassVar[type[DataSettings]] = TextSettings
     model_settings: ClassVar[type[ModelSettings]] = DecoderSettings
     evaluation_settings: ClassVar[type[EvaluationSettings]] = EvaluationSettings
+    many_classes = True
     sample_unit = "tokens"
     extra = EXTRA
     metrics = Metrics(

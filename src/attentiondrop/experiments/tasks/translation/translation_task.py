@@ -29,6 +29,7 @@ class TranslationTask(Task):
     evaluation_settings: ClassVar[type[EvaluationSettings]] = SearchSettings
     counts_vary = True
     shapes_vary = True
+    many_classes = True
     most_shapes = 32
     sample_unit = "subwords"
     extra = EXTRA
