@@ -26,7 +26,7 @@ from attentiondrop.bench.tensors import Attend, Tensors, make_tensors
 from attentiondrop.torch import attention
 
 SHAPES = ("256,12,197,64", "32,8,128,64", "512,12,128,64", "64,16,256,64", "64,12,65,64", "256,12,65,16")
-SPECS = ("hard(p=0.1,k=5)", "blur(sigma_max=0.5)", "dropkey(p=0.1)", "attndropout(p=0.1)")
+SPECS = ("hard(p=0.1,k=5)", "blur(sigma_max=0.5)", "dropkey(p=0.1)", "attndropout(p=0.1)", "blur(width=1)")
 #: Calls in a graph.
 CALLS = 10
 

@@ -9,6 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import attentiondrop as ad
+from attentiondrop.torch import dispatch
 from attentiondrop.torch.call.inputs import Options, normalise
 from attentiondrop.torch.call.leaves import active_leaves
 from attentiondrop.torch.call.one_call import Call, make_call
@@ -87,6 +88,16 @@ def test_paths_where_there_are_kernels(
     monkeypatch.setattr(library_attention, "choose", lambda *tensors: "cudnn")
     route = choose(call_of(text, columns, **options), "fused")
     assert (route.path, route.kernel) == (path, "cudnn" if path in ("amended", "blurred") else "")
+
+
+@pytest.mark.parametrize(
+    "text, path",
+    [("hard", "short rows"), ("blur", "short rows"), ("blur(width=1)", "short rows"), ("drophead", "sdpa")],
+)
+def test_paths_where_rows_are_short(text: str, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those kernels also serve specs that change nothing, and leave whole heads to torch's attention."""
+    monkeypatch.setattr(dispatch, "why_not_short", lambda call, plan: None)
+    assert choose(call_of(text, 8), "fused").path == path
 
 
 def test_deterministic_algorithms_are_not_amended(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from attentiondrop.experiments.train import checkpoint
 from attentiondrop.experiments.train.epoch_log import BEST, EPOCHS, LAST, STATE
 from attentiondrop.experiments.train.loop import Best, Training, initial_model
 from attentiondrop.learning_rate import warmup_then_cosine
+from attentiondrop.presets import plain
 
 from ..conftest import TINY, scored
 
@@ -52,6 +53,17 @@ def weights(found: Training) -> dict[str, torch.Tensor]:
 
 def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_plain_attention_by_our_own_kernels_trains_the_same(tmp_path: Path) -> None:
+    library, own = train(tmp_path / "library"), train(tmp_path / "own", "none", 0, "training.own_kernels=true")
+    assert library.applied.attachment is None
+    assert {str(site.spec) for site, _ in own.applied.attachment.rows()} == {str(plain())}
+    for name, tensor in weights(library).items():
+        torch.testing.assert_close(weights(own)[name], tensor, rtol=1e-4, atol=1e-5)
+    # A method that has a spec runs in these kernels anyway.
+    hard = training(tmp_path, "hard(p=0.5)", 0, "training.own_kernels=true")
+    assert {str(site.spec) for site, _ in hard.applied.attachment.rows()} == {"hard(p=0.5,k=5)"}
 
 
 def test_all_methods_of_a_seed_start_from_the_same_weights(tiny) -> None:

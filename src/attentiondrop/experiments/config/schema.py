@@ -75,6 +75,9 @@ class TrainingSettings:
     consistency_mode: str = "batch"
     #: Attach methods only to attention of these kinds: `encoder`, `decoder` (their self-attention), `cross`.
     kinds: tuple[str, ...] | None = None
+    #: Whether methods without an attention spec also run in this library's kernels (`attentiondrop.presets.plain`). The
+    #: results are the same up to rounding. The kernels are for NVIDIA GPUs, and for up to 256 tokens.
+    own_kernels: bool = False
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "accumulate", "validate_every", "save_every"):

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import ArgumentError
+from ...presets import plain
 from ...schedules import Constant
 from ...specs import BlurSmoothing, Compose, OneOf, Spec
 from ...torch import Attachment, attach, consistency_loss
@@ -28,11 +29,16 @@ class Applied:
 
     With `compiled`, rates are tensors although they do not change: a compiler takes numbers for constants, and would
     compile the model of every setting anew. The loss of a task with many classes is compiled, too. With `kinds`, specs
-    act only on attention of these kinds.
+    act only on attention of these kinds. With `own_kernels`, plain attention runs in the kernels of this library.
     """
 
     def __init__(
-        self, method: Method, model: nn.Module, compiled: bool = False, kinds: Sequence[str] | None = None
+        self,
+        method: Method,
+        model: nn.Module,
+        compiled: bool = False,
+        kinds: Sequence[str] | None = None,
+        own_kernels: bool = False,
     ) -> None:
         for part in method.comparators:
             part.change(model)
@@ -42,6 +48,8 @@ class Applied:
         if spec is not None:
             share = min((part.attached_share for part in method.comparators), default=1.0)
             self.attachment = _attach_last(model, _rates_in_tensors(spec) if compiled else spec, kinds, share)
+        elif own_kernels:
+            self.attachment = attach(model, plain())
         self.acting = {part.name: acting for part in method.comparators if (acting := part.act(model)) is not None}
         #: Whether rates change during training.
         self.scheduled = spec is not None and any(leaf.scheduled() for leaf in spec.leaves())

@@ -101,7 +101,7 @@ class Training:
         self.accelerator = make_accelerator(settings)
         self.data = data.to(str(self.accelerator.device))
         model = initial_model(recipe, method, seed, data).to(self.accelerator.device)
-        self.applied = Applied(method, model, settings.compile, settings.kinds)
+        self.applied = Applied(method, model, settings.compile, settings.kinds, settings.own_kernels)
         self.ema = self._average(model)
         learned = self.applied.parameters()
         if learned and self.accelerator.num_processes > 1:

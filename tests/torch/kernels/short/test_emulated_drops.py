@@ -30,6 +30,7 @@ with warnings.catch_warnings():
         "most keys": ad.DropKey(p=0.8),
         "columns": ad.DropKey(p=0.4, by="column"),
         "dropout": ad.AttentionDropout(p=0.3),
+        "nothing": ad.BlurSmoothing(width=1),
         "shares": ad.DropAttention(p=0.5),
         "most shares": ad.DropAttention(p=0.95),
         "spans": ad.DropAttention(p=0.4, by="column", span=3),
@@ -65,10 +66,11 @@ QUICK = [
     ("most keys", ["one key", "causal"], "H200"),
     ("keys", ["padded, grouped"], "A100"),
     ("shares", ["few rows"], "H200"),
+    ("nothing", ["197", "padded, grouped", "one key"], "H200"),
 ]
 ALL = [
     *((what, list(SITUATIONS), on) for what in SPECS for on in ("H200", "A100")),
-    *((what, list(TURNS), "H200") for what in ("hard", "keys", "dropout")),
+    *((what, list(TURNS), "H200") for what in ("hard", "keys", "dropout", "nothing")),
 ]
 
 

@@ -44,6 +44,7 @@ with warnings.catch_warnings():
     #: What is tested in all situations, beside the first of `SPECS`.
     OTHERS: list[Spec] = [
         *SPECS[10:],
+        ad.presets.plain(),
         ad.Compose([ad.BlurSmoothing(sigma_max=1.0), ad.DropKey(p=0.4), ad.AttentionDropout(0.2)]),
         # (A blur of 0: a real one rounds the keys to 16 bits, and then another logit may come k-th.)
         ad.Compose([ad.BlurSmoothing(0.0), ad.HardMasking(p=0.5, k=3, fill="-inf"), ad.AttentionDropout(0.2)]),
