@@ -62,7 +62,30 @@ def test_numbers_of_the_table(tmp_path: Path) -> None:
     assert "0.500 ± 0.000" in lines["none"]
     assert "3.0 ± 1.0" in lines["none"]
     assert lines["none"].split()[-1] == "1234"
-    assert "samples/s" not in shown(summary(tmp_path, {"none": [0.9]}), width=80)
+
+
+@pytest.mark.parametrize(("width", "count"), [(100, 3), (80, 2), (70, 1), (60, 0), (20, 0)])
+def test_no_number_is_ever_cut(width: int, count: int, tmp_path: Path) -> None:
+    """Columns are left out, and named. What is left may be wider than the terminal."""
+    found = summary(tmp_path, {"none": [0.90, 0.12, 0.94], "hard(p=0.1,k=5)": [0.91, 0.94, 0.17]})
+    text = " ".join(shown(found, width).split())
+    assert "digits demo, vit_digits, 1 epoch: mean ± standard deviation over the seeds" in text
+    assert "hard(p=0.1,k=5) " in text and "65.3 ± 46.2" in text and "+2.0 [-195.5, +199.5]" in text
+    assert [cell in text for cell in CELLS.values()] == [True] * count + [False] * (3 - count)
+    left_out = ", ".join(reversed(list(CELLS)[count:]))
+    assert (f"too narrow for: {left_out}. The report" in text) == (count < 3)
+
+
+def test_a_long_name_has_several_lines(tmp_path: Path) -> None:
+    name = "hard(p=0.1,k=5)+noise(sigma=0.25)+consistency(weight=0.5,task=mean)"
+    lines = shown(summary(tmp_path, {"none": [0.9, 0.8], name: [0.91, 0.94]}), width=80).splitlines()
+    at = next(index for index, line in enumerate(lines) if line.startswith(" hard"))
+    found = [line.split()[0] for line in lines[at : at + 4]]
+    assert found == ["hard(p=0.1,k=5)", "+noise(sigma=0.25)", "+consistency(weight=0.5,", "task=mean)"]
+
+
+#: Columns that may be left out, the last one first, and a cell of each in `test_no_number_is_ever_cut`.
+CELLS = {"NLL": "0.500 ± 0.000", "ECE %": "3.0 ± 1.0", "samples/s": "1234"}
 
 
 def test_only_what_remains_after_correction_is_marked(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
-"""The result of a study on a terminal: tables of at most 100 columns, with notes below."""
+"""The result of a study on a terminal: tables that fit its width, with notes below."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -14,61 +15,94 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-#: The width in characters that a terminal needs for all columns.
-WIDE = 100
+#: In characters.
+_LONG_NAME = 20
 
 
 def show(summary: Summary, console: Console) -> None:
     """Print the comparison and the ablations, with characters that the console can print."""
     sign = "±" if console.encoding.lower().startswith("utf") else "+-"
     if summary.rows:
-        console.print(render(summary, sign, console.width))
+        without = _without(summary, console, sign)
+        _print(render(summary, sign, without), console)
+        if without:
+            line = f"This terminal is too narrow for: {', '.join(without)}. The report has all columns."
+            console.print(line, markup=False, soft_wrap=True)
     for grid in summary.grids:
-        console.print(render_grid(summary, grid, sign))
+        _print(render_grid(summary, grid, sign), console)
     for line in notes(summary):
         console.print(line, markup=False, soft_wrap=True)
 
 
-def render(summary: Summary, sign: str = "±", width: int = 100) -> Table:
-    """The rich table of a comparison. Runs that have not finished are counted, not hidden.
+def _print(table: Table, console: Console) -> None:
+    """Print all of a table, and wider than the terminal if need be: a number that lost its end is a wrong number."""
+    heading, table.title = table.title, None
+    console.print(heading, soft_wrap=True)
+    needed = _narrowest(table, console)
+    if needed <= console.width:
+        console.print(table)
+    else:
+        # A console cuts what is wider than itself, unless it is text.
+        for line in console.render_lines(table, console.options.update(max_width=needed, width=needed)):
+            console.print("".join(part.text for part in line), markup=False, highlight=False, soft_wrap=True)
 
-    If `width` is too small for all columns, the column for speed is left out.
-    """
+
+def _narrowest(table: Table, console: Console) -> int:
+    """The width that a table needs at least."""
+    from rich.measure import Measurement
+
+    return Measurement.get(console, console.options.update(max_width=10_000), table).minimum
+
+
+def _without(summary: Summary, console: Console, sign: str) -> list[str]:
+    """The columns that are left out so that the others fit: the speed first, then the last metrics."""
+    optional = [_speed(summary), *reversed([metric.column for metric in summary.metrics.all if metric.brief][1:])]
+    for count in range(len(optional)):
+        if _narrowest(render(summary, sign, optional[:count]), console) <= console.width:
+            return optional[:count]
+    return optional
+
+
+def _speed(summary: Summary) -> str:
+    """The heading of the column for the speed."""
+    return f"{summary.sample_unit}/s"
+
+
+def render(summary: Summary, sign: str = "±", without: Sequence[str] = ()) -> Table:
+    """The rich table of a comparison. Runs that have not finished are counted, not hidden."""
     table = _table(f"{title(summary)}: mean {sign} standard deviation over the seeds", "method")
     primary, *others = [metric for metric in summary.metrics.all if metric.brief]
-    columns = [primary.column, "difference", *(metric.column for metric in others)]
-    columns += [] if width < WIDE else [f"{summary.sample_unit}/s"]
+    columns = [primary.column, "difference", *(metric.column for metric in others), _speed(summary)]
+    columns = [heading for heading in columns if heading not in without]
     columns += ["failed"] if any(row.count("finished") < len(row.outcomes) for row in summary.rows) else []
-    for heading in columns:
-        table.add_column(heading, justify="right", no_wrap=True)
-    from rich.text import Text
-
     room = _room([row.difference for row in summary.rows])
+    rows = []
     for index, row in enumerate(summary.rows):
         found = "baseline" + room if index == 0 else _difference(row.difference, primary, room)
         cells = _cells(row, summary, found, sign)
-        table.add_row(Text(row.label), *(cells[heading] for heading in columns))
+        rows.append((row.label, *(cells[heading] for heading in columns)))
+    _fill(table, columns, rows)
     return table
 
 
 def render_grid(summary: Summary, grid: GridSummary, sign: str = "±") -> Table:
     """The rich table of one ablation, on the validation part."""
-    from rich.text import Text
-
     baseline = summary.grid_baseline
     table = _table(f"{grid.grid.name}, validation part: mean {sign} std. dev.", "method")
     primary = summary.metrics.primary
-    for heading in (primary.column, "difference", "failed"):
-        table.add_column(heading, justify="right", no_wrap=True)
     room = _room([cell.difference for cell in grid.cells])
+    rows = []
     for cell in ((baseline,) if baseline else ()) + grid.cells:
         failed = sum(each.status != "finished" for each in cell.outcomes)
-        table.add_row(
-            Text(cell.method),
-            _spread(cell.score, primary, sign),
-            "baseline" + room if cell is baseline else _difference(cell.difference, primary, room),
-            f"{failed} of {len(cell.outcomes)}" if failed else "0",
+        rows.append(
+            (
+                cell.method,
+                _spread(cell.score, primary, sign),
+                "baseline" + room if cell is baseline else _difference(cell.difference, primary, room),
+                f"{failed} of {len(cell.outcomes)}" if failed else "0",
+            )
         )
+    _fill(table, [primary.column, "difference", "failed"], rows)
     return table
 
 
@@ -105,8 +139,33 @@ def _table(heading: str, first: str) -> Table:
         pad_edge=False,
         collapse_padding=True,
     )
-    table.add_column(first, overflow="fold", min_width=16)
+    table.add_column(first, overflow="fold")
     return table
+
+
+def _fill(table: Table, columns: Sequence[str], rows: Sequence[tuple[str, ...]]) -> None:
+    """Add columns of numbers, as wide as their longest, and the rows: each has a name and its numbers."""
+    from rich.text import Text
+
+    for index, heading in enumerate(columns, start=1):
+        longest = max(len(heading), *(len(row[index]) for row in rows)) if rows else len(heading)
+        table.add_column(heading, justify="right", no_wrap=True, min_width=longest)
+    for name, *numbers in rows:
+        lines = _in_lines(name)
+        table.columns[0].min_width = max(table.columns[0].min_width or 0, *map(len, lines))
+        table.add_row(Text("\n".join(lines)), *numbers)
+
+
+def _in_lines(name: str) -> list[str]:
+    """A long name in several lines, which end before a plus or after a comma: never in the middle of a number.
+
+    >>> _in_lines("blur(sigma_max=0.5)+hard(p=0.3,k=10,fill=-inf)")
+    ['blur(sigma_max=0.5)', '+hard(p=0.3,k=10,', 'fill=-inf)']
+    """
+    lines = [""]
+    for piece in re.findall(r"\+?[^+,]*,?", name):
+        lines[-1:] = [lines[-1] + piece] if len(lines[-1] + piece) <= _LONG_NAME else [lines[-1], piece]
+    return [line for line in lines if line]
 
 
 def _cells(row: Row, summary: Summary, difference: str, sign: str) -> dict[str, str]:
@@ -114,7 +173,7 @@ def _cells(row: Row, summary: Summary, difference: str, sign: str) -> dict[str, 
     shown = {each.column: _spread(row.scores.get(each.name), each, sign) for each in summary.metrics.all}
     return shown | {
         "difference": difference,
-        f"{summary.sample_unit}/s": "-" if row.throughput is None else f"{row.throughput.mean:.0f}",
+        _speed(summary): "-" if row.throughput is None else f"{row.throughput.mean:.0f}",
         "failed": f"{failed} of {len(row.outcomes)}" if failed else "0",
     }
 
