@@ -71,6 +71,8 @@ class BaseAttachment(abc.ABC):
     def update(self, spec: Choice | Patterns) -> None:
         """Give the sites other specs; every site must still get one. A compiled model uses the new specs, too."""
         patterns = read_patterns(spec)
+        if not self.rows():
+            raise AttachError("update: expected an attachment that is in place; this one was removed")
         chosen = [(site, choose(site.name, patterns)) for site, _ in self.rows()]
         left = [site.name for site, new in chosen if new is None]
         if left:
@@ -159,16 +161,49 @@ def nothing_reached(model: Any, unreached: Sequence[Unreached], otherwise: str) 
 
 
 def grouped(rows: Iterable[tuple[str, str, str]]) -> list[str]:
-    """Text lines for rows (name, class, note); rows that differ only in the numbers in their names share a line."""
+    """Text lines for rows (name, class, note); rows that differ only in the numbers in their names share a line.
+
+    Where all numbers from 0 on share it, a star stands for them.
+    """
     groups: dict[tuple[str, ...], list[str]] = {}
     for name, cls, note in rows:
-        groups.setdefault((re.sub(r"\d+", "*", name), cls, note), []).append(name or "(the model itself)")
+        groups.setdefault((_NUMBER.sub("*", name), cls, note), []).append(name or "(the model itself)")
+    patterns = [pattern for pattern, *_ in groups]
     cells = [
-        (names[0], cls, note) if len(names) == 1 else (pattern, f"{len(names)} x {cls}", note)
+        (names[0], cls, note)
+        if len(names) == 1
+        else (_shared_name(pattern, names, patterns.count(pattern) == 1), f"{len(names)} x {cls}", note)
         for (pattern, cls, note), names in groups.items()
     ]
-    widths = [max(len(cell[column]) for cell in cells) for column in (0, 1)]
+    widths = [max((len(cell[column]) for cell in cells), default=0) for column in (0, 1)]
     return [f"  {name:<{widths[0]}}  {cls:<{widths[1]}}  {note}" for name, cls, note in cells]
+
+
+_NUMBER = re.compile(r"\d+")
+
+
+def _shared_name(pattern: str, names: Sequence[str], alone: bool) -> str:
+    """`pattern`, with numbers in place of its stars if others have the pattern, too, or if numbers are missing.
+
+    >>> _shared_name("blocks.*.attn", ["blocks.1.attn", "blocks.2.attn", "blocks.5.attn"], alone=True)
+    'blocks.1-2,5.attn'
+    """
+    columns = [sorted(set(column)) for column in zip(*(map(int, _NUMBER.findall(name)) for name in names), strict=True)]
+    if alone and all(column == list(range(len(column))) for column in columns):
+        return pattern
+    ranges = iter([_ranges(column) for column in columns])
+    return re.sub(r"\*", lambda found: next(ranges), pattern)
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Numbers in rising order, in few words: `0-5,8`."""
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and number == found[-1][-1] + 1:
+            found[-1][1:] = [number]
+        else:
+            found.append([number])
+    return ",".join("-".join(map(str, ends)) for ends in found)
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -239,6 +239,29 @@ def test_pickles(model: nn.Module, x: Tensor) -> None:
     assert torch.equal(plain.eval()(x), model.eval()(x))
 
 
+def test_a_removed_attachment_says_so(model: nn.Module) -> None:
+    attachment = attach(model, "hard")
+    attachment.remove()
+    assert str(attachment) == "AttentionDrop on Model: 0 attention sites"
+    with pytest.raises(ad.AttachError, match="update: expected an attachment that is in place; this one was removed"):
+        attachment.update("blur")
+
+
+@pytest.mark.parametrize(
+    "spec, names",
+    [
+        ("hard", ["*"]),
+        ({"layers.0.*": None, "*": "hard"}, ["1-5"]),
+        ({"layers.[0135].*": "blur", "*": "hard"}, ["0-1,3,5", "2,4"]),
+    ],
+)
+def test_the_list_tells_layers_apart(spec: Any, names: list[str]) -> None:
+    """A star stands for all layers. If layers have different specs, or none, their numbers are shown."""
+    layer = nn.TransformerEncoderLayer(16, 2, batch_first=True)
+    text = str(attach(nn.TransformerEncoder(layer, 6), spec))
+    assert [line.split()[0] for line in text.splitlines()[1:]] == [f"layers.{name}.self_attn" for name in names]
+
+
 def test_patterns(model: nn.Module) -> None:
     attachment = attach(model, {"blocks.0": None, "blocks.[01]": "blur", "blocks.*": HARD})
     assert {site.name: str(site.spec) for site in attachment.sites} == {
