@@ -176,6 +176,14 @@ def test_gpu_seconds_come_from_steps_measured_alone(comparison: Maker, tmp_path:
     glossary = column(page, "What each part", "From")
     assert list(glossary) == ["none", "dropout", "hard", "blur"] and "Srivastava" in glossary["dropout"]
     assert any(label.startswith("Test accuracy against GPU seconds: none 90.88 in 1.0 s") for label in page.labels)
+    for device, heading in (
+        ("x86_64 CPU, 2 cores", "Score against training time"),
+        ("NVIDIA H200", "against GPU time"),
+    ):
+        costs = {method: {"seconds": 0.002, "capture": "no", "device": device} for method in ENDS}
+        write_json(folder / COSTS, costs)
+        page_of(folder)
+        assert heading in (folder / "report.html").read_text(encoding="utf-8")
     table = (folder / "results.csv").read_text(encoding="utf-8").splitlines()
     names = table[0].split(",")
     assert table[1].split(",")[names.index("gpu_seconds")] == "1.0"

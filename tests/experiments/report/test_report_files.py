@@ -155,7 +155,7 @@ def test_every_section_of_a_full_study(full_study: Path) -> None:
     assert headings == [
         "Results",
         "Differences",
-        "Score against GPU time",
+        "Score against training time",
         "Training",
         "Calibration",
         "Robustness",

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import attentiondrop as ad
+from attentiondrop.errors import forget_warnings
 from attentiondrop.torch import attach, consistency_loss, views
 from attentiondrop.torch.attach.sites import site_of
 from attentiondrop.torch.consistency.divergence import divergence
@@ -157,6 +158,26 @@ def test_autocast(mode: str) -> None:
 
 
 @pytest.mark.no_cover
+@pytest.mark.parametrize("forgotten", [True, False])
+def test_a_forgotten_loss_is_noticed(forgotten: bool, recwarn: pytest.WarningsRecorder) -> None:
+    """The consistency part of a spec does nothing by itself."""
+    forget_warnings()
+    model, x = build("encoder"), floats(BATCH, 6, 16)
+    attach(model, "dropkey(p=0.3)+consistency(weight=0.5)")
+    for _ in range(3):
+        model(x)
+    if not forgotten:
+        consistency_loss(model, x, task)
+    with torch.no_grad():
+        model(x)
+    assert not recwarn.list
+    model(x)
+    model(x)
+    found = [str(warning.message) for warning in recwarn.list]
+    assert len(found) == forgotten
+    assert not found or "has a consistency part, which acts only in a loss: compute it with" in found[0]
+
+
 @pytest.mark.parametrize("asked", [False, True])
 def test_the_divergence_is_compiled_if_asked(asked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []

@@ -172,6 +172,10 @@ def terms(text: str) -> list[Term]:
 
 
 def _name(part: str, text: str) -> str:
+    if part.count("(") != part.count(")"):
+        raise ParseError(f"method {text!r}: brackets do not match; in a YAML list, quote a method that has commas")
+    if re.match(r"[\w-]+(\(.*\))?\s+[A-Za-z]", part):
+        raise ParseError(f"method {text!r}: expected one method; give each as a word of its own, or join them with '+'")
     name = re.split(r"[\s(]", part, maxsplit=1)[0]
     if name not in COMPARATORS and name not in REGISTRY:
         close = difflib.get_close_matches(name, [*COMPARATORS, *REGISTRY], n=1)

@@ -1,6 +1,8 @@
-"""The score of every method against its GPU seconds: a method that needs two passes must beat longer training."""
+"""The score of every method against its time: a method that needs two passes must beat longer training."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from ..analysis.summary import Row, Summary
 from ..tasks.metrics import Metric
@@ -11,10 +13,12 @@ from .markup import join, tag
 from .palette import Look, legend
 from .scales import fit, without_far_off
 
-HOW = (
-    "GPU seconds: the steps of a run times the time of one step that was measured alone, augmentation included, "
-    "validation not."
-)
+HOW = {
+    "GPU": "GPU seconds: the steps of a run times the time of one step that was measured alone, augmentation included, "
+    "validation not.",
+    "Training": "Training seconds: the steps of a run times the time of one step, with augmentation, without "
+    "validation. Other programs on the machine may have slowed it down.",
+}
 
 
 def gpu_seconds(summary: Summary, looks: dict[str, Look]) -> Section | None:
@@ -23,27 +27,36 @@ def gpu_seconds(summary: Summary, looks: dict[str, Look]) -> Section | None:
     rows = [row for row in summary.rows if row.gpu_seconds is not None and metric.name in row.scores]
     if not rows:
         return None
+    kind = _kind(rows)
+    seconds = f"{kind} seconds"
     points = {row.label: _point(row, metric) for row in rows}
     times = fit([0.0, *(point.x for point in points.values())])
     heights = without_far_off([[p.y, *(x for x in (p.low, p.high) if x is not None)] for p in points.values()])
-    chart = Chart(
-        times, fit(heights, ceiling=metric.ceiling), "GPU seconds of a run", metric.unit, width=640, height=340
-    )
+    scale = fit(heights, ceiling=metric.ceiling)
+    chart = Chart(times, scale, f"{seconds} of a run", metric.unit, width=640, height=340)
     for label, point in points.items():
         chart.intervals([point], looks[label])
         chart.line([point], looks[label])
         if not chart.y.low <= point.y <= chart.y.high:
             chart.far_off(point, looks[label], f"{point.y:.{metric.digits}f}")
     words = "; ".join(f"{label} {point.y:.{metric.digits}f} in {point.x:.1f} s" for label, point in points.items())
-    figure = tag("div", chart.svg(f"Test {metric.label} against GPU seconds: {words}."), class_="wide")
+    figure = tag("div", chart.svg(f"Test {metric.label} against {seconds}: {words}."), class_="wide")
     better = "high" if metric.higher_is_better else "low"
     caption = f"Test {metric.label}, mean and one standard deviation to both sides; {better} and left is good."
     blocks: list[Block] = [Picture(join(legend({label: looks[label] for label in points}), figure), caption)]
-    headings: list[str | Cell] = ["Method", metric.heading, "GPU seconds", "to baseline", "ms a step"]
+    headings: list[str | Cell] = ["Method", metric.heading, seconds, "to baseline", "ms a step"]
     headings.append(Cell("Step", words=True))
-    blocks.append(Table("GPU seconds of a run", headings, [_cells(row, summary.rows[0], metric) for row in rows]))
-    blocks.append(Text(HOW))
-    return Section("gpu-seconds", "Score against GPU time", blocks)
+    blocks.append(Table(f"{seconds} of a run", headings, [_cells(row, summary.rows[0], metric) for row in rows]))
+    blocks.append(Text(HOW[kind]))
+    return Section("gpu-seconds", f"Score against {kind if kind == 'GPU' else kind.lower()} time", blocks)
+
+
+def _kind(rows: Sequence[Row]) -> str:
+    """What the seconds are called: a key of `HOW`."""
+    devices = [row.cost.device for row in rows if row.cost is not None]
+    runs = [each.run for row in rows for each in row.outcomes if each.run is not None]
+    devices = devices or [run.environment.get("device", "") for run in runs]
+    return "Training" if devices and all("CPU" in device for device in devices) else "GPU"
 
 
 def _point(row: Row, metric: Metric) -> Point:
@@ -64,5 +77,5 @@ def _cells(row: Row, baseline: Row, metric: Metric) -> list[str | Cell]:
         NOTHING if seconds is None else f"{seconds.mean:.1f}",
         ratio,
         NOTHING if cost is None else f"{1e3 * cost.seconds:.2f}",
-        Cell("in its run, which was alone" if cost is None else cost.capture, words=True),
+        Cell("measured in the run itself" if cost is None else cost.capture, words=True),
     ]

@@ -139,7 +139,14 @@ def _redirected_sdpa(
         raise AttachError("a module called its attention after its forward had returned: that call cannot be perturbed")
     running.calls += 1
     # The shortest way, for calls that most models make all the time. (No compiler gets here.)
-    if attn_mask is None and site.driven is None and site.monitor is None and not site.stacks and site.rank is None:
+    if (
+        attn_mask is None
+        and site.driven is None
+        and site.monitor is None
+        and not site.stacks
+        and site.rank is None
+        and site.passes_alone is None
+    ):
         known = repeat(query, key, value, site.spec, dropout_p, is_causal, scale, enable_gqa, site.backend)
         if known is not None:
             return known

@@ -92,6 +92,8 @@ def settings_for(model: nn.Module, consistency: Consistency | str | None) -> Con
         raise bad_argument(
             "consistency", "a spec such as attentiondrop.Consistency(weight=0.5), here or in attach", consistency
         )
+    for site in sites:
+        site.passes_alone = None  # the loss is computed, so nobody has forgotten it
     # A scheduled weight is evaluated at the progress of the attachment (`set_progress`).
     evaluated: Any = given.at(sites[0].progress if sites else 0.0)
     result: Consistency = evaluated
