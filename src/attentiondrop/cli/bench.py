@@ -31,7 +31,8 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         description="Time attention and a training step against scaled_dot_product_attention. Every row is checked "
         "first; one that fails has no timing, and the command ends with status 1.",
     )
-    kinds = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
+    parser.set_defaults(bench=lambda args: _ask(parser))
+    kinds = parser.add_subparsers(dest="what", metavar="WHAT")
     attention = _kind(kinds, "attention", _attention, "Time attention alone: forward, backward, memory, ratios.")
     attention.add_argument(
         "--shape",
@@ -67,6 +68,12 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     plot = _kind(kinds, "plot", _plot, "Draw time and memory over the length, beside a CSV file of `bench length`.")
     plot.add_argument("csv", type=Path, help="The CSV file.")
     return parser
+
+
+def _ask(parser: argparse.ArgumentParser) -> int:
+    """Nobody has said what to time: show what there is."""
+    parser.print_help()
+    return 2
 
 
 def run(args: argparse.Namespace) -> int:

@@ -80,6 +80,7 @@ def _parser() -> argparse.ArgumentParser:
         subparser = command.add_parser(subparsers)
         subparser.add_argument("--traceback", action="store_true", help=argparse.SUPPRESS)
         subparser.set_defaults(run=command.run)
+        subparser.allow_abbrev = False  # `--method` would silently be `--methods`
     return parser
 
 

@@ -54,12 +54,13 @@ def run(args: argparse.Namespace) -> int:
 
         content, trackers = on_this_machine(recipe).to_dict(), tuple(args.track)
         job = Job(content, method.text, seed, str(out), trackers=trackers, overwrite=args.overwrite)
-        if standing(job, data_for(recipe).checksums).todo == "train":
+        todo = standing(job, data_for(recipe).checksums).todo
+        if todo == "train":
             check_jobs([job])
         if listener is None:
             result = execute(job)
         else:
-            listener.plan(job.epochs)
+            listener.plan(job.epochs if todo == "train" else 0)
             result = execute(job, lambda done: listener.progress(job.label, done), listener.say)
     if listener is not None:
         print(f"{job.label}: {describe(job, result)}")

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..errors import ArgumentError, bad_argument
+from ..parsing import parse
 from ..specs import Spec
 from ..validation import number, one_of
 from .call.inputs import Options, check_tensors, normalise
@@ -35,7 +36,7 @@ def attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    drop: Spec | None = None,
+    drop: Spec | str | None = None,
     attn_mask: Tensor | None = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
@@ -60,7 +61,8 @@ def attention(
         query: [..., H, N, D] or [..., N, D].
         key: [..., Hk, M, D]; `enable_gqa=True` lets several query heads share a key head.
         value: [..., Hk, M, E].
-        drop: what to do to the attention. A `Consistency` inside is left to `consistency_loss`.
+        drop: what to do to the attention: a spec, or its text (which is read anew in each call). A `Consistency` inside
+            is left to `consistency_loss`.
         attn_mask: boolean (True: visible) or additive, broadcastable to [..., H, N, M].
         dropout_p: dropout of the attention weights, as in SDPA, after the perturbation.
         is_causal: row i sees the keys j <= i. Not together with `attn_mask`, as in SDPA.
@@ -88,8 +90,10 @@ def attention(
         >>> attention(q, k, v, ad.HardMasking(p=0.1, k=3), is_causal=True).shape
         torch.Size([2, 4, 10, 8])
     """
+    if isinstance(drop, str):
+        drop = parse(drop)
     if drop is not None and not isinstance(drop, Spec):
-        raise bad_argument("drop", "a spec such as attentiondrop.HardMasking(), or None", drop)
+        raise bad_argument("drop", "a spec such as attentiondrop.HardMasking(), its text, or None", drop)
     one_of("backend", backend, BACKENDS)
     extras = any(given is not None for given in (bias, softcap, sinks, window, blocks))
     if (drop is None or not training) and not extras:

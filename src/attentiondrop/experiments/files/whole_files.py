@@ -24,6 +24,8 @@ def damaged(path: Path, error: Exception) -> DamagedRecordError:
 
 def make_writable(folder: Path) -> None:
     """Create `folder` if needed. Called before training, to be sure that results can be written there."""
+    if folder.is_file():
+        raise NotADirectoryError(errno.ENOTDIR, "expected a folder for the results, this is a file", str(folder))
     folder.mkdir(parents=True, exist_ok=True)
     if not os.access(folder, os.W_OK | os.X_OK):
         raise PermissionError(errno.EACCES, "results cannot be written into this folder", str(folder))

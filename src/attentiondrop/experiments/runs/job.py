@@ -158,11 +158,16 @@ def check_erasing(jobs: Sequence[Job], standings: Mapping[Job, Standing]) -> Non
         raise would_erase(f"{lost[0].label}{more} in {lost[0].out}", list(changes), len(lost))
 
 
+#: How many differences an error names.
+_SHOWN = 4
+
+
 def would_erase(where: str, changes: Sequence[str], finished: int) -> WouldEraseError:
     """The error that names what differs and how many runs would be erased, in one line."""
     runs = "1 finished run" if finished == 1 else f"{finished} finished runs"
+    shown = [*changes[:_SHOWN], *([f"and {len(changes) - _SHOWN} more"] if len(changes) > _SHOWN else [])]
     return WouldEraseError(
-        f"{where}: made with another recipe ({'; '.join(changes)}), {runs} would be erased; "
+        f"{where}: made with another recipe ({'; '.join(shown)}), {runs} would be erased; "
         "use another --out, or --overwrite to train anew"
     )
 

@@ -113,7 +113,10 @@ def read_study(out: Path) -> Study:
     """Read the plans in a folder; a folder without one is an error."""
     comparison, ablation = read_json(out / COMPARISON), read_json(out / ABLATION)
     if comparison is None and ablation is None:
-        raise ArgumentError(f"{out}: expected the folder of `attentiondrop compare` or `ablate`, found neither")
+        hint = ""
+        if out.is_dir() and any(out.glob("*/*/*/run.json")):
+            hint = "; it has runs of `train`: `attentiondrop compare` with the same recipe and --out makes a report of them"
+        raise ArgumentError(f"{out}: expected the folder of `attentiondrop compare` or `ablate`, found neither{hint}")
     return Study(out, _read(Comparison, comparison, out / COMPARISON), _read(Ablation, ablation, out / ABLATION))
 
 

@@ -23,7 +23,7 @@ def load(root: str | None) -> Source:
     two fit, the channels come last. Labels are integers from 0 on, [N] or [N, 1], see `count_classes`.
     """
     if root is None or not Path(root).is_file():
-        raise missing(f"an .npz file that holds {', '.join(KEYS)}", root, "set it with --set data.root=FILE")
+        raise missing(f"an .npz file that exists, with {', '.join(KEYS)}", root, "set it with --set data.root=FILE")
     arrays = _read(root)
     where = f"data.root: {root!r}"
     x_train, x_test = (_images(f"{where}: {name}", arrays[name]) for name in ("x_train", "x_test"))
