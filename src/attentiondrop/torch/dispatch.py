@@ -201,6 +201,8 @@ def _why_not_blurred(call: Call, plan: Plan, inside: bool) -> str | None:
         return "causal blur together with decisions on single logits or weights needs the logits in longer rows"
     if len(plan.blurs) > 1:
         return "several blurs under a causal mask do not reduce to blurred keys"
+    if call.inputs.scale <= 0:
+        return "torch's causal attention on a CPU gives NaN for a scale of 0 or less"
     if call.bias is not None:
         return "causal blur with an additive bias has no fused path yet"
     if not has_lse(q):

@@ -115,7 +115,7 @@ def read_study(out: Path) -> Study:
     if comparison is None and ablation is None:
         hint = ""
         if out.is_dir() and any(out.glob("*/*/*/run.json")):
-            hint = "; it has runs of `train`: `attentiondrop compare` with the same recipe and --out makes a report of them"
+            hint = "; it has runs of `train`: `compare` with the same recipe and --out makes a report of them"
         raise ArgumentError(f"{out}: expected the folder of `attentiondrop compare` or `ablate`, found neither{hint}")
     return Study(out, _read(Comparison, comparison, out / COMPARISON), _read(Ablation, ablation, out / ABLATION))
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..call.inputs import repeat_heads
+from ..call.inputs import repeat_heads, unit_stride
 from . import library_attention
 
 _aten = torch.ops.aten
@@ -34,6 +34,8 @@ def has_lse(q: Tensor) -> bool:
 def attend_with_lse(q: Tensor, k: Tensor, v: Tensor, visible_keys: Tensor | None, scale: float) -> Part:
     """Causal attention; keys may be grouped. If `visible_keys` hides all keys of a row, its result means nothing."""
     rows, size = q.shape[-2], v.shape[-1]
+    # The operators behind SDPA read wrong memory where SDPA itself would copy first.
+    q, k, v = unit_stride(q), unit_stride(k), unit_stride(v)
     kind = _library_kernel(q, k, v, visible_keys)
     if kind is not None:
         output, lse = library_attention.forward(kind, q, k, v, True, scale)
@@ -56,6 +58,7 @@ def attend_with_lse_backward(
     key heads or the query heads.
     """
     size, value_size = q.shape[-1], v.shape[-1]
+    grad, q, k, v = unit_stride(grad), unit_stride(q), unit_stride(k), unit_stride(v)
     kind = _library_kernel(q, k, v, visible_keys)
     if kind is not None:
         lse = whole.lse.contiguous().view(library_attention.lse_shape(kind, q))
