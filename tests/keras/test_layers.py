@@ -184,6 +184,18 @@ def test_mixed_bfloat16_trains() -> None:
     assert np.isfinite(history.history["loss"]).all()
 
 
+def test_logits_that_are_masked_already_stay_masked() -> None:
+    """Hand-written layers fill the logits before the softmax. A dropped logit must not show a hidden key."""
+    future = np.triu(np.ones((6, 6), bool), 1)
+    filled = np.where(future, -np.inf, np.random.default_rng(0).normal(size=(2, 4, 6, 6))).astype("float32")
+    for spec in (ad.HardMasking(p=0.5, k=5), ad.BlurSmoothing(1.0)):
+        weights = keras.ops.convert_to_numpy(ak.AttentionDrop(spec, seed=4)(filled))
+        assert not weights[..., future].any()
+        np.testing.assert_allclose(weights.sum(-1), 1.0, rtol=1e-5)
+    spoilt = np.full((1, 1, 2, 2), np.nan, "float32")
+    assert np.isnan(keras.ops.convert_to_numpy(ak.AttentionDrop(ad.DropKey(p=0.5))(spoilt))).any()
+
+
 def test_logits_to_weights() -> None:
     logits = np.random.default_rng(0).normal(size=(2, 3, 5, 5)).astype("float32")
     mask = np.tri(5, dtype=bool)

@@ -55,6 +55,28 @@ def test_weights_match_the_oracle(spec: Spec) -> None:
                 assert relative_error(to_numpy(weights), result.weights) <= bound
 
 
+@pytest.mark.parametrize("hidden", [-torch.inf, torch.finfo(torch.float32).min])
+@pytest.mark.parametrize("spec", SPECS, ids=str)
+def test_logits_that_are_masked_already_stay_masked(spec: Spec, hidden: float) -> None:
+    """Hand-written layers fill the logits before the softmax. A dropped or blurred logit must not show a hidden key."""
+    drop, logits = AttentionDrop(spec), torch.randn(2, 4, 6, 6)
+    future = torch.ones(6, 6, dtype=torch.bool).triu(1)
+    filled = logits.masked_fill(future, hidden).requires_grad_()
+    torch.manual_seed(4)
+    weights = drop(filled)
+    torch.manual_seed(4)
+    torch.testing.assert_close(weights, drop(logits, ~future))
+    assert not weights[..., future].any()
+    weights.square().sum().backward()
+    assert filled.grad.isfinite().all() and not filled.grad[..., future].any()
+    assert torch.equal(drop.eval()(filled), filled.softmax(-1))
+
+
+def test_integers_are_no_logits() -> None:
+    with pytest.raises(ad.AttentionDropError, match=r"logits: expected a floating-point tensor, received torch.int64"):
+        AttentionDrop("hard")(torch.ones(2, 4, 6, 6, dtype=torch.int64))
+
+
 def test_evaluation_is_a_plain_softmax() -> None:
     logits = torch.randn(2, 4, 6, 7)
     drop = AttentionDrop("hard(p=0.4,k=3)+drophead(p=0.4)").eval()

@@ -105,7 +105,8 @@ def attention_weights(
 ) -> Tensor:
     """The paper's interface as a function: from logits [B, H, N, M] to attention weights, in the dtype of the logits.
 
-    The arguments are those of `attention`. With `drop=None` or `training=False` it is a softmax over the visible keys.
+    A logit of -inf, or of half of the lowest number, hides its key. The other arguments are those of `attention`. With
+    `drop=None` or `training=False` it is a softmax over the visible keys.
 
     Example:
         >>> import attentiondrop as ad
@@ -123,7 +124,12 @@ def attention_weights(
         leaves = leaves_of(drop, LogitShape(*ops.shape(logits)), seed, draws, rates)
     sight = _sight(mask, None, is_causal)
     check_both_axes(leaves, sight.visible, is_causal)
-    weights = perturbed_weights(ops.cast(logits, work_dtype(logits)), leaves, sight)
+    work = logits
+    if not any(leaf.spec.mixes_rows for leaf in leaves):
+        # Hand-written layers mask the logits themselves. What they hid, no perturbation may show.
+        unhidden, work = split(logits, "logits")
+        sight = sight._replace(visible=both(sight.visible, unhidden))
+    weights = perturbed_weights(ops.cast(work, work_dtype(logits)), leaves, sight)
     return ops.cast(weights, logits.dtype)
 
 

@@ -26,7 +26,8 @@ def split(mask: Any, name: str = "mask") -> tuple[Tensor | None, Tensor | None]:
     if "float" not in dtype:
         return ops.cast(mask, "bool"), None
     # The limit is half of the lowest finite value: libraries write finfo.min, or sums with it, for hidden keys.
-    visible = mask > lowest(dtype) / 2
+    # A NaN hides nothing, so that it reaches the output, where users see it.
+    visible = ops.logical_not(mask <= lowest(dtype) / 2)
     return visible, ops.where(visible, mask, ops.zeros_like(mask))
 
 

@@ -27,8 +27,8 @@ class AttentionDrop(nn.Module):
         generator: where the seeds come from; the default generator of the device otherwise.
 
     Shape:
-        logits [..., H, N, M], or [B, N, M] for one head; mask (boolean, True: visible, or additive) broadcastable to
-        it; weights like the logits.
+        logits [..., H, N, M], or [B, N, M] for one head; -inf (or half of the lowest number) in them hides a key. mask
+        (boolean, True: visible, or additive) broadcastable to it; weights like the logits.
 
     Example:
         >>> import attentiondrop as ad
@@ -47,12 +47,18 @@ class AttentionDrop(nn.Module):
 
     def forward(self, logits: Tensor, mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
         """Attention weights in the dtype of `logits`; rows that see no key give zeros."""
+        if not logits.is_floating_point():
+            raise bad_argument("logits", "a floating-point tensor", logits.dtype)
         if logits.ndim < 3:
             raise ShapeError(f"logits: expected [..., heads, queries, keys], received {list(logits.shape)}")
         # As in `attention`: with four or more dimensions, heads are dimension -3, and all before it is the batch.
         work = logits.unsqueeze(1) if logits.ndim == 3 else logits.reshape(-1, *logits.shape[-3:])
-        work = work.to(torch.float64 if logits.dtype == torch.float64 else torch.float32)
         visible, bias = split(mask_in_four_dimensions(mask, tuple(logits.shape), "mask"))
+        if not any(leaf.mixes_rows for leaf in self.spec.leaves()):
+            # Hand-written layers mask the logits themselves. What they hid, no perturbation may show.
+            unhidden, work = split(work)
+            visible = unhidden if visible is None else visible & unhidden
+        work = work.to(torch.float64 if logits.dtype == torch.float64 else torch.float32)
         if bias is not None:
             work = work + bias.to(work.dtype)
         shape = LogitShape(*work.shape)

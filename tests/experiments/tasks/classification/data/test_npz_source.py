@@ -235,7 +235,9 @@ def test_damaged_bytes_are_named(tmp_path: Path) -> None:
 def test_wrong_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(AttentionDropError, match=r"data\.root: .* received None; set it with --set data\.root=FILE"):
         load_data(ImageSettings("npz"))
-    with pytest.raises(AttentionDropError, match=r"expected an \.npz file that holds x_train, y_train, x_test, y_test"):
+    with pytest.raises(
+        AttentionDropError, match=r"expected an \.npz file that exists, with x_train, y_train, x_test, y_test"
+    ):
         load(tmp_path / "nothing.npz")
     path = tmp_path / "own.npz"
     np.savez(path, x_train=X, images=X)
