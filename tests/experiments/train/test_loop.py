@@ -55,6 +55,18 @@ def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
+@pytest.mark.parametrize("method", ["hard(p=entropy(target=0.9,start=0.3))", "headmask(count=1,choice=important)"])
+def test_measurements_change_nothing(method: str, tmp_path: Path) -> None:
+    losses = []
+    for probes in (0, 3):
+        (tmp_path / str(probes)).mkdir()
+        found = training(tmp_path / str(probes), method, 0, f"measure.probes={probes}", "training.epochs=3")
+        epochs = found.run(lambda epoch: None)
+        assert any(epoch.gradient_variance is not None for epoch in epochs) == bool(probes)
+        losses.append([epoch.train_loss for epoch in epochs])
+    assert losses[0] == losses[1]
+
+
 def test_plain_attention_by_our_own_kernels_trains_the_same(tmp_path: Path) -> None:
     library, own = train(tmp_path / "library"), train(tmp_path / "own", "none", 0, "training.own_kernels=true")
     assert library.applied.attachment is None

@@ -18,6 +18,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from ...errors import ArgumentError, bad_argument
 from ...learning_rate import warmup_then_cosine, warmup_then_inverse_sqrt
+from ...torch.attach.training_forward import state_kept
 from ..config.schema import Recipe
 from ..failures import in_words, is_lack_of_memory
 from ..files.whole_files import DamagedRecordError, write_text
@@ -339,7 +340,8 @@ class Training:
         some = list(itertools.islice(batches, self.recipe.measure.batches))
         if len(some) < 2:
             return {}
-        with self.accelerator.autocast():
+        # A measurement must not change what it measures: adaptive rates, statistics of a batch norm.
+        with self.accelerator.autocast(), state_kept(self.plain):
             variance, norm2 = gradient_spread(self.plain, self.objective, some)
             before, after = attention_entropies(self.plain, self.applied.attachment, some[0].inputs)
         return {

@@ -19,7 +19,7 @@ def training_forward(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, 
     # Run without compiling: a function mode would cause recompilation. Not loaded for this, since that takes seconds.
     loaded = "torch._dynamo" in sys.modules
     eager = torch.compiler.set_stance("force_eager") if loaded else contextlib.nullcontext()
-    with _random_numbers(model), _training(model), _kept(model), torch.no_grad(), eager:
+    with _random_numbers(model), _training(model), state_kept(model), torch.no_grad(), eager:
         model._call_impl(*args, **kwargs)
 
 
@@ -51,8 +51,11 @@ def _training(model: nn.Module) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _kept(model: nn.Module) -> Iterator[None]:
-    """Restore buffers and other tensors, counters, and the measurements of sites afterwards."""
+def state_kept(model: nn.Module) -> Iterator[None]:
+    """Restore buffers and other tensors, counters, and the measurements of sites afterwards.
+
+    Within, sites measure nothing, so rates that adapt stay where they are.
+    """
     tensors: list[tuple[dict[str, Any], str, Tensor, Tensor]] = []
     numbers: list[tuple[dict[str, Any], str, Any]] = []
     monitors = [(site, site.monitor) for module in model.modules() if (site := site_of(module)) is not None]
