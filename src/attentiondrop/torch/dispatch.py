@@ -306,7 +306,7 @@ def _is_eager_better(call: Call, plan: Plan) -> bool:
 
 def _fused_route(call: Call, plan: Plan, inside: bool) -> Route:
     # Where every spec is the identity, as a blur of width 1, these kernels still take less time than torch's.
-    is_identity = len(call.leaves) > 0 and not plan.heads
+    is_identity = len(call.leaves) > 0 and len(plan.heads) == 0
     if (inside or plan.blurs or is_identity) and why_not_short(call, plan) is None:
         return Route("short rows", call, plan)
     kernel, visibility, drop = "", call.visibility, plan.drop

@@ -200,7 +200,7 @@ def _attended(
         seed = draw_seed(query, generator)
     # Meta tensors have no values to measure.
     turn = None if monitor is None or query.is_meta else monitor.turn(drop, seed, inputs.shape.heads)
-    leaves = leaves_of(drop if turn is None else turn.drop, seed, inputs.compute_dtype)
+    leaves = leaves_of(drop if turn is None else turn.drop, seed, inputs.compute_dtype, inputs.shape.heads)
     call = make_call(inputs, leaves, options, seed)
     route = choose(call, backend)
     output, weights = _run(route)
@@ -213,14 +213,18 @@ def _attended(
     return Attended(inputs.restore(output), None if weights is None else inputs.restore(weights))
 
 
-def leaves_of(drop: Spec | Driven | None, seed: Tensor | None, dtype: torch.dtype) -> list[Active]:
-    """The regularisers of a call. A spec that has none, such as a `Consistency` alone, is an error."""
+def leaves_of(drop: Spec | Driven | None, seed: Tensor | None, dtype: torch.dtype, heads: int) -> list[Active]:
+    """The regularisers of a call with so many heads. A spec without any, such as a `Consistency`, is an error."""
     if drop is None or seed is None:
         return []
     leaves = active_leaves(drop, seed, dtype)
     if not leaves:
         text = str(drop.spec if isinstance(drop, Driven) else drop)
         raise bad_argument("drop", "a spec that acts on attention (consistency acts on model outputs)", text)
+    for leaf in leaves:
+        for field, value in leaf.values.items():
+            if value.ndim == 1 and value.shape[0] != heads:
+                raise bad_argument(field, f"a rate for each of {heads} heads", f"{value.shape[0]} in {leaf.spec}")
     return leaves
 
 

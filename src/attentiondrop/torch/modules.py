@@ -56,14 +56,15 @@ class AttentionDrop(nn.Module):
         visible, bias = split(mask_in_four_dimensions(mask, tuple(logits.shape), "mask"))
         if not any(leaf.mixes_rows for leaf in self.spec.leaves()):
             # Hand-written layers mask the logits themselves. What they hid, no perturbation may show.
-            unhidden, work = split(work)
-            visible = unhidden if visible is None else visible & unhidden
+            hidden = work <= torch.finfo(work.dtype).min / 2  # as in a mask; a NaN hides nothing
+            work = work.masked_fill(hidden, 0.0)
+            visible = ~hidden if visible is None else visible & ~hidden
         work = work.to(torch.float64 if logits.dtype == torch.float64 else torch.float32)
         if bias is not None:
             work = work + bias.to(work.dtype)
         shape = LogitShape(*work.shape)
         seed = draw_seed(logits, self.generator) if self.training else None
-        leaves = leaves_of(self.spec, seed, work.dtype)
+        leaves = leaves_of(self.spec, seed, work.dtype, shape.heads)
         seen = Visibility(is_causal, pairs=visible)
         if mix_rows(leaves):
             seen = compact_form(seen, shape.rows, rows_are_mixed=True)

@@ -30,3 +30,10 @@ def test_every_view_is_measured(mode: str) -> None:
     views(model, x, 3, mode)
     (stats,) = attachment.stats().values()
     assert stats.calls == 3
+
+
+def test_a_scheduled_weight_needs_somebody_who_knows_the_progress() -> None:
+    """Without a site it would stay at its first value, often 0: R-Drop would silently not happen."""
+    model = torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.Linear(4, 3))
+    with pytest.raises(ad.AttentionDropError, match="a weight that is a number where nothing is attached"):
+        consistency_loss(model, torch.randn(2, 4), torch.mean, ad.Consistency(ad.schedules.Warmup(1.0)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -84,6 +85,18 @@ def test_a_checkpoint_goes_on_at_the_same_rate() -> None:
     assert again.rates() == attachment.rates()
     with pytest.raises(ad.AttentionDropError, match="state: expected the state of an attachment with the same specs"):
         attach(Peaked(), ad.HardMasking()).load_state_dict(attachment.state_dict())
+
+
+def test_the_state_of_other_specs_is_refused() -> None:
+    specs = {
+        "plain": ad.GaussianNoise(0.1),
+        "adaptive": ad.GaussianNoise(ad.EntropyTarget(0.5)),
+        "learned": ad.GaussianNoise(ad.Learnable(0.1)),
+    }
+    for one, other in itertools.permutations(specs, 2):
+        state = attach(Peaked(), specs[one]).state_dict()
+        with pytest.raises(ad.AttentionDropError, match="state: expected the state of an attachment with the same"):
+            attach(Peaked(), specs[other]).load_state_dict(state)
 
 
 @pytest.mark.no_cover

@@ -17,7 +17,7 @@ from torch._dynamo.testing import CompileCounter
 import attentiondrop as ad
 from attentiondrop import reference
 from attentiondrop.schedules import Depth, Linear, PerHead, PerLayer
-from attentiondrop.torch import attach, attention, dispatch
+from attentiondrop.torch import AttentionDrop, attach, attention, dispatch
 from attentiondrop.torch.attach.sites import site_of
 from attentiondrop.torch.call.leaves import Bounds, Driven, LogitShape
 from attentiondrop.torch.functional import Options, perturbed_attention
@@ -255,3 +255,17 @@ class TestSharedCode:
         tensor = before.values[0]["sigma"]
         assert driven_at(spec, 0.5, 0, 1, layer, before) is before and before.values[0]["sigma"] is tensor
         assert tensor.tolist() == pytest.approx([0.1, 1.0])
+
+
+@pytest.mark.parametrize("heads, rates", [(1, [0.1, 0.2, 0.3]), (3, [0.2]), (4, [0.1, 0.2, 0.3])])
+def test_there_is_a_rate_for_each_head(heads: int, rates: list[float]) -> None:
+    """Other numbers would be spread over the heads, or would even make more heads."""
+    q, message = (
+        torch.randn(2, heads, 6, 8),
+        rf"p: expected a rate for each of {heads} heads, received '{len(rates)} in",
+    )
+    for spec in (ad.DropKey(PerHead(rates)), ad.DropHead(PerHead(rates))):
+        with pytest.raises(ad.AttentionDropError, match=message):
+            attention(q, q, q, spec)
+        with pytest.raises(ad.AttentionDropError, match=message):
+            AttentionDrop(spec)(q @ q.mT)

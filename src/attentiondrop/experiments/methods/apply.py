@@ -134,7 +134,7 @@ class Applied:
             if self._consistency is None:
                 found = mean(forward(model, inputs))
             else:
-                spec: Any = self._consistency
+                spec: Any = self._consistency.at(0.0)  # a weight that is scheduled is in `self._weight`
                 mask = task.mask(targets)
                 result = consistency_loss(
                     model, inputs, mean, spec, mode, logits=task.logits, mask=mask, compiled=compiled

@@ -161,6 +161,12 @@ class Attachment(BaseAttachment):
         """Restore what `state_dict` returned, with the same specs attached."""
         self.set_progress(state["progress"])
         known = {site.name: () if site.monitor is None else site.monitor.controllers for site in self.sites}
+        missing = [name for name, controllers in known.items() if controllers and name not in state["adaptive"]]
+        unknown = state["learned"].keys() - dict(self._learned()).keys()
+        if missing or unknown:
+            raise bad_argument(
+                "state", "the state of an attachment with the same specs", [*missing, *sorted(unknown)][0]
+            )
         for name, states in state["adaptive"].items():
             if len(known.get(name, ())) != len(states):
                 raise bad_argument("state", "the state of an attachment with the same specs", name)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from .blocks import checked_blocks
+from .finite_masks import warn_of_finite_mask
 from .inputs import Inputs, Options
 from .leaves import Active
 from .visibility import Visibility, checked_window, compact_form, mix_rows, of_window, split
@@ -45,6 +46,8 @@ class Call(NamedTuple):
 def make_call(inputs: Inputs, leaves: list[Active], options: Options, seed: Tensor | None) -> Call:
     """The call of these inputs and regularisers. Nobody has looked at the values of its mask yet."""
     visible, mask_bias = split(inputs.mask)
+    if leaves and inputs.mask is not None:
+        warn_of_finite_mask(inputs.mask)
     bias = inputs.bias if mask_bias is None else mask_bias
     if inputs.bias is not None and mask_bias is not None:
         # A sum in 16 bits would be rounded, or overflow, before any logit is added to it.

@@ -94,6 +94,10 @@ def settings_for(model: nn.Module, consistency: Consistency | str | None) -> Con
         )
     for site in sites:
         site.passes_alone = None  # the loss is computed, so nobody has forgotten it
+    if given.scheduled() and not sites:
+        raise bad_argument(
+            "consistency", "a weight that is a number where nothing is attached: nothing knows the progress", str(given)
+        )
     # A scheduled weight is evaluated at the progress of the attachment (`set_progress`).
     evaluated: Any = given.at(sites[0].progress if sites else 0.0)
     result: Consistency = evaluated

@@ -1,0 +1,36 @@
+"""Additive masks with large finite numbers: they count as biases, and people are told."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import attentiondrop as ad
+from attentiondrop.errors import forget_warnings
+from attentiondrop.torch import attention
+from attentiondrop.torch.call import finite_masks
+from attentiondrop.torch.call.finite_masks import look_again
+
+
+@pytest.mark.parametrize("value", [-1e9, -1e4, -100.0, torch.finfo(torch.float32).min, -torch.inf])
+def test_only_what_means_to_hide_and_does_not_is_warned_of(value: float, recwarn: pytest.WarningsRecorder) -> None:
+    forget_warnings()
+    look_again()
+    q = torch.randn(1, 2, 6, 8)
+    mask = torch.zeros(6, 6).masked_fill(torch.ones(6, 6, dtype=torch.bool).triu(1), value)
+    for drop in (ad.HardMasking(), None):
+        attention(q, q, q, drop, attn_mask=mask, backend="eager")
+    found = [str(warning.message) for warning in recwarn.list]
+    assert len(found) == (value in (-1e9, -1e4))
+    assert not found or "that count as a bias, not as hidden keys" in found[0]
+
+
+def test_few_masks_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU, each look waits for the device."""
+    looks = []
+    monkeypatch.setattr(finite_masks, "is_untouched", lambda: looks.append(1) or True)
+    look_again()
+    q, mask = torch.randn(1, 1, 4, 8), torch.zeros(4, 4)
+    for _ in range(40):
+        attention(q, q, q, ad.DropKey(), attn_mask=mask, backend="eager")
+    assert len(looks) == 16
