@@ -304,3 +304,26 @@ def test_auto_takes_blocks_where_they_pay(text: str, rows: int, blocks: bool, mo
     )
     attention(*torch.randn(3, 1, 1, rows, 4), ad.parse(text))
     assert taken == [blocks]
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"softcap": 0.0}, "softcap: expected a number > 0, received 0.0"),
+        ({"softcap": -1.0}, "softcap: expected a number >= 0, received -1.0"),
+        ({"generator": 5}, "generator: expected a torch.Generator, received 5"),
+        ({"sinks": torch.zeros(1)}, r"sinks: expected a logit for each of 4 heads, received \[1\]"),
+    ],
+)
+def test_wrong_options_are_named(options: dict[str, Any], message: str) -> None:
+    q = torch.randn(2, 4, 6, 8)
+    with pytest.raises(ad.AttentionDropError, match=message):
+        attention(q, q, q, ad.DropKey(), **options)
+
+
+def test_the_text_of_a_spec() -> None:
+    q = torch.randn(2, 4, 6, 8)
+    torch.manual_seed(0)
+    want = attention(q, q, q, ad.DropKey(p=0.3))
+    torch.manual_seed(0)
+    assert torch.equal(attention(q, q, q, "dropkey(p=0.3)"), want)

@@ -30,6 +30,7 @@ from .fused.decide_inside import decided_attention
 from .fused.repeated_short import remember, repeat
 from .fused.short_rows import short_attention
 from .known_routes import known_run, remember_route
+from .untouched import is_transformed
 
 
 def attention(
@@ -131,8 +132,10 @@ def perturbed_attention(
 ) -> Attended:
     """The computation behind `attention`. It also returns the weights, if the eager path made them.
 
-    `seed` replaces the seed that the call would draw. `monitor` measures the call.
+    `seed` replaces the seed that the call would draw. `monitor` measures the call, but not inside `torch.func`.
     """
+    if monitor is not None and is_transformed():
+        monitor = None  # its sums could not be kept
     signature = None
     # A call like one before needs no checks. (Measured calls are never like one before: what is measured changes.)
     if monitor is None:
@@ -140,6 +143,10 @@ def perturbed_attention(
         if known is not None:
             return known
     number("dropout_p", options.dropout_p, 0.0, 1.0)
+    if options.softcap is not None and not number("softcap", options.softcap, 0.0) > 0:
+        raise bad_argument("softcap", "a number > 0", options.softcap)
+    if generator is not None and not isinstance(generator, torch.Generator):
+        raise bad_argument("generator", "a torch.Generator", generator)
     if options.attn_mask is not None and options.is_causal:
         raise ArgumentError("is_causal: expected False where attn_mask is given, as in scaled_dot_product_attention")
     check_tensors(query, key, value)
@@ -196,6 +203,8 @@ def _attended(
 ) -> Attended:
     """`perturbed_attention` of arguments that were checked, with autocast off."""
     inputs = normalise(query, key, value, options)
+    if options.sinks is not None and options.sinks.numel() != inputs.shape.heads:
+        raise bad_argument("sinks", f"a logit for each of {inputs.shape.heads} heads", list(options.sinks.shape))
     if seed is None and (drop is not None or options.dropout_p != 0):
         seed = draw_seed(query, generator)
     # Meta tensors have no values to measure.

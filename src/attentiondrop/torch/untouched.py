@@ -19,6 +19,11 @@ def is_untouched() -> bool:
     return not torch.compiler.is_compiling() and not is_watched()
 
 
+def is_transformed() -> bool:
+    """Whether a transform of functions (`torch.func`) runs. Inside of it, nothing can be kept in place."""
+    return not torch.compiler.is_compiling() and _transform_of_functions() is not None
+
+
 def is_watched() -> bool:
     """Whether somebody transforms or watches the operations, for code that no compiler traces."""
     return (

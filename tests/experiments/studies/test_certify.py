@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,10 +13,12 @@ import torch
 from attentiondrop import ArgumentError
 from attentiondrop.experiments.config.recipe_files import read_recipe
 from attentiondrop.experiments.runs.execute import execute
-from attentiondrop.experiments.runs.finished_run import load_run
+from attentiondrop.experiments.runs.finished_run import load_rates, load_run
 from attentiondrop.experiments.runs.job import Job
 from attentiondrop.experiments.runs.store import REQUEST
+from attentiondrop.experiments.studies import certify
 from attentiondrop.experiments.studies.certify import certify_run, check_held_out
+from attentiondrop.torch.attach.sites import site_of
 
 SETTINGS = [
     "data.limit=96",
@@ -34,6 +37,23 @@ def make(out: Path, method: str, *changes: str) -> Path:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make(tmp_path_factory.mktemp("run"), "hard(p=0.2,k=3)")
+
+
+def test_learned_rates_are_those_of_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = make(tmp_path, "noise(sigma=learnable(0.5,high=2.0))")
+    used, certificate = [], certify.risk_certificate
+
+    def watched(model: torch.nn.Module, *args: Any, **options: Any) -> Any:
+        (site,) = [site for module in model.modules() if (site := site_of(module)) is not None]
+        used.append(float(site.driven.values[0]["sigma"]()))
+        return certificate(model, *args, **options)
+
+    monkeypatch.setattr(certify, "risk_certificate", watched)
+    certify_run(folder, draws=2, prior_epochs=0)
+    run = load_run(folder)
+    assert [pytest.approx(rates["noise.sigma"]) for rates in run.applied.attachment.rates().values()] != used
+    load_rates(run.applied, run.weights)
+    assert [pytest.approx(rates["noise.sigma"]) for rates in run.applied.attachment.rates().values()] == used
 
 
 def test_all_certificates(run: Path) -> None:

@@ -5,14 +5,20 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
+from torch import nn
 
+from attentiondrop import ArgumentError
 from attentiondrop.experiments.config.recipe_files import read_recipe
 from attentiondrop.experiments.runs.execute import execute
 from attentiondrop.experiments.runs.job import Job
+from attentiondrop.experiments.studies import gradient_study
 from attentiondrop.experiments.studies.gradient_study import checkpoints, variance_of_run
+from attentiondrop.experiments.train.loop import Training
 from attentiondrop.theory.curve import draw
+from attentiondrop.torch.attach.sites import site_of
 
 SETTINGS = [
     "data.limit=96",
@@ -52,6 +58,35 @@ def test_weights_of_other_epochs_are_used_where_they_were_kept(run: Path, tmp_pa
     assert found.checkpoints[1][1].total.base == found.checkpoints[2][1].total.base
     (folder / "best.safetensors").unlink()
     assert list(checkpoints(folder, None, 2)) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "method", ["hard(p=entropy(target=0.9,start=0.3),k=3)", "noise(sigma=learnable(0.5,high=2.0))"]
+)
+def test_rates_are_those_of_each_checkpoint(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rates that are learned, or adapt, end where training took them."""
+    ended: list[dict[str, Any]] = []
+    save = Training._save
+    monkeypatch.setattr(Training, "_save", lambda self: (ended.append(self.applied.attachment.rates()), save(self)))
+    job = Job(read_recipe("digits", "demo", [*SETTINGS, "training.keep_every=1"]).to_dict(), method, 0, str(tmp_path))
+    execute(job)
+    used: list[dict[str, Any]] = []
+    measure = gradient_study.gradient_variance
+
+    def measured(model: nn.Module, *args: Any, **options: Any) -> Any:
+        sites = [site for module in model.modules() if (site := site_of(module)) is not None]
+        values = [value for site in sites for fields in site.driven.values.values() for value in fields.values()]
+        used.append([float(value() if callable(value) else value) for value in values])
+        return measure(model, *args, **options)
+
+    monkeypatch.setattr(gradient_study, "gradient_variance", measured)
+    variance_of_run(job.folder, examples=16)
+    wanted = [[rate for rates in epoch.values() for rate in rates.values()] for epoch in ended]
+    assert used[1:] == [pytest.approx(rates) for rates in wanted] and used[0] != used[1] != used[2]
+    for path in job.folder.glob("*_rates.safetensors"):
+        path.unlink()
+    with pytest.raises(ArgumentError, match=r"expected epoch1_rates\.safetensors, with the rates that the run has"):
+        variance_of_run(job.folder, examples=16)
 
 
 def test_examples_are_picked_from_all_of_the_training_part(run: Path) -> None:

@@ -151,6 +151,11 @@ class Applied:
             loss = acting.task_loss(loss, made)
         return loss
 
+    def has_own_rates(self) -> bool:
+        """Whether rates, or the importance of heads, depend on the training: the method alone does not tell them."""
+        state = {} if self.attachment is None else self.attachment.state_dict()
+        return any(state.get(kind) for kind in ("adaptive", "learned", "importance"))
+
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run needs: learned and adaptive rates, and the state of comparators."""
         rates = {} if self.attachment is None else self.attachment.state_dict()

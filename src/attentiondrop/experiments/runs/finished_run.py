@@ -17,7 +17,7 @@ from ..methods.parse import Method, read_method
 from ..tasks.interface import Task
 from ..tasks.registry import find_task
 from ..train import checkpoint
-from ..train.epoch_log import BEST, LAST
+from ..train.epoch_log import BEST, LAST, rates_of
 from ..train.loop import initial_model
 from .store import REQUEST, Run, read_run
 
@@ -33,6 +33,8 @@ class LoadedRun:
     model: nn.Module
     applied: Applied
     data: Any
+    #: The file of the weights.
+    weights: Path
 
 
 def load_run(
@@ -67,4 +69,17 @@ def load_run(
     model = initial_model(recipe, method, run.request.seed, data).to(device)
     checkpoint.load_into(model, path, recipe.model.name)
     applied = Applied(method, model, kinds=recipe.training.kinds)
-    return LoadedRun(run, recipe, task, method, model.eval(), applied, data.to(device))
+    return LoadedRun(run, recipe, task, method, model.eval(), applied, data.to(device), path)
+
+
+def load_rates(applied: Applied, weights: Path) -> None:
+    """Give a method the rates that it had with these weights, at the end of training for all that is scheduled."""
+    state = checkpoint.load_state(rates_of(weights))
+    if state is not None:
+        applied.load_state_dict(state)
+    elif applied.has_own_rates():
+        raise ArgumentError(
+            f"{weights.parent}: expected {rates_of(weights).name}, with the rates that the run has learned or adapted; "
+            "older versions did not write it"
+        )
+    applied.set_progress(1.0)

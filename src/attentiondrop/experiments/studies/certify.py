@@ -15,7 +15,7 @@ from ...theory import PosteriorCertificate, PosteriorSettings, RiskReport, poste
 from ...theory.fitting import Schedule
 from ...theory.overlap import repeated
 from ..methods.apply import Applied
-from ..runs.finished_run import LoadedRun, load_run
+from ..runs.finished_run import LoadedRun, load_rates, load_run
 from ..tasks.interface import Batch, ExampleData
 from ..train.loop import initial_model
 from ..train.seeding import own_generators
@@ -94,8 +94,8 @@ def certify_run(
     on_progress("loading the run", 0.0)
     run = load_run(folder, "best" if weights == "best" else "last", device, root)
     check_certifiable(run)
-    # Certify the rates that schedules end with.
-    run.applied.set_progress(1.0)
+    # Certify the rates that training ended with.
+    load_rates(run.applied, run.weights)
     suspects, notes = check_held_out(run, part)
     count, batch_size = run.data.counts[part], run.recipe.evaluation.batch_size
     epochs = min(PRIOR_EPOCHS, run.recipe.training.epochs) if prior_epochs is None else prior_epochs
@@ -177,7 +177,7 @@ def _posterior(
     training, data = run.recipe.training, run.data
     model = initial_model(run.recipe, run.method, run.record.request.seed, data).to(data.device)
     applied = Applied(run.method, model)
-    applied.set_progress(1.0)
+    load_rates(applied, run.weights)
     settings = PosteriorSettings(
         prior=Schedule(epochs, training.batch_size, training.learning_rate, training.weight_decay, training.warmup),
         posterior=Schedule(epochs=3, batch_size=training.batch_size, weight_decay=0.0),

@@ -13,7 +13,7 @@ from torch import Tensor
 from ...errors import ArgumentError
 from ...theory import GradientVariance, gradient_variance
 from ...theory.curve import Curve
-from ..runs.finished_run import LoadedRun, load_run
+from ..runs.finished_run import LoadedRun, load_rates, load_run
 from ..tasks.interface import ExampleData
 from ..train import checkpoint
 from ..train.epoch_log import BEST, LAST
@@ -89,8 +89,7 @@ def variance_of_run(
     """
     on_progress("loading the run", 0.0)
     run = load_run(folder, "best", device, root)
-    # Use the rates that schedules end with.
-    run.applied.set_progress(1.0)
+    start = run.applied.state_dict()
     result, training = run.record.result, run.recipe.training
     last = len(run.record.epochs)
     paths = checkpoints(folder, None if result is None else result.best_epoch, last)
@@ -107,8 +106,11 @@ def variance_of_run(
     for index, epoch in enumerate((0, *paths)):
         if epoch:
             checkpoint.load_into(run.model, paths[epoch], run.recipe.model.name)
+            load_rates(run.applied, paths[epoch])
         else:
             run.model.load_state_dict(_initial(run))
+            run.applied.load_state_dict(start)
+            run.applied.set_progress(1.0)  # use the rates that schedules end with
         found.append(
             (
                 epoch,

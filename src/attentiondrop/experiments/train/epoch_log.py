@@ -13,6 +13,11 @@ EPOCHS = "metrics.jsonl"
 BEST, LAST, STATE = "best.safetensors", "last.safetensors", "state.safetensors"
 
 
+def rates_of(weights: Path) -> Path:
+    """The file beside weights that has the rates which were learned, or have adapted, with them."""
+    return weights.with_name(f"{weights.stem}_rates.safetensors")
+
+
 @dataclass(frozen=True)
 class Epoch:
     """One epoch of training. Fields that are measured only at some epochs are None at the others."""

@@ -31,7 +31,7 @@ from . import checkpoint
 from .accelerator import make_accelerator
 from .captured_step import CAPTURED, CapturedStep, Recorder
 from .compiled_code import compile_calls
-from .epoch_log import BEST, EPOCHS, LAST, STATE, Epoch, write_epoch
+from .epoch_log import BEST, EPOCHS, LAST, STATE, Epoch, rates_of, write_epoch
 from .mean_of_last import MeanOfLast
 from .probes import attention_entropies, gradient_spread, probe_epochs
 from .seeding import derived_seed
@@ -384,6 +384,8 @@ class Training:
             weights = self.mean.weights
         if self.accelerator.is_main_process:
             checkpoint.save_weights(self.folder / name, weights)
+            if self.applied.has_own_rates():
+                checkpoint.save_state(rates_of(self.folder / name), self.applied.state_dict())
 
     def _average(self, model: nn.Module) -> AveragedModel | None:
         decay = self.settings.ema
