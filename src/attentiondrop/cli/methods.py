@@ -46,6 +46,8 @@ def run(args: argparse.Namespace) -> int:
     for one in found:
         print(f"\n{one.text}")
         print(f"  {one.summary}")
+        for fields in one.fields:
+            print(f"  fields of {fields}")
         print(f"  groups: {', '.join(one.groups)}")
         if one.formula:
             print(f"  {one.formula}")

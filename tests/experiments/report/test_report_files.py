@@ -47,8 +47,8 @@ def test_only_what_remains_after_correction_is_marked(comparison: Maker, tmp_pat
     results = page.table("Test accuracy, mean")
     assert results["dropkey(p=0.1)"][2].endswith("] *")
     assert results["dropkey(p=0.2)"][2].endswith("]")
-    after = "In points, after Holm's correction for 2 comparisons, above the baseline"
-    assert f"{after} `dropkey(p=0.1)` (+5.00, +4.12 to +5.88)." in markdown
+    after = "In points, after Holm's correction for 2 comparisons, `dropkey(p=0.1)` is above the baseline"
+    assert f"{after} (+5.00, +4.12 to +5.88)." in markdown
     assert "For the other one, the interval includes zero." in markdown
     assert "2 comparisons were made" in markdown and "Here 1 does, and 1 remains after Holm's correction" in markdown
 
@@ -68,7 +68,10 @@ def test_an_interval_that_excludes_zero_is_no_mark_where_correction_takes_it_bac
     assert found[2] == "+2.50 [+0.45, +4.55]" and found[4] == "0.091"
     assert not [cell for table in page.tables.values() for row in table for cell in row if cell.endswith("*")]
     assert not [1 for _, attributes in page.tags if "marked" in (attributes.get("class") or "")]
-    assert "No difference remains after Holm's correction for 3 comparisons. Only without that correction" in markdown
+    assert (
+        "No difference remains after Holm's correction for 3 comparisons. In points, without that correction,"
+        in markdown
+    )
     assert "Here 1 does, and none remains after Holm's correction for that" in markdown
     assert r"] \*" not in markdown
     assert float(rows[4]["p_value"]) < 0.05 < float(rows[4]["p_holm"])

@@ -101,4 +101,4 @@ def test_runs_on_other_data_are_pointed_out(comparison: Maker, tmp_path: Path) -
     page, markdown, _ = written(out)
     assert "The runs were made on different data: their checksums differ." in markdown
     (value,) = page.table("Recorded with 2 runs")["test data, SHA-256"]
-    assert value == f"{'2b' * 32} (1 runs); {'3c' * 32} (1 runs)"
+    assert value == f"{'2b' * 32} (1 run); {'3c' * 32} (1 run)"

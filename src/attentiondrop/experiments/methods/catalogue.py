@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from ...specs import REGISTRY
+from ...specs.base import text_of
 from ..files.typed_settings import unknown
 from . import COMPARATORS
 from .described_specs import SPECS
@@ -20,8 +24,10 @@ class Listed:
 
     #: As it is written in a group, such as `dropkey(by=column)`.
     name: str
-    #: With all fields and their defaults.
+    #: With its main fields and their defaults.
     text: str
+    #: All fields of its parts, with their defaults and choices.
+    fields: list[str]
     groups: list[str]
     summary: str
     perturbs: str
@@ -58,6 +64,7 @@ def _listed(text: str) -> Listed:
     return Listed(
         name=text,
         text=read_method(text).text if names != ["none"] else str(COMPARATORS["none"]()),
+        fields=[fields_of(name) for name in names],
         groups=[group for group, members in groups().items() if text in members and group != ALL],
         summary=" ".join(_summary(name) for name in names),
         perturbs=", ".join(part[0] for part in parts),
@@ -78,6 +85,22 @@ def parts_of(text: str) -> list[str]:
     method, names = read_method(text), {spec: name for name, spec in REGISTRY.items()}
     leaves = () if method.spec is None else method.spec.leaves()
     return [part.name for part in method.comparators] + [names[type(leaf)] for leaf in leaves] or ["none"]
+
+
+def fields_of(name: str) -> str:
+    """The fields of one part, with their defaults, and with their choices if they have any.
+
+    >>> fields_of("hard")
+    'hard: p=0.1, k=5, fill=zero (or -inf), heads=independent (or stratified)'
+    """
+    owner: Any = COMPARATORS.get(name) or REGISTRY[name]
+    found = []
+    for field in dataclasses.fields(owner):
+        default = text_of(None if field.default is dataclasses.MISSING else field.default)
+        choices = re.findall(r"[\"']([^\"']+)[\"']", str(field.type)) if "Literal" in str(field.type) else []
+        others = " or ".join(choice for choice in choices if choice != default)
+        found.append(f"{field.name}={default}" + (f" (or {others})" if others else ""))
+    return f"{name}: {', '.join(found) or 'no fields'}"
 
 
 def described(name: str) -> tuple[str, str, str]:

@@ -12,7 +12,7 @@ from ..runs.kinds import NAMES
 from ..runs.store import AT_ONCE
 from ..tasks.metrics import Metric
 from .blocks import Block, Cell, Code, Section, Table, Text, name
-from .figures import BLANK, NOTHING, TIMES, spread
+from .figures import BLANK, NOTHING, TIMES, plural, spread
 
 
 def cost(summary: Summary) -> Section | None:
@@ -105,7 +105,9 @@ def environment(summary: Summary) -> Section:
             sums.setdefault(part, Counter())[checksum] += 1
     rows: list[list[str | Cell]] = []
     for key, found in values.items():
-        rows.append([Cell(key, words=True), Cell(_distinct(found), words=True)])
+        # (Dates in order; other values in the order of the runs.)
+        ordered = Counter(dict(sorted(found.items()))) if key == "date" else found
+        rows.append([Cell(key, words=True), Cell(_distinct(ordered), words=True)])
     for part, found in sums.items():
         rows.append([Cell(f"{part} data, SHA-256", words=True), Cell(_distinct(found), words=True, code=True)])
     blocks: list[Block] = []
@@ -150,4 +152,4 @@ def _trial(trial: Trial, judged: Sequence[Metric]) -> list[str | Cell]:
 def _distinct(found: Counter[str]) -> str:
     if len(found) == 1:
         return next(iter(found))
-    return "; ".join(f"{value} ({count} runs)" for value, count in found.items())
+    return "; ".join(f"{value} ({plural(count, 'run')})" for value, count in found.items())

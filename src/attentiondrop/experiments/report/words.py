@@ -100,8 +100,7 @@ def _outcome(summary: Summary) -> str:
     only = {label: each for label, each in apart.items() if not each.marked}
     found = [_sentence(f"{unit}{after}, {_listed(told)}.") if told else f"No difference remains {after}."]
     if only:
-        text = f"{unit.lower()}{_listed(only)}"
-        found.append(f"Only without that correction does a 95 % interval exclude zero: {text}.")
+        found.append(_sentence(f"{unit}without that correction, {_listed(only)}."))
     rest = summary.comparisons - len(apart)
     if rest:
         found.append(f"For the other {'one' if rest == 1 else rest}, the interval includes zero.")
@@ -113,18 +112,16 @@ def _sentence(text: str) -> str:
 
 
 def _listed(told: dict[str, Difference]) -> str:
-    found = []
-    for word, sign in (("above", 1), ("below", -1)):
-        if these := [_told(label, each) for label, each in told.items() if each.mean * sign > 0]:
-            found.append(f"{word} the baseline {listed(these)}")
-    return "; ".join(found)
+    """Which methods are above the baseline, and which below."""
+    return listed([_told(label, each) for label, each in told.items()])
 
 
 def _told(label: str, points: Difference) -> str:
+    where = f"`{label}` is {'above' if points.mean > 0 else 'below'} the baseline"
     if points.interval is None:
-        return f"`{label}`"
+        return where
     low, high = signed(points.interval.low, 2), signed(points.interval.high, 2)
-    return f"`{label}` ({signed(points.mean, 2)}, {low} to {high})"
+    return f"{where} ({signed(points.mean, 2)}, {low} to {high})"
 
 
 def _limits(summary: Summary) -> str:
