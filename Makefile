@@ -12,7 +12,7 @@ WORKERS ?= 2
 # `make demo` installs only what it needs, unless everything is there already. `make test` adds the rest later.
 DEMO_SETUP := $(if $(wildcard $(SETUP)),$(SETUP),$(VENV)/.installed-demo)
 demo: $(DEMO_SETUP)  ## train a small ViT on digits with seven methods and three seeds, and compare
-	PYTHONDONTWRITEBYTECODE= $(BIN)/attentiondrop compare digits --size demo --workers $(WORKERS) --out runs/digits
+	PYTHONDONTWRITEBYTECODE= $(BIN)/attentiondrop compare digits --size demo --workers $(WORKERS)
 
 # Without byte code: Python writes it when it first imports a module (`demo` and the tests allow that), and compiling all of
 # torch takes longer.

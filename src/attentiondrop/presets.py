@@ -15,6 +15,9 @@ def vision() -> Compose:
     What speaks against it: with twice the epochs and no method, the model was better still. The calibration error was
     higher than without a method. No other data set and no other model has been tested.
 
+    The blur mixes neighbouring tokens, row after row: the last patch of a line is next to the first one of the next
+    line, and a class token is next to the first patch. The model of the study has no class token.
+
     The spec needs two passes: compute the loss with `consistency_loss`, which finds the settings in the attached model.
 
     Example:
