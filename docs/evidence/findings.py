@@ -103,7 +103,7 @@ def in_short() -> str:
     return (
         "On CIFAR-10 with 20 % of the training set, hard masking alone and blur alone show no gain. Blur with a "
         f"consistency loss gains {_difference(to_none, ours)}.\nTraining without a method for twice the epochs gains "
-        f"more: {_difference(to_none, longer)}. No other data set has been measured."
+        f"more: {_difference(to_none, longer)}. We have no study of another data set yet."
     )
 
 

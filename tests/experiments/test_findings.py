@@ -102,9 +102,7 @@ def test_times_are_those_of_whole_runs(findings: Any) -> None:
     )
 
 
-def test_the_lead_of_twice_the_epochs_is_its_difference_turned_around(
-    findings: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_lead_of_twice_the_epochs_is_its_difference_turned_around(findings: Any) -> None:
     shown, _ = corrected(OURS, LONGER)
     mean, low, high = (float(number) for number in re.findall(r"[-+][\d.]+", shown))
     assert max(mean, low, high) < 0
