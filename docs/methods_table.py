@@ -49,10 +49,15 @@ def tables() -> str:
     for group, title in TITLES.items():
         lines += ["", f"### {title} (`--methods {group}`)", ""]
         lines += [f"| {' | '.join(HEADINGS)} |", f"| {'--- | ' * len(HEADINGS)}"[:-1]]
+        listed = set()
         for one in catalogue(groups()[group]):
             if one.name in groups()[group] and one.name not in shown:
                 shown.add(one.name)
+                listed.add(one.name)
                 lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row(one, measured))} |")
+        if elsewhere := [text for text in groups()[group] if text not in listed]:
+            names = ", ".join(f"`{text}`" for text in elsewhere)
+            lines += ["", f"This group has {len(elsewhere)} more, in a table above: {names}."]
         # The site has pictures here (docs/site_pages/method_pictures.py); other readers of this file see nothing.
         lines += ["", f"<!-- generated: pictures of {group} -->"]
     if shown != set(groups()[ALL]):

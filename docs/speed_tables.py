@@ -16,7 +16,7 @@ VIT, SMALL, SEQUENCES = (f"{name}-h200-torch2.11" for name in ("vit", "small-mod
 #: What is trained -> result file, name of a row before its spec, column of the speed to that without a method, its text
 #: in the table (with a link to the result file), and in the README.
 TRAINED = {
-    "ViT-B/16\n(224 x 224 pixels)": (VIT, "", "ratio", "[ViT-B/16]({}), batch size 256, compiled", "ViT-B/16"),
+    "ViT-B/16\n(224 x 224 pixels)": (VIT, "", "ratio", "[ViT-B/16]({}), batch size 256, compiled", "compiled ViT-B/16"),
     "small ViT\n(32 x 32 pixels)": (
         SMALL,
         "graph of compiled, ",
@@ -39,6 +39,9 @@ TRAINED = {
         "a language model with attention dropout",
     ),
 }
+
+#: ViT-B/16 without torch.compile. The run is older than the others, and older than the kernels for short rows.
+VIT_EAGER = f"{VIT}-eager"
 
 #: Runs of `attentiondrop bench attention --graph`, the newest first.
 ATTENTION = tuple(f"attention-h200-torch2.11-graph{run}" for run in ("", "-3b422f9", "-c2fb7c8", "-0c391b7"))
@@ -79,6 +82,9 @@ def training() -> str:
     for file, row, column, text, _ in TRAINED.values():
         cells = [f"{number(file, row + spec, column):.2f}" for spec in (HARD, BLUR)]
         lines.append(f"| {text.format(f'../benchmarks/results/{file}.md')} | {' | '.join(cells)} |")
+    eager = [f"{number(VIT_EAGER, spec, 'ratio'):.2f}" for spec in (HARD, BLUR)]
+    about = f"[ViT-B/16](../benchmarks/results/{VIT_EAGER}.md), batch size 256, eager (an earlier run)"
+    lines.insert(3, f"| {about} | {' | '.join(eager)} |")
     return "\n".join(lines)
 
 
@@ -88,7 +94,9 @@ def in_a_sentence() -> str:
     for file, row, column, _, text in TRAINED.values():
         hard, blur = (number(file, row + spec, column) for spec in (HARD, BLUR))
         parts.append(f"{text} {hard:.2f} ({blur:.2f})")
-    return f"{', '.join(parts[:-1])}, and {parts[-1]}."
+    hard, blur = (number(VIT_EAGER, spec, "ratio") for spec in (HARD, BLUR))
+    eager = f"ViT-B/16 without `torch.compile`: {hard:.2f} ({blur:.2f}; an earlier run)."
+    return f"{', '.join(parts[:-1])}, and {parts[-1]}. {eager}"
 
 
 def small_models() -> str:
@@ -126,14 +134,30 @@ def vit() -> str:
     return "\n".join(lines)
 
 
-def longer_rows() -> str:
-    """Attention alone beyond the kernels for short rows. Of each cell, the newest run that has it counts."""
+def longer_ratios() -> dict[tuple[str, str], float]:
+    """Method and shape -> time of attention alone to plain attention. The newest run that has a cell counts."""
     found: dict[tuple[str, str], float] = {}
     for file in reversed(ATTENTION):
         for one in rows_of(file):
             shape = tuple(one[name] for name in ("batch", "heads", "key_heads", "length", "size", "causal"))
             if shape in LONGER_ROWS and one["plain_ratio"]:
                 found[one["row"], LONGER_ROWS[shape]] = float(one["plain_ratio"])
+    return found
+
+
+def longer_in_a_sentence() -> str:
+    """The range over all these shapes, for the README."""
+    found = longer_ratios()
+    ranges = []
+    for method in (HARD, BLUR):
+        ratios = [ratio for (one, _), ratio in found.items() if one == method]
+        ranges.append(f"{min(ratios):.2f} to {max(ratios):.2f}")
+    return f"with hard masking takes {ranges[0]} times as long, with blur {ranges[1]} times."
+
+
+def longer_rows() -> str:
+    """Attention alone beyond the kernels for short rows."""
+    found = longer_ratios()
     lines = [f"| | {' | '.join(LONGER_ROWS.values())} |", "|---|" + "---|" * len(LONGER_ROWS)]
     for method, text in LONGER_METHODS.items():
         ratios = [found.get((method, shape)) for shape in LONGER_ROWS.values()]

@@ -25,7 +25,7 @@ def test_vision_is_the_method_that_earned_its_claim(monkeypatch: pytest.MonkeyPa
     finally:
         for name in ("claims", "plan", "tables"):
             sys.modules.pop(name, None)
-    assert earned[2] == f"`{ad.presets.vision()}`" and earned[-1] == "**earned**"
+    assert earned[3] == f"`{ad.presets.vision()}`" and earned[-1] == "**earned**"
 
 
 def test_a_preset_brings_the_settings_of_its_loss() -> None:

@@ -1,4 +1,4 @@
-"""Writes every table and figure of docs/evidence, the tables of docs/speed.md and the findings in the README.
+"""Writes every table and figure of docs/evidence, the tables of docs/speed.md, and the findings on other pages.
 
 All of it comes from committed result files. With --check, it fails if a page differs from them.
 
@@ -90,7 +90,19 @@ def front_page() -> dict[Path, str]:
 
     path = DOCS.parent / "README.md"
     page = filled(path.read_text(encoding="utf-8"), "findings", findings.short(), between="\n")
-    return {path: filled(page, "speed", speed_tables.in_a_sentence(), between="")}
+    page = filled(page, "speed", speed_tables.in_a_sentence(), between="")
+    return {path: filled(page, "longer rows", speed_tables.longer_in_a_sentence(), between="")}
+
+
+#: Pages that say in short what study 1 found.
+TOLD = (DOCS / "faq.md", DOCS / "start" / "index.md", DOCS / "experiments.md")
+
+
+def told() -> dict[Path, str]:
+    """The same few sentences on each of these pages."""
+    import findings
+
+    return {path: filled(path.read_text(encoding="utf-8"), "in short", findings.in_short()) for path in TOLD}
 
 
 def speed() -> dict[Path, str]:
@@ -169,7 +181,7 @@ def judged() -> dict[Path, str]:
 
     path = HERE / "claims.md"
     page = filled(path.read_text(encoding="utf-8"), "summary", claims.summary())
-    page = filled(page, "headlines", claims.headline_table())
+    page = filled(page, "headlines", f"{claims.headline_table()}\n\n{claims.beside_scarce()}")
     page = filled(page, "paper", claims.paper_table())
     page = filled(page, "others", claims.others_table())
     page = filled(page, "convergence", claims.convergence_table())
@@ -186,7 +198,7 @@ def written() -> dict[Path, str]:
     """Every file that is written, with its content."""
     if missing := unlisted():
         raise SystemExit(f"{missing[0]}: expected an entry in PAGES of docs/evidence/write.py")
-    return protocol() | pages() | judged() | front_page() | speed()
+    return protocol() | pages() | judged() | front_page() | told() | speed()
 
 
 def main(arguments: list[str]) -> int:

@@ -47,8 +47,11 @@ def line(table: str, start: str) -> str:
 def test_a_new_figure_shows_everywhere(tables: Any) -> None:
     change(tables.RESULTS / f"{tables.VIT}.csv", "ratio", "0.5", row=tables.HARD)
     assert line(tables.vit(), f"`{tables.HARD}`").startswith(f"| `{tables.HARD}` | 0.50 |")
-    assert "| 0.50 | 1." in line(tables.training(), "[ViT-B/16]")
-    assert tables.in_a_sentence().startswith("ViT-B/16 0.50 (1.")
+    assert "| 0.50 | 1." in line(tables.training(), "[ViT-B/16](../benchmarks/results/vit-h200-torch2.11.md)")
+    assert tables.in_a_sentence().startswith("compiled ViT-B/16 0.50 (1.")
+    change(tables.RESULTS / f"{tables.VIT_EAGER}.csv", "ratio", "0.4", row=tables.HARD)
+    assert "eager (an earlier run) | 0.40 | 0." in tables.training()
+    assert "without `torch.compile`: 0.40 (0." in tables.in_a_sentence()
 
 
 def test_the_newest_run_counts_for_each_cell(tables: Any) -> None:
@@ -58,6 +61,7 @@ def test_the_newest_run_counts_for_each_cell(tables: Any) -> None:
     assert "7.00" not in line(tables.longer_rows(), f"`{tables.HARD}`")
     change(tables.RESULTS / f"{newest}.csv", "plain_ratio", "12.345", length="1024", row=tables.HARD)
     assert "| 12.3 |" in line(tables.longer_rows(), f"`{tables.HARD}`")
+    assert "to 12.35 times as long, with blur " in tables.longer_in_a_sentence()
 
 
 def test_speeds_of_a_small_model_have_ratios_only_to_the_plain_row(tables: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import importlib
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -59,7 +60,8 @@ def test_differences_are_paired_and_corrected_over_all_eleven(findings: Any) -> 
 
 def test_controls_say_how_much_each_part_adds(findings: Any) -> None:
     said = findings.controls()
-    assert f"is {corrected(OURS, EQUAL_TIME, 'controls')[0]}, at " in said["equal time"]
+    shown = corrected(OURS, EQUAL_TIME, "controls")[0]
+    assert f"{shown} over `none` with 1.35 times the epochs, at " in said["equal time"]
     ratio = column(OURS, "gpu_seconds", "controls").mean() / column(EQUAL_TIME, "gpu_seconds", "controls").mean()
     assert f"at {ratio:.2f} of its GPU time" in said["equal time"]
     parts = [(ALONE, "none"), (TWICE, ALONE), (OURS, TWICE)]
@@ -89,14 +91,47 @@ def test_a_method_that_helps_alone_needs_another_sentence(findings: Any, monkeyp
         findings.sentences()
 
 
-@pytest.mark.parametrize(("other", "whose"), [(R_DROP, "its"), (LONGER, "their")])
-def test_times_are_those_of_whole_runs(findings: Any, other: str, whose: str) -> None:
-    ratio = column(OURS, "gpu_seconds").mean() / column(other, "gpu_seconds").mean()
-    assert f"at {ratio:.2f} of {whose} GPU time" in findings.sentences()["best"]
+def test_times_are_those_of_whole_runs(findings: Any) -> None:
+    seconds = {one: column(one, "gpu_seconds").mean() for one in (OURS, R_DROP, LONGER, "none")}
+    said = findings.sentences()
+    assert f"at {seconds[OURS] / seconds[R_DROP]:.2f} of its GPU time" in said["best"]
+    assert f"takes {seconds[LONGER] / seconds[OURS]:.1f} times as long" in said["against"]
+    assert (
+        f"two passes take {seconds[OURS] / seconds['none']:.2f} times as long as `none`"
+        in (findings.controls()["condition"])
+    )
+
+
+def test_the_lead_of_twice_the_epochs_is_its_difference_turned_around(findings: Any) -> None:
+    shown, _ = corrected(OURS, LONGER)
+    mean, low, high = (float(number) for number in re.findall(r"[-+][\d.]+", shown))
+    assert max(mean, low, high) < 0
+    assert f"is {-mean:.1f} points [{-high:.1f}, {-low:.1f}] better" in findings.sentences()["against"]
+    for baseline, label in ((R_DROP, OURS), ("none", "hard(p=0.2,k=5)")):  # better; worse, but not certainly
+        with pytest.raises(SystemExit, match="write the sentence anew"):
+            findings._lead_of_longer(findings._study(baseline), label)
+
+
+def test_the_page_of_claims_says_that_more_epochs_win(findings: Any) -> None:
+    said = findings.claims.beside_scarce()
+    mean, low, high = (float(number) for number in re.findall(r"[-+]\d\.\d\d", said))
+    assert f"{mean:+.1f} points [{low:+.1f}, {high:+.1f}]" == corrected(OURS, LONGER)[0]
+    assert "**loses**" in said and f"to `{LONGER}`, corrected over all 11 comparisons" in said
+
+
+def test_other_pages_tell_the_same(findings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = findings.in_short()
+    assert f"loss gains {corrected(OURS, 'none')[0]}." in said
+    assert f"gains more: {corrected(LONGER, 'none')[0]}." in said
+    monkeypatch.setattr(findings, "_is_better", lambda study, label: False)
+    with pytest.raises(SystemExit, match="write the sentence anew"):
+        findings.in_short()
 
 
 def test_what_speaks_against_the_methods_comes_first_in_the_readme(findings: Any) -> None:
-    first, second = findings.short().splitlines()
-    assert (
-        first.startswith("- **More epochs gain more than any method.**") and "show no gain" in first and OURS in second
-    )
+    first, second, third = findings.short().splitlines()
+    assert first.startswith("- **More epochs gain more than any method.**") and "show no gain" in first
+    assert OURS in second and "twice the epochs" in second and "calibration error" in second
+    with (findings.METHODS_COST).open(newline="", encoding="utf-8") as file:
+        costs = [float(row["cost"]) for row in csv.DictReader(file) if row["method"] == "blur+consistency"]
+    assert len(costs) == 2 and all(f"{cost:.2f} times" in third for cost in costs)

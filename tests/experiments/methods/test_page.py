@@ -25,6 +25,18 @@ def test_the_page_is_up_to_date(program) -> None:
     assert program.renewed(program.renewed(page)) == program.renewed(page)
 
 
+def test_each_group_has_all_its_methods(program) -> None:
+    """In its table, or named below it if they are in a table above."""
+    _, *parts = program.tables().split("### ")
+    for part in parts:
+        group = part[part.index("--methods ") :].split()[1].strip("`)")
+        found = sum(row.startswith("| `") for row in part.splitlines())
+        if "This group has " in part:
+            found += int(part.split("This group has ")[1].split()[0])
+        assert found == len(program.groups()[group]), group
+    assert "This group has 1 more, in a table above: `noise`." in program.tables()
+
+
 def line(model: str, method: str, cost: float | None, commit: str = "c", date: str = "2026-01") -> dict[str, object]:
     about = {"device": "D", "torch": "2", "commit": commit, "date": date}
     return {"model": model, "method": method, "cost": cost, **about}
