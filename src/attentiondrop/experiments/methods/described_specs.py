@@ -20,7 +20,10 @@ SPECS = {
         "logits", "each of the k largest logits of a row is set to 0 (-inf if `fill=-inf`) with probability p", OURS
     ),
     "blur": Described(
-        "logits", "S is convolved along the keys with a Gaussian of width sigma ~ U(sigma_min, sigma_max)", OURS
+        "logits",
+        "S is convolved along the keys with a Gaussian of standard deviation sigma ~ U(sigma_min, sigma_max), cut to "
+        "`width` keys",
+        OURS,
     ),
     "noise": Described("logits", "S + sigma * N(0, 1), for each element", "Gaussian noise: a common control"),
     "temperature": Described(
@@ -29,7 +32,7 @@ SPECS = {
     "dropkey": Described(
         "logits, before the softmax",
         "S = -inf with probability p, drawn for each element or for each column",
-        "Li et al. 2023, DropKey",
+        "Li et al. 2022, DropKey",
     ),
     "attndropout": Described(
         "attention weights",
