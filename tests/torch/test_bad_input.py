@@ -17,7 +17,7 @@ HARD = ad.HardMasking()
 @pytest.mark.parametrize(
     ("call", "kind", "message"),
     [
-        (lambda: attention(Q, Q, Q, "hard"), ad.ArgumentError, "drop: expected a spec such as"),
+        (lambda: attention(Q, Q, Q, 0.1), ad.ArgumentError, "drop: expected a spec such as"),
         (
             lambda: attention(Q, Q, Q, HARD, backend="triton"),
             ad.ArgumentError,

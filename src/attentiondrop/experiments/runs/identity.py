@@ -30,6 +30,7 @@ _ADDED = (
     ("training", "betas", [0.9, 0.999]),
     ("training", "average_last", 1),
     ("training", "kinds", None),
+    ("training", "own_kernels", False),
     ("training", "validate_every", 1),
     ("model", "checkpoint", None),
     ("model", "checkpoint_sha256", None),
