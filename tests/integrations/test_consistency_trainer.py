@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from consistency_models import BERT, GPT2, T5, hugging, randomise
+from consistency_models import BERT, GPT2, SIZES, T5, exact_norms, hugging, randomise
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import attentiondrop as ad
-from attentiondrop.torch import attach
+from attentiondrop.torch import attach, functional
 from attentiondrop.torch.attach import attend as stacked
 
 transformers = pytest.importorskip("transformers")
@@ -45,6 +46,7 @@ MODELS = {
     "bert": (lambda: hugging("BertForSequenceClassification", **BERT), "*.layer.3.*"),
     "bert tokens": (lambda: hugging("BertForTokenClassification", **BERT), "*.layer.3.*"),
     "gpt2": (lambda: hugging("GPT2LMHeadModel", **GPT2), "*.h.3.*"),
+    "llama": (lambda: exact_norms(hugging("LlamaForCausalLM", **SIZES, num_key_value_heads=2)), "*.layers.3.*"),
     "t5": (lambda: hugging("T5ForConditionalGeneration", **T5), "decoder.block.2.*"),
     "plain": (Plain, "layers.1.*"),
 }
@@ -102,6 +104,13 @@ def constant_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stacked, "draw_seed", lambda like: torch.tensor(12345))
 
 
+@pytest.fixture
+def two_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same, if each view is a pass of its own: one seed for each of two views."""
+    seeds = itertools.cycle((12345, 54321))
+    monkeypatch.setattr(functional, "draw_seed", lambda *_: torch.tensor(next(seeds)))
+
+
 def weights(model: nn.Module) -> dict[str, Tensor]:
     return {name: p.detach().clone() for name, p in model.named_parameters()}
 
@@ -116,10 +125,18 @@ def weights(model: nn.Module) -> dict[str, Tensor]:
         ("gpt2", "batch", {"smoothing": 0.1}),
         ("t5", "shared", {}),
         ("plain", "shared", {}),
+        # The loss of this model ignores the number of items, although its forward takes it.
+        ("bert", "sequential", {}),
+        ("bert", "sequential", {"smoothing": 0.1}),
+        ("bert tokens", "sequential", {}),
+        ("gpt2", "sequential", {}),
+        ("llama", "sequential", {}),
+        ("llama", "sequential", {"consistency": ad.r_drop(weight=0.5)}),
+        ("plain", "sequential", {}),
     ],
 )
 def test_accumulation_changes_nothing(
-    tmp_path: Path, constant_seed: None, name: str, mode: str, extra: dict[str, Any]
+    tmp_path: Path, constant_seed: None, two_seeds: None, name: str, mode: str, extra: dict[str, Any]
 ) -> None:
     """One batch of four rows, or four of one row each: the same step."""
     found = []

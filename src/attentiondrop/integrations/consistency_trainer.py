@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,16 +11,14 @@ from torch.nn import functional as F
 from transformers import Trainer
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from ..errors import bad_argument
+from ..errors import AttentionDropError, bad_argument
 from ..specs import Consistency
 from ..torch.consistency.divergence import check_logits, divergence
 from ..torch.consistency.loss import check_varies, pick_logits, settings_for
 from ..torch.consistency.stacked_batch import check_parted
 from ..torch.consistency.views import MODES, Mode, views
 from ..validation import one_of
-
-#: The label that transformers' losses leave out.
-IGNORED = -100
+from .model_loss import IGNORED, Losses, measure, one_label, takes_labels
 
 
 class ConsistencyTrainer(Trainer):  # type: ignore[misc]
@@ -32,7 +31,8 @@ class ConsistencyTrainer(Trainer):  # type: ignore[misc]
         consistency: a spec, its text, or None for the one in the specs attached to the model.
         consistency_mode: `"batch"`, `"sequential"` or `"shared"`, as for `consistency_loss`. With `"sequential"` the
             model computes its own loss in each pass. Otherwise the loss is the cross entropy of logits and labels,
-            shifted by one for causal language models; other losses need `compute_loss_func`.
+            shifted by one if the model does so. The first step compares it with the model's own loss in a plain pass,
+            and raises an error if they differ. Other losses need `compute_loss_func`.
 
     Logs the mean divergence as `divergence`. Override `pick_logits` for models without `logits` in their output.
     """
@@ -45,6 +45,11 @@ class ConsistencyTrainer(Trainer):  # type: ignore[misc]
         self.consistency_mode = consistency_mode
         self._given = consistency
         self._divergences: list[Tensor] = []
+        #: Whether the logits at a position predict the next label. This is a guess until the first step.
+        self._shifts = self._is_causal()
+        #: Whether the model divides its loss by `num_items_in_batch`. Its forward may take the number and not use it.
+        self._divides = True
+        self._looked = False
         settings_for(self.model, consistency)  # raises for a missing or wrong spec now, not in the first step
 
     @property
@@ -67,9 +72,11 @@ class ConsistencyTrainer(Trainer):  # type: ignore[misc]
         if not model.training:
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         settings, labels = self.consistency, inputs.get("labels")
+        self._look_at_own_loss(model, inputs, num_items_in_batch)
         if self.consistency_mode == "sequential":
+            items = num_items_in_batch if self._divides else None
             passes = [
-                super(ConsistencyTrainer, self).compute_loss(model, dict(inputs), True, num_items_in_batch)
+                super(ConsistencyTrainer, self).compute_loss(model, dict(inputs), True, items)
                 for _ in range(settings.views)
             ]
             losses, outputs = [loss for loss, _ in passes], tuple(output for _, output in passes)
@@ -85,9 +92,12 @@ class ConsistencyTrainer(Trainer):  # type: ignore[misc]
         logits = [check_logits(self.pick_logits(output)) for output in outputs]
         check_parted(logits[0])
         check_varies(model, logits)
+        mask = self._mask(logits[0], labels)
         task = torch.stack(losses).mean() if settings.task == "mean" else losses[0]
-        apart = self._divergence(logits, labels, settings.direction, num_items_in_batch)
-        loss = task + settings.weight * apart
+        apart = divergence(logits, settings.direction, mask)
+        self._divergences.append(apart.detach())
+        share = self._share(labels, mask, num_items_in_batch, apart.device)
+        loss = (task if self._divides else task * share) + settings.weight * apart * share
         return (loss, outputs[0]) if return_outputs else loss
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
@@ -111,22 +121,23 @@ class ConsistencyTrainer(Trainer):  # type: ignore[misc]
         loss = F.cross_entropy(wide.flatten(0, -2), labels.flatten(), ignore_index=IGNORED, reduction=reduction)
         return loss if items is None else loss / items
 
-    def _divergence(
-        self, logits: list[Tensor], labels: Tensor | None, direction: str, items: Tensor | int | None
-    ) -> Tensor:
-        """The divergence over the positions with a label, divided as the Trainer divides the task loss."""
-        mask = None
-        if labels is not None and labels.shape == logits[0].shape[:-1]:
-            mask = self._targets(labels.to(logits[0].device)) != IGNORED
-        plain = divergence(logits, direction, mask)
-        self._divergences.append(plain.detach())
+    def _mask(self, logits: Tensor, labels: Tensor | None) -> Tensor | None:
+        """True at the positions with a label; None if labels are not for positions."""
+        if labels is None or labels.shape != logits.shape[:-1]:
+            return None
+        return self._targets(labels.to(logits.device)) != IGNORED
+
+    def _share(
+        self, labels: Tensor | None, mask: Tensor | None, items: Tensor | int | None, device: torch.device
+    ) -> Tensor | float:
+        """The factor that makes a mean over this batch a part of the mean over the whole accumulated batch."""
         whole_batch = self.compute_loss_func is not None or (self.model_accepts_loss_kwargs and items is not None)
         if not whole_batch:
-            return plain  # the Trainer divides by the number of accumulated batches
+            return 1.0  # the Trainer divides by the number of accumulated batches
         if items is None or labels is None:
-            return plain / getattr(self, "current_gradient_accumulation_steps", 1)
-        here = (labels != IGNORED if mask is None else mask).sum().to(plain.device)
-        return plain * (here / torch.as_tensor(items, device=plain.device)) * self._processes()
+            return 1.0 / getattr(self, "current_gradient_accumulation_steps", 1)
+        here = (labels != IGNORED if mask is None else mask).sum().to(device)
+        return here / torch.as_tensor(items, device=device) * self._processes()
 
     def _processes(self) -> int:
         """The number of processes whose items `num_items_in_batch` counts and over which gradients are averaged."""
@@ -135,8 +146,63 @@ class ConsistencyTrainer(Trainer):  # type: ignore[misc]
         return int(self.accelerator.num_processes // getattr(self, "get_tp_size", lambda: 1)())
 
     def _targets(self, labels: Tensor) -> Tensor:
-        """The label that the logits at each position predict."""
-        return F.pad(labels, (0, 1), value=IGNORED)[..., 1:] if self._is_causal() else labels
+        """The label that the logits at each position predict. Labels [batch] have no positions."""
+        shifts = self._shifts and labels.dim() > 1
+        return F.pad(labels, (0, 1), value=IGNORED)[..., 1:] if shifts else labels
+
+    def _look_at_own_loss(self, model: nn.Module, inputs: dict[str, Any], items: Tensor | int | None) -> None:
+        """In the first step, find out how the model computes its own loss, if that is what is trained.
+
+        With `"sequential"` the model may have any loss. Otherwise it must be the one that we compute.
+        """
+        replaced = self.label_smoother is not None or self.compute_loss_func is not None
+        if self._looked or replaced or not isinstance(inputs.get("labels"), Tensor):
+            return
+        if not takes_labels(self.accelerator.unwrap_model(self.model)):
+            return
+        sequential = self.consistency_mode == "sequential"
+        asked = items if sequential and self.model_accepts_loss_kwargs else None
+        losses = self._measured(model, inputs, asked)
+        if losses is not None and len(losses.own) == 0:
+            return  # no batch has labels: look again in the next step
+        self._looked = True
+        if losses is None:
+            return
+        self._divides = asked is None or not losses.agree(losses.divided)
+        known = not losses.expected.isnan().any()  # else the labels are of a kind that `own_loss` refuses itself
+        if not sequential and known and not any(losses.fits()):
+            raise self._another_loss(losses)
+        if all(losses.fits()) and inputs["labels"].dim() > 1:
+            # Means over many labels may be alike, above all in low precision. The losses of single ones differ.
+            single = self._measured(model, {**inputs, "labels": one_label(inputs["labels"])}, None)
+            losses = losses if single is None else single
+        if losses.fits() == (False, True):
+            self._shifts = not self._shifts
+
+    def _measured(self, model: nn.Module, inputs: dict[str, Any], asked: Tensor | int | None) -> Losses | None:
+        return measure(model, inputs, asked, partial(self._our_loss, inputs["labels"]), self.accelerator.gather)
+
+    def _our_loss(self, labels: Tensor, output: Any, as_expected: bool) -> Tensor:
+        """The mean cross entropy with labels shifted as expected or not; NaN if the labels are not for these logits."""
+        logits = check_logits(self.pick_logits(output))
+        labels = labels.to(logits.device)
+        known = (labels == IGNORED) | ((labels >= 0) & (labels < logits.shape[-1]))
+        if labels.is_floating_point() or labels.shape != logits.shape[:-1] or not known.all():
+            return torch.full((), torch.nan, device=logits.device)
+        kept = self._shifts
+        self._shifts = kept if as_expected else not kept
+        try:
+            return self.own_loss(logits, labels, None)
+        finally:
+            self._shifts = kept
+
+    def _another_loss(self, losses: Losses) -> AttentionDropError:
+        return AttentionDropError(
+            f"ConsistencyTrainer: {self.model_name()} computes another loss than the cross entropy of its logits and "
+            f"labels: {losses.own[0]:.4f} for the first batch, while the cross entropy is {losses.expected[0]:.4f}. "
+            'Use consistency_mode="sequential", in which the model computes its own loss, or give the loss as '
+            "compute_loss_func"
+        )
 
     def _is_causal(self) -> bool:
         # Newer releases of the Trainer know it, but miss models whose name does not end in ForCausalLM.

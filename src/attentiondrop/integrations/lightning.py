@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..attaching import Choice, Patterns
-from ..errors import ArgumentError, AttentionDropWarning
+from ..errors import ArgumentError, AttentionDropWarning, warn_outside
 from ..specs import Consistency
 from ..torch.attach import attach
 from ..torch.attach.attachment import Attachment
@@ -85,12 +85,22 @@ class AttentionDropCallback(Callback):  # type: ignore[misc]
             self._restore(self._loaded)
             self._loaded = None
 
+    def on_train_start(self, trainer: Any, pl_module: nn.Module) -> None:
+        """Warn if there are schedules that cannot follow the progress."""
+        if self.attachment is not None and _progress(trainer, pl_module) is None and _has_schedule(self.attachment):
+            warn_outside(
+                "AttentionDropCallback: the length of this fit is unknown, so its progress is, too, and the schedules "
+                "of the spec stay where they are: set max_epochs or max_steps (max_steps, or limit_train_batches as a "
+                "number, for data without a length)",
+                "lightning",
+                "pytorch_lightning",
+            )
+
     def on_train_batch_start(self, trainer: Any, pl_module: nn.Module, batch: Any, batch_idx: int) -> None:
         """Tell the attachment how much of the training is done."""
-        set_progress = getattr(self.attachment, "set_progress", None)
-        total = trainer.estimated_stepping_batches
-        if set_progress is not None and math.isfinite(total) and total > 0:
-            set_progress(min(1.0, trainer.global_step / total))
+        progress = _progress(trainer, pl_module, batch_idx)
+        if self.attachment is not None and progress is not None:
+            self.attachment.set_progress(progress)
 
     def on_before_optimizer_step(self, trainer: Any, pl_module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         """Move the learned rates."""
@@ -154,6 +164,33 @@ class AttentionDropCallback(Callback):  # type: ignore[misc]
             self._last = self.state_dict()
             self.attachment.remove()
             self.attachment = self._optimiser = None
+
+
+def _progress(trainer: Any, module: Any, batch: int = 0) -> float | None:
+    """The share of the fit that is done before this batch of the epoch; None if the length of the fit is unknown."""
+    if module.automatic_optimization:
+        ends = [(trainer.global_step, trainer.estimated_stepping_batches)]
+    else:
+        # Here `global_step` counts the steps of all optimisers, and so does `max_steps`. A batch may have any number of
+        # steps, so the epochs are counted in batches. The fit ends where the first of the two ends.
+        epoch = trainer.num_training_batches
+        ends = [
+            (trainer.global_step, trainer.max_steps),
+            (trainer.current_epoch * epoch + batch, trainer.max_epochs * epoch),
+        ]
+    # Lightning writes "no limit" as -1 or as infinity.
+    shares = [min(1.0, done / total) for done, total in ends if math.isfinite(total) and total > 0]
+    return max(shares, default=None)
+
+
+def _has_schedule(attachment: Attachment) -> bool:
+    """Whether a rate changes with the progress. Rates over layers or heads and adaptive rates do not."""
+    sites = attachment.sites
+    return any(
+        site.spec.at(step / 100, layer, len(sites)) != site.spec.at(0.0, layer, len(sites))
+        for layer, site in enumerate(sites)
+        for step in range(1, 101)
+    )
 
 
 class ConsistencyMixin:
