@@ -37,6 +37,7 @@ _ADDED = (
     ("data", "erase", 0.0),
     ("data", "mix", 0.0),
     ("data", "resplit", False),
+    ("data", "mirror", False),
 )
 _TRAINED = ("task", "data", "model", "training", "measure")
 _EVALUATION = "evaluation"

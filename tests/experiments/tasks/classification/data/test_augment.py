@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from attentiondrop.experiments.tasks.classification.data.augment import PADDING, Moves, draw_moves, move
+from attentiondrop.experiments.tasks.classification.data.image_settings import POLICIES
 
 
 def slowly(image: Tensor, down: int, right: int, mirrored: bool) -> Tensor:
@@ -51,6 +52,9 @@ def test_crop_draws_the_same_crops_without_mirroring() -> None:
     assert torch.equal(both.down, crop.down) and torch.equal(both.right, crop.right)
     assert not crop.mirrored.any()
     assert draw_moves("none", 100, seed=2, epoch=3) is None
+    for policy in POLICIES:
+        assert torch.equal(draw_moves(policy, 100, seed=2, epoch=3).mirrored, both.mirrored)
+        assert not draw_moves(policy, 100, seed=2, epoch=3, mirror=False).mirrored.any()
 
 
 def test_draws_depend_on_seed_and_epoch() -> None:

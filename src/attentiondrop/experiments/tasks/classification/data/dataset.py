@@ -167,6 +167,7 @@ class ArrayData(ImageData):
     images: dict[str, Tensor]
     labels: dict[str, Tensor]
     augment: str
+    mirror: bool = True
     erase: float = 0.0
 
     BY_PART: ClassVar[tuple[str, ...]] = (*ImageData.BY_PART, "images", "labels")
@@ -197,6 +198,7 @@ class ArrayData(ImageData):
             images={part: torch.from_numpy(images) for part, (images, _) in parts.items()},
             labels={part: torch.from_numpy(labels) for part, (_, labels) in parts.items()},
             augment=settings.augment,
+            mirror=settings.mirror or settings.augment not in POLICIES,
             erase=settings.erase,
             mix=settings.mix,
         )
@@ -210,7 +212,7 @@ class ArrayData(ImageData):
 
     def _train(self, order: Tensor, shares: Sequence[slice], seed: int, epoch: int) -> Batches:
         images, labels, count = self.images["train"], self.labels["train"], len(order)
-        moves = draw_moves(self.augment, count, seed, epoch)
+        moves = draw_moves(self.augment, count, seed, epoch, self.mirror)
         operations = draw_operations(self.augment, count, self.size, seed, epoch)
         boxes = draw_boxes(self.erase, count, self.size, seed, epoch)
         colour = _per_channel(self.mean, self.device)

@@ -45,6 +45,8 @@ class ImageSettings(DataSettings):
             also mirrors, and "randaugment" adds RandAugment to both. For images in memory of 8-bit pixels,
             "autoaugment" is "flip-crop" and then AutoAugment's policy for CIFAR-10, and "trivialaugment" the same with
             TrivialAugment.
+        mirror: for "autoaugment" and "trivialaugment": whether they mirror. (Older versions did not, by mistake.) The
+            name of the other augmentations says whether they do.
         erase: share of the training images of which a random box gets the mean colour; for images in memory.
         mix: share of the training batches that are mixed, half of them by Mixup and half by CutMix, both with alpha 1;
             for images in memory and a single process.
@@ -76,6 +78,7 @@ class ImageSettings(DataSettings):
     erase: float = 0.0
     mix: float = 0.0
     resplit: bool = False
+    mirror: bool = True
 
     def __post_init__(self) -> None:
         one_of("data.name", self.name, NAMES)
@@ -92,8 +95,11 @@ class ImageSettings(DataSettings):
             raise bad_argument("data.augment", f"{known} for {self.name}", self.augment)
         for name in ("erase", "mix"):
             self._set(name, number(f"data.{name}", getattr(self, name), 0.0, 1.0))
-        if not isinstance(self.resplit, bool):
-            raise bad_argument("data.resplit", "true or false", self.resplit)
+        for name in ("resplit", "mirror"):
+            if not isinstance(getattr(self, name), bool):
+                raise bad_argument(f"data.{name}", "true or false", getattr(self, name))
+        if self.augment not in POLICIES:
+            self._set("mirror", False)  # nothing asks for it: one value for all, so that runs are the same runs
         if self.name == _FILES:
             self._refuse_for_files()
         if self.image_size is not None and self.name not in RESIZED:
