@@ -37,6 +37,14 @@ def test_pruning_needs_an_epoch_before_and_one_after(made) -> None:
 def test_an_average_of_weights_would_bring_pruned_heads_back() -> None:
     with pytest.raises(AttentionDropError, match=r"training\.ema: expected null with headpruning"):
         read_method("headpruning").training(TrainingSettings(ema=0.9))
+    with pytest.raises(AttentionDropError, match=r"training\.average_last: expected at most 5 with headpruning"):
+        read_method("headpruning(at=0.5)").training(TrainingSettings(epochs=10, average_last=6))
+    read_method("headpruning(at=0.5)").training(TrainingSettings(epochs=10, average_last=5))
+
+
+def test_a_label_smoothing_of_zero_replaces_that_of_the_recipe() -> None:
+    assert read_method("labelsmoothing(epsilon=0.0)").label_smoothing == 0.0
+    assert read_method("dropout").label_smoothing is None
 
 
 def test_a_consistency_of_weight_zero_only_averages_two_passes(made) -> None:

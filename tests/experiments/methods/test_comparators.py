@@ -105,7 +105,7 @@ def test_what_lists_say_is_there(name: str) -> None:
         assert read_method(f"{name}({field.name}={getattr(one(), field.name)})").text == read_method(name).text
 
 
-@pytest.mark.parametrize("name", ["layerdrop", "branchdrop"])
+@pytest.mark.parametrize("name", ["layerdrop", "branchdrop", "dropconnect"])
 def test_views_do_not_share_a_draw_for_the_whole_batch(made, name: str) -> None:
     found = made(f"{name}(p=0.5)+consistency(weight=1.0)")
     with pytest.raises(AttentionDropError, match=f"{name} draws once for a batch.* received 'batch'"):

@@ -55,16 +55,36 @@ def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
-@pytest.mark.parametrize("method", ["hard(p=entropy(target=0.9,start=0.3))", "headmask(count=1,choice=important)"])
+@pytest.mark.parametrize(
+    "method", ["hard(p=entropy(target=0.9,start=0.3))", "headmask(count=1,choice=important)", "headpruning(share=0.5)"]
+)
 def test_measurements_change_nothing(method: str, tmp_path: Path) -> None:
-    losses = []
+    losses, states = [], []
     for probes in (0, 3):
         (tmp_path / str(probes)).mkdir()
         found = training(tmp_path / str(probes), method, 0, f"measure.probes={probes}", "training.epochs=3")
         epochs = found.run(lambda epoch: None)
         assert any(epoch.gradient_variance is not None for epoch in epochs) == bool(probes)
         losses.append([epoch.train_loss for epoch in epochs])
+        states.append([tensor for one in found.applied.acting.values() for tensor in one.state_dict()["importance"]])
     assert losses[0] == losses[1]
+    assert all(map(torch.equal, *states))
+
+
+def test_weights_that_the_last_step_spoils_are_a_divergence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loss of that step is still a number. Scores of such weights would be an error instead."""
+    found, steps = training(tmp_path, "none", 0, "training.epochs=2"), []
+    count = found.step.count
+
+    def spoil() -> None:
+        count()
+        steps.append(1)
+        if len(steps) == found.steps:
+            next(iter(found.plain.parameters())).data.fill_(math.nan)
+
+    monkeypatch.setattr(found.step, "count", spoil)
+    (epoch,) = found.run(lambda epoch: None)
+    assert epoch.train_loss is None and epoch.validation is None
 
 
 def test_plain_attention_by_our_own_kernels_trains_the_same(tmp_path: Path) -> None:
@@ -108,7 +128,7 @@ def test_the_same_seed_gives_the_same_numbers(tmp_path) -> None:
     ("method", "changes"),
     [
         ("none", []),
-        ("dropconnect+hard+consistency", ["training.ema=0.9", "training.accumulate=2", "training.clip=0.5"]),
+        ("dropdim+hard+consistency", ["training.ema=0.9", "training.accumulate=2", "training.clip=0.5"]),
         ("hard(p=linear(start=0.0,end=0.5))", ["measure.probes=2"]),
         ("blur(sigma_max=learnable(init=0.5,high=2.0))", []),
         ("hard(p=entropy(target=0.9))", []),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import glob
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
@@ -108,7 +109,8 @@ class Applied:
 
     def objective(self, task: Task, label_smoothing: float, mode: Mode) -> Objective:
         """The training loss: the mean loss of the task, and what the method adds to it."""
-        smoothing = self.method.label_smoothing or label_smoothing
+        own = self.method.label_smoothing
+        smoothing = label_smoothing if own is None else own
         shared = [part.name for part in self.method.comparators if part.draws_per_batch]
         if self._consistency is not None and shared and mode != "sequential":
             raise ArgumentError(
@@ -150,6 +152,16 @@ class Applied:
         for acting in self.acting.values():
             loss = acting.task_loss(loss, made)
         return loss
+
+    @contextmanager
+    def comparators_kept(self) -> Iterator[None]:
+        """Restore the state of comparators afterwards."""
+        before = {name: acting.state_dict() for name, acting in self.acting.items()}
+        try:
+            yield
+        finally:
+            for name, acting in self.acting.items():
+                acting.load_state_dict(before[name])
 
     def has_own_rates(self) -> bool:
         """Whether rates, or the importance of heads, depend on the training: the method alone does not tell them."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from timm.layers import Attention
 from torch import Tensor, nn
 
 from ...errors import ArgumentError
@@ -32,6 +33,9 @@ class PenalisedAttention(Acting):
         self._found: list[Tensor] = []
         self._blocks = 0
         for attention in attentions_of(model, who):
+            # Only the exact class: others may change queries and keys afterwards, by rotary positions for example.
+            if type(attention) is not Attention:
+                raise ArgumentError(f"{who}: expected timm's Attention, received {type(attention).__name__}")
             keeper = _Keeper(self._found, measure)
             attention.q_norm.register_forward_hook(keeper.query)  # type: ignore[union-attr]
             attention.k_norm.register_forward_hook(keeper.key)  # type: ignore[union-attr]

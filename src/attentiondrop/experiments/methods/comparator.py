@@ -159,9 +159,9 @@ class Comparator:
         return None
 
     @property
-    def label_smoothing(self) -> float:
-        """The label smoothing in the loss of the task."""
-        return 0.0
+    def label_smoothing(self) -> float | None:
+        """The label smoothing in the loss of the task; None for that of the recipe."""
+        return None
 
 
 @dataclass(frozen=True)

@@ -85,7 +85,7 @@ class Method:
     @property
     def label_smoothing(self) -> float | None:
         """The label smoothing of the method, which replaces that of the recipe; None if it has none."""
-        return next((part.label_smoothing for part in self.comparators if part.label_smoothing), None)
+        return next((part.label_smoothing for part in self.comparators if part.label_smoothing is not None), None)
 
     def training(self, settings: Settings) -> Settings:
         """The settings of training (a dataclass) with what comparators change in them."""

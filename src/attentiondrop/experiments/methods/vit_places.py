@@ -47,6 +47,14 @@ def prefix_tokens(model: nn.Module) -> int:
     return int(getattr(model, "num_prefix_tokens", 0))
 
 
+def tokens_of(model: nn.Module, who: str) -> int:
+    """How many tokens an image becomes, those before the patches included."""
+    patches = getattr(getattr(model, "patch_embed", None), "num_patches", None)
+    if not isinstance(patches, int):
+        raise ArgumentError(f"{who}: expected a model with a fixed number of patches, received {type(model).__name__}")
+    return prefix_tokens(model) + patches
+
+
 def images_of(batch: Any, who: str) -> Any:
     """The images and class targets of a batch. A task without images is refused."""
     from torch import Tensor

@@ -82,7 +82,9 @@ def _job(recipe: Recipe, method: str, seed: int, out: Path, where: Where, overwr
     return Job(content, method, seed, str(out), VARIED, keep_weights=False, at_once=workers, overwrite=overwrite)
 
 
-def _grid(name: str, axes: Mapping[str, list[Any]]) -> Grid:
+def _grid(name: str, axes: Any) -> Grid:
+    if not isinstance(axes, Mapping):
+        raise ArgumentError(f"ablation of {name}: expected fields with their values, such as p: [0.1, 0.2]")
     if not 1 <= len(axes) <= 2:
         raise ArgumentError(f"ablation of {name}: expected one or two fields to vary, received {len(axes)}")
     # A varied field belongs to the first part of the method. The text of the method fixes the other parts.

@@ -258,7 +258,7 @@ class Training:
         start = time.perf_counter()
         loss = self._train(index)
         seconds = time.perf_counter() - start
-        finite = math.isfinite(loss)
+        finite = math.isfinite(loss) and self._is_finite()
         judged = self._validate(index + 1) if finite and self._is_due(index + 1, self.settings.validate_every) else None
         with without_cudnn(self._without_cudnn):
             probed = self._probe(index + 1) if finite and index + 1 in self.probes else {}
@@ -271,6 +271,10 @@ class Training:
             samples=self.task.samples(self.data, self.settings.batch_size),
             **probed,
         )
+
+    def _is_finite(self) -> bool:
+        """Whether all weights are finite: the last step of an epoch may spoil them after its loss was computed."""
+        return all(torch.stack([x.detach().isfinite().all() for x in self.plain.parameters()]).tolist())
 
     def _train(self, index: int) -> float:
         """Train one epoch and return the mean loss over all processes. Waits for the device only once, at the end."""
@@ -317,7 +321,7 @@ class Training:
         factor = curve(step, steps, self.settings.warmup)
         for group in self.optimizer.param_groups:
             group["lr"] = self.settings.learning_rate * factor
-        self.applied.begin_step(step / steps)
+        self.applied.begin_step(min(1.0, step / steps))  # who measures steps may take more of them
 
     def _validate(self, epoch: int) -> dict[str, float]:
         """Score the weights on the validation part, and keep them if they are the best so far."""
@@ -340,8 +344,8 @@ class Training:
         some = list(itertools.islice(batches, self.recipe.measure.batches))
         if len(some) < 2:
             return {}
-        # A measurement must not change what it measures: adaptive rates, statistics of a batch norm.
-        with self.accelerator.autocast(), state_kept(self.plain):
+        # A measurement must not change what it measures: adaptive rates, statistics of a batch norm, of heads.
+        with self.accelerator.autocast(), state_kept(self.plain), self.applied.comparators_kept():
             variance, norm2 = gradient_spread(self.plain, self.objective, some)
             before, after = attention_entropies(self.plain, self.applied.attachment, some[0].inputs)
         return {

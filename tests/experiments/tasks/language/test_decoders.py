@@ -171,3 +171,11 @@ def test_copies_of_a_batch_go_on(data) -> None:
     halves = TASK.split(batch, 2)
     assert [half.inputs["input_ids"].shape for half in halves] == [(2, 16)] * 2
     assert torch.equal(torch.cat([half.targets for half in halves]), batch.targets)
+
+
+@pytest.mark.parametrize("name", ["bert", "electra"])
+def test_an_encoder_is_no_language_model(name: str, data) -> None:
+    """Its tokens see later ones, unless it is told to be a decoder."""
+    with pytest.raises(ArgumentError, match=r"model\.name: expected a model whose tokens see no later ones"):
+        model_of(data, name=name, layers=1, heads=2, width=16)
+    model_of(data, name=name, layers=1, heads=2, width=16, arguments={"is_decoder": True})

@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 
 class Spans(Acting):
-    """Adds the spans of all heads, times a weight, to the loss, and keeps them within [0, 1]."""
+    """Adds the mean span of each layer, in tokens and times a weight, to the loss; keeps spans within the sequence."""
 
     on_tensors = ("loss", "end_step")
 
-    def __init__(self, spans: list[Any], penalty: float) -> None:
-        self.spans, self.penalty = spans, penalty
+    def __init__(self, spans: list[Any], penalty: float, tokens: int) -> None:
+        self.spans, self.penalty, self.tokens = spans, penalty, tokens
 
     def loss(self, loss: Tensor) -> Tensor:
         """The loss with the penalty."""
-        found: Tensor = loss + self.penalty * sum(span.sum() for span in self.spans)
+        found: Tensor = loss + self.penalty * self.tokens * sum(span.mean() for span in self.spans)
         return found
 
     def end_step(self) -> None:
@@ -45,7 +45,10 @@ class AdaptiveSpan(OtherAttention):
         {"ramp": ramp, "penalty": penalty}
         for ramp, penalty in ((32.0, 2e-6), (2.0, 2e-6), (4.0, 2e-6), (8.0, 2e-6), (4.0, 1e-3), (8.0, 1e-3))
     ]
-    formula = "A = m exp(S) / sum_j m exp(S), m = clamp((ramp + z - |i - j|) / ramp, 0, 1); loss + penalty * sum of z"
+    formula = (
+        "A = m exp(S) / sum_j m exp(S), m = clamp((ramp + z - |i - j|) / ramp, 0, 1); "
+        "loss + penalty * sum over layers of the mean z"
+    )
     reference = "Sukhbaatar et al. 2019, Adaptive Attention Span in Transformers"
 
     def __post_init__(self) -> None:
@@ -73,5 +76,7 @@ class AdaptiveSpan(OtherAttention):
     def act(self, model: nn.Module) -> Acting:
         """What penalises the spans, in tokens."""
         from ..built_attention import weighed_attentions
+        from ..vit_places import tokens_of
 
-        return Spans([attention.learned["span"] for attention in weighed_attentions(model)], self.penalty)
+        spans = [attention.learned["span"] for attention in weighed_attentions(model)]
+        return Spans(spans, self.penalty, tokens_of(model, self.name))

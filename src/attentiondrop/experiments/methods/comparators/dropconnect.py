@@ -20,6 +20,7 @@ class DropConnect(Dropping):
     perturbs = "weights of linear layers, for the whole batch"
     formula = "W * Bernoulli(1 - p) / (1 - p), for each element"
     reference = "Wan et al. 2013, Regularization of Neural Networks using DropConnect"
+    draws_per_batch = True
 
     def change(self, model: nn.Module) -> None:
         """Turn the linear layers into layers that drop weights."""

@@ -61,6 +61,9 @@ class Pruning(Acting):
         """Zero the share of all heads whose importance is lowest, relative to the other heads of their layer."""
         import torch
 
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            for layer in self.importance:  # all processes must prune the same heads
+                torch.distributed.all_reduce(layer)
         relative = [layer / layer.norm().clamp_min(1e-12) for layer in self.importance]
         count = round(self.share * sum(map(len, relative)))
         lowest = torch.cat(relative).argsort()[:count]
@@ -125,6 +128,10 @@ class HeadPruning(Comparator):
         """Nothing changes. An average of the weights is refused: it would bring pruned heads back."""
         if settings.ema is not None:
             raise bad_argument("training.ema", f"null with {self.name}: an average has what was pruned", settings.ema)
+        averaged = settings.epochs - first_pruned_epoch(self.at, settings.epochs)
+        if settings.average_last > averaged:
+            expected = f"at most {averaged} with {self.name}: earlier epochs have what was pruned"
+            raise bad_argument("training.average_last", expected, settings.average_last)
         return {}
 
     def counts_from(self, epochs: int) -> int:

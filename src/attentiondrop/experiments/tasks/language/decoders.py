@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import nn
 
 from ....errors import bad_argument
+from ..eval_mode import evaluating
 from ..from_transformers.local_models import build_model
 from .language_settings import DecoderSettings
 
@@ -29,9 +31,29 @@ def build_decoder(
 
     sizes = {"vocab_size": vocabulary, "max_position_embeddings": block}
     model = build_model("AutoModelForCausalLM", settings, sizes=sizes, rates=rates, seed=seed, check=check)
+    _check_causal(model, settings.name, min(block, _LOOKED_AT))
     if getattr(model, "_supports_attention_backend", False):
         _without_causal_masks(model)
     return model
+
+
+#: Tokens that a new model is tried on.
+_LOOKED_AT = 8
+
+
+@torch.no_grad()
+def _check_causal(model: nn.Module, name: str, length: int) -> None:
+    """Refuse a model whose tokens see later ones, as those of an encoder do: its loss would mean nothing."""
+    tokens = torch.zeros(2, length, dtype=torch.int64)
+    tokens[1, -1] = 1
+    with evaluating(model):
+        first, second = model(input_ids=tokens).logits[:, :-1]
+    if not torch.allclose(first, second, rtol=1e-3, atol=1e-5):
+        raise bad_argument(
+            "model.name",
+            "a model whose tokens see no later ones (an encoder may need model.arguments={is_decoder: true})",
+            name,
+        )
 
 
 def _without_causal_masks(model: Any) -> None:
