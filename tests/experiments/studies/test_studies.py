@@ -130,6 +130,7 @@ def test_an_ablation_runs_its_grid_and_the_baseline(tiny, listener, tmp_path, tr
     ("grids", "message"),
     [
         ({"hard": {"p": [0.1], "k": [3], "fill": ["zero"]}}, "expected one or two fields to vary, received 3"),
+        ({"hard": [{"p": 0.1}, {"p": 0.2}]}, "ablation of hard: expected fields with their values, such as p"),
         ({"hard(p=0.1)": {"p": [0.1]}}, "p is varied, leave it out of the method"),
         ({"hard": {"p": [2.0]}}, "p: expected a number in [0, 1]"),
         ({"hrad": {"p": [0.1]}}, "unknown method 'hrad'"),

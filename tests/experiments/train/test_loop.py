@@ -87,6 +87,11 @@ def test_weights_that_the_last_step_spoils_are_a_divergence(tmp_path: Path, monk
     assert epoch.train_loss is None and epoch.validation is None
 
 
+def test_steps_can_be_timed_beyond_the_end(tmp_path: Path) -> None:
+    found = training(tmp_path, "hard(p=linear(start=0.0,end=0.5))", 0, "training.epochs=2")
+    assert len(found.step_times(3)) == 3
+
+
 def test_plain_attention_by_our_own_kernels_trains_the_same(tmp_path: Path) -> None:
     library, own = train(tmp_path / "library"), train(tmp_path / "own", "none", 0, "training.own_kernels=true")
     assert library.applied.attachment is None

@@ -9,6 +9,7 @@ from ..analysis.intervals import Difference
 from ..analysis.remarks import ablation_remark, origin_remarks, status_counts
 from ..analysis.summary import Cell as Place
 from ..analysis.summary import GridSummary, Summary
+from ..methods.parse import NONE
 from ..tasks.metrics import Metric
 from .blocks import Block, Cell, Picture, Section, Table, Text, name
 from .chart import Chart, Point
@@ -53,7 +54,7 @@ def _heat_map(grid: GridSummary, metric: Metric) -> list[Block]:
 
 def _heat(place: Place, metric: Metric, strongest: float) -> Cell:
     if place.difference is None:
-        return Cell(status_counts(place.outcomes) or "baseline", words=True)
+        return Cell(status_counts(place.outcomes) or ("baseline" if place.method == NONE else DASH), words=True)
     text = place.difference.times(metric.factor).text(metric.digits)
     return Cell(text, marked=place.difference.marked, shade=metric.better(place.difference.mean) / strongest)
 

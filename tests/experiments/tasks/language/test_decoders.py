@@ -179,3 +179,8 @@ def test_an_encoder_is_no_language_model(name: str, data) -> None:
     with pytest.raises(ArgumentError, match=r"model\.name: expected a model whose tokens see no later ones"):
         model_of(data, name=name, layers=1, heads=2, width=16)
     model_of(data, name=name, layers=1, heads=2, width=16, arguments={"is_decoder": True})
+
+
+@pytest.mark.parametrize("name", ["mistral", "qwen2", "llama"])
+def test_new_models_with_grouped_heads_have_a_key_head_for_each(name: str, data) -> None:
+    assert model_of(data, name=name, layers=1, heads=2, width=16).config.num_key_value_heads == 2

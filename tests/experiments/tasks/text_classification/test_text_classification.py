@@ -60,6 +60,24 @@ def test_a_new_classifier_learns(tmp_path: Path) -> None:
     assert result.error is None and result.test["accuracy"] > 0.6  # of five animals
 
 
+@pytest.mark.parametrize("name", ["roberta", "camembert"])
+def test_positions_may_count_from_the_padding(name: str, data) -> None:
+    model = TASK.build_model(ClassifierSettings(**SIZES | {"name": name, "layers": 1}), data, {}, 0)
+    words = torch.full((1, 10), data.vocabulary - 1)  # a text of full length
+    assert model(input_ids=words, attention_mask=torch.ones_like(words)).logits.isfinite().all()
+
+
+@pytest.mark.parametrize(("name", "layers"), [("distilbert", 2), ("bert", 3)])
+def test_dropout_is_that_of_all_layers(name: str, layers: int, data) -> None:
+    """The head of a classifier has a rate of its own in many configurations."""
+    arguments = {} if name == "distilbert" else SIZES["arguments"]
+    model = TASK.build_model(
+        ClassifierSettings(**SIZES | {"name": name, "layers": 1, "dropout": 0.25, "arguments": arguments}), data, {}, 0
+    )
+    rates = [module.p for path, module in model.named_modules() if isinstance(module, torch.nn.Dropout)]
+    assert rates.count(0.25) >= layers and set(rates) <= {0.0, 0.25}
+
+
 def test_parts_of_a_batch_and_shares_of_processes_are_the_whole(data) -> None:
     batch = next(data.train_batches(seed=0, epoch=0, batch_size=8))
     halves = [next(data.train_batches(seed=0, epoch=0, batch_size=8, rank=rank, world=2)) for rank in (0, 1)]

@@ -32,12 +32,14 @@ class PatchDropout(Comparator):
     def change(self, model: nn.Module) -> None:
         """Put timm's layer into its place in the model."""
         from timm.layers import PatchDropout as Layer
+        from torch import nn
 
         from ..vit_places import prefix_tokens
 
-        if not hasattr(model, "patch_drop"):
+        if not isinstance(getattr(model, "patch_drop", None), nn.Module):  # (Eva's is of another kind.)
             raise ArgumentError(
                 f"{self.name}: expected a model with a place for it (`patch_drop`), as timm's vision transformers of "
                 f"images, received {type(model).__name__}"
             )
-        model.patch_drop = Layer(self.p, num_prefix_tokens=prefix_tokens(model))
+        # In order, for methods that look at distances.
+        model.patch_drop = Layer(self.p, num_prefix_tokens=prefix_tokens(model), ordered=True)

@@ -102,5 +102,7 @@ def _configuration(transformers: Any, settings: TransformersSettings, sizes: Map
             "bos_token_id": None,
             "eos_token_id": None,
         }
+        if hasattr(transformers.CONFIG_MAPPING[settings.name](), "num_key_value_heads"):
+            own["num_key_value_heads"] = settings.heads  # the default would be that of a large model
         config = transformers.AutoConfig.for_model(settings.name, **own | dict(sizes) | settings.arguments)
     return config

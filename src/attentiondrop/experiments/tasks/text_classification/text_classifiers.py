@@ -12,6 +12,11 @@ from ..from_transformers.local_models import build_model
 from .labelled_data import LabelledData
 from .labelled_settings import ClassifierSettings
 
+#: Model types that number the positions of a text from the number of the padding on.
+_COUNT_FROM_PADDING = frozenset(
+    ("camembert", "data2vec-text", "ibert", "longformer", "mpnet", "roberta", "roberta-prelayernorm", "xlm-roberta")
+)
+
 
 def build_classifier(
     settings: ClassifierSettings, data: LabelledData, rates: Mapping[str, float], seed: int
@@ -31,7 +36,7 @@ def build_classifier(
 
     sizes = {
         "vocab_size": data.vocabulary,
-        "max_position_embeddings": length,
+        "max_position_embeddings": length + (data.pad + 1 if settings.name in _COUNT_FROM_PADDING else 0),
         "pad_token_id": data.pad,
         "num_labels": len(data.classes),
     }
