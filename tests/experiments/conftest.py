@@ -97,13 +97,22 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
 
 @pytest.fixture
 def compilations(monkeypatch: pytest.MonkeyPatch):
-    """Counts what is compiled, and compiles nothing; other tests of the process have left no code."""
+    """Counts what is compiled, and compiles nothing; other tests of the process have left no code.
+
+    `asked` has the names of the functions.
+    """
     from torch._dynamo.testing import CompileCounter
 
     from attentiondrop.torch.consistency.divergence import compiled_divergence
 
     found, compile_function = CompileCounter(), torch.compile
-    monkeypatch.setattr(torch, "compile", lambda function, **how: compile_function(function, **how, backend=found))
+    found.asked = []
+
+    def counted(function, **how):
+        found.asked.append(function.__name__)
+        return compile_function(function, **how, backend=found)
+
+    monkeypatch.setattr(torch, "compile", counted)
     limit = torch._dynamo.config.recompile_limit
     torch.compiler.reset()
     compiled_divergence.cache_clear()

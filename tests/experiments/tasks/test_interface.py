@@ -243,3 +243,8 @@ def test_sections_belong_to_the_task(counting) -> None:
     ):
         dataclasses.replace(build_recipe({}), data=TokenSettings())
     assert recipe_of().training == TrainingSettings(3, 8, 0.02, device="cpu")
+
+
+def test_only_text_has_thousands_of_classes() -> None:
+    """`training.compile` compiles the loss of these tasks, too."""
+    assert {name for name, task in registry.TASKS.items() if task.many_classes} == {"language", "translation"}

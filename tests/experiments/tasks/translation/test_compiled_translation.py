@@ -44,5 +44,6 @@ def test_few_compilations_serve_all_buckets(compilations: CompileCounter, tmp_pa
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)
     # The model, the loss, and what compares two views. Each is compiled at most three times: torch compiles again for sizes
     # of 1, and where two sizes that differ were equal at first.
-    functions = 3 if method == "r-drop" else 2
-    assert functions <= compilations.frame_count <= 3 * functions < len(shapes) * functions
+    functions = {"forward", "loss", "divergence"} if method == "r-drop" else {"forward", "loss"}
+    assert set(compilations.asked) == functions
+    assert len(functions) <= compilations.frame_count <= 3 * len(functions) < len(shapes) * len(functions)
