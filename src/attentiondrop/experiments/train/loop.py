@@ -274,7 +274,8 @@ class Training:
 
     def _is_finite(self) -> bool:
         """Whether all weights are finite: the last step of an epoch may spoil them after its loss was computed."""
-        return all(torch.stack([x.detach().isfinite().all() for x in self.plain.parameters()]).tolist())
+        largest = torch._foreach_norm([x.detach() for x in self.plain.parameters()], math.inf)  # few kernels for all
+        return bool(torch.stack([x.float() for x in largest]).isfinite().all())
 
     def _train(self, index: int) -> float:
         """Train one epoch and return the mean loss over all processes. Waits for the device only once, at the end."""
