@@ -10,7 +10,7 @@ from ..parsing import parse
 from ..specs import Spec
 from .call.inputs import mask_in_four_dimensions
 from .call.leaves import LogitShape
-from .call.visibility import Visibility, compact_form, mix_rows, split
+from .call.visibility import Visibility, compact_form, is_hidden, mix_rows, split
 from .draws import draw_seed
 from .eager.attention import perturbed_weights
 from .functional import leaves_of
@@ -56,7 +56,7 @@ class AttentionDrop(nn.Module):
         visible, bias = split(mask_in_four_dimensions(mask, tuple(logits.shape), "mask"))
         if not any(leaf.mixes_rows for leaf in self.spec.leaves()):
             # Hand-written layers mask the logits themselves. What they hid, no perturbation may show.
-            hidden = work <= torch.finfo(work.dtype).min / 2  # as in a mask; a NaN hides nothing
+            hidden = is_hidden(work)
             work = work.masked_fill(hidden, 0.0)
             visible = ~hidden if visible is None else visible & ~hidden
         work = work.to(torch.float64 if logits.dtype == torch.float64 else torch.float32)

@@ -109,8 +109,7 @@ class Applied:
 
     def objective(self, task: Task, label_smoothing: float, mode: Mode) -> Objective:
         """The training loss: the mean loss of the task, and what the method adds to it."""
-        own = self.method.label_smoothing
-        smoothing = label_smoothing if own is None else own
+        smoothing = self.method.smoothing(label_smoothing)
         shared = [part.name for part in self.method.comparators if part.draws_per_batch]
         if self._consistency is not None and shared and mode != "sequential":
             raise ArgumentError(

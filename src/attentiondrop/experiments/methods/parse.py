@@ -87,6 +87,10 @@ class Method:
         """The label smoothing of the method, which replaces that of the recipe; None if it has none."""
         return next((part.label_smoothing for part in self.comparators if part.label_smoothing is not None), None)
 
+    def smoothing(self, of_recipe: float) -> float:
+        """The label smoothing to train with, given that of the recipe."""
+        return of_recipe if self.label_smoothing is None else self.label_smoothing
+
     def training(self, settings: Settings) -> Settings:
         """The settings of training (a dataclass) with what comparators change in them."""
         changes = {key: value for part in self.comparators for key, value in part.training(settings).items()}

@@ -96,8 +96,7 @@ def variance_of_run(
     if not isinstance(run.data, ExampleData):
         raise ArgumentError(f"run: expected one of a task with examples of one shape, received one of {run.task.name}")
     inputs, targets = run.data.sample(examples, seed)
-    own = run.method.label_smoothing
-    smoothing = training.label_smoothing if own is None else own
+    smoothing = run.method.smoothing(training.label_smoothing)
 
     def loss(output: Any, targets: Tensor) -> Tensor:
         total, count = run.task.loss(output, targets, smoothing)

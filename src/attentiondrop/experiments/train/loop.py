@@ -32,6 +32,7 @@ from .accelerator import make_accelerator
 from .captured_step import CAPTURED, CapturedStep, Recorder
 from .compiled_code import compile_calls
 from .epoch_log import BEST, EPOCHS, LAST, STATE, Epoch, rates_of, write_epoch
+from .finite_weights import are_finite
 from .mean_of_last import MeanOfLast
 from .probes import attention_entropies, gradient_spread, probe_epochs
 from .seeding import derived_seed
@@ -258,7 +259,8 @@ class Training:
         start = time.perf_counter()
         loss = self._train(index)
         seconds = time.perf_counter() - start
-        finite = math.isfinite(loss) and self._is_finite()
+        # (The last step may spoil the weights after its loss was computed.)
+        finite = math.isfinite(loss) and are_finite(self.plain.parameters())
         judged = self._validate(index + 1) if finite and self._is_due(index + 1, self.settings.validate_every) else None
         with without_cudnn(self._without_cudnn):
             probed = self._probe(index + 1) if finite and index + 1 in self.probes else {}
@@ -271,11 +273,6 @@ class Training:
             samples=self.task.samples(self.data, self.settings.batch_size),
             **probed,
         )
-
-    def _is_finite(self) -> bool:
-        """Whether all weights are finite: the last step of an epoch may spoil them after its loss was computed."""
-        largest = torch._foreach_norm([x.detach() for x in self.plain.parameters()], math.inf)  # few kernels for all
-        return bool(torch.stack([x.float() for x in largest]).isfinite().all())
 
     def _train(self, index: int) -> float:
         """Train one epoch and return the mean loss over all processes. Waits for the device only once, at the end."""

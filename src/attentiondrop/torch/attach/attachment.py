@@ -161,25 +161,19 @@ class Attachment(BaseAttachment):
         """Restore what `state_dict` returned, with the same specs attached."""
         self.set_progress(state["progress"])
         known = {site.name: () if site.monitor is None else site.monitor.controllers for site in self.sites}
-        missing = [name for name, controllers in known.items() if controllers and name not in state["adaptive"]]
-        unknown = state["learned"].keys() - dict(self._learned()).keys()
-        if missing or unknown:
-            raise bad_argument(
-                "state", "the state of an attachment with the same specs", [*missing, *sorted(unknown)][0]
-            )
+        learned, importances = dict(self._learned()), dict(self._importances())
+        stored = state.get("importance", {})  # older states have none
+        wanted = {(name, len(controllers)) for name, controllers in known.items() if controllers}
+        given = {(name, len(states)) for name, states in state["adaptive"].items()}
+        others = {name for name, _ in wanted ^ given}
+        others |= (learned.keys() ^ state["learned"].keys()) | (stored.keys() - importances.keys())
+        if others:
+            raise bad_argument("state", "the state of an attachment with the same specs", min(others))
         for name, states in state["adaptive"].items():
-            if len(known.get(name, ())) != len(states):
-                raise bad_argument("state", "the state of an attachment with the same specs", name)
             for controller, saved in zip(known[name], states, strict=True):
                 controller.load(saved)
-        for name, rate in self._learned():
-            if name not in state["learned"]:
-                raise bad_argument("state", "the state of an attachment with the same specs", name)
+        for name, rate in learned.items():
             rate.raw.data.copy_(state["learned"][name])
-        importances, stored = dict(self._importances()), state.get("importance", {})  # older states have none
-        for name in stored:
-            if name not in importances:
-                raise bad_argument("state", "the state of an attachment with the same specs", name)
         for name, kept in importances.items():
             kept.load(stored.get(name))
 

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ...errors import warn_once
 from ..untouched import is_untouched
+from .visibility import is_hidden
 
 #: What old code adds to hide a key. A bias is not that large, or hardly ever.
 _LARGE = -1e4
@@ -26,7 +27,7 @@ def warn_of_finite_mask(mask: Tensor) -> None:
     if mask.is_cuda and torch.cuda.is_current_stream_capturing():
         return
     _looks += 1
-    if bool(((mask <= _LARGE) & (mask > torch.finfo(mask.dtype).min / 2)).any()):
+    if bool(((mask <= _LARGE) & ~is_hidden(mask)).any()):
         warn_once(
             "finite mask",
             f"the additive mask has numbers of {_LARGE:g} or less that count as a bias, not as hidden keys: a "

@@ -89,10 +89,17 @@ def split(mask: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
     """A mask as (what is visible, what is added to the logits). None: all is visible, or nothing is added."""
     if mask is None or mask.dtype == torch.bool:
         return mask, None
-    # Half of the lowest finite value: libraries write finfo.min, and sums of it, for "hidden".
-    # A NaN hides nothing, so that it reaches the output, where users see it.
-    hidden = mask <= torch.finfo(mask.dtype).min / 2
+    hidden = is_hidden(mask)
     return ~hidden, mask.masked_fill(hidden, 0.0)
+
+
+def is_hidden(values: Tensor) -> Tensor:
+    """Which values of an additive mask, or of logits that are masked already, hide a key.
+
+    Half of the lowest finite value is the limit: libraries write finfo.min, and sums of it, for "hidden". A NaN hides
+    nothing, so that it reaches the output, where users see it.
+    """
+    return values <= torch.finfo(values.dtype).min / 2
 
 
 def mix_rows(leaves: Iterable[Active]) -> bool:

@@ -31,7 +31,7 @@ def build_decoder(
 
     sizes = {"vocab_size": vocabulary, "max_position_embeddings": block}
     model = build_model("AutoModelForCausalLM", settings, sizes=sizes, rates=rates, seed=seed, check=check)
-    _check_causal(model, settings.name, min(block, _LOOKED_AT))
+    _check_causal(model, settings.checkpoint or settings.name, min(block, _LOOKED_AT))
     if getattr(model, "_supports_attention_backend", False):
         _without_causal_masks(model)
     return model

@@ -30,8 +30,8 @@ class Moves(NamedTuple):
         return Moves(*(x[where] for x in self))
 
 
-def draw_moves(augment: str, count: int, seed: int, epoch: int, mirror: bool = True) -> Moves | None:
-    """Draw the moves of an epoch, in the order of its images; None for "none". Without `mirror`, none is mirrored.
+def draw_moves(augment: str, count: int, seed: int, epoch: int, mirror: bool = False) -> Moves | None:
+    """Draw the moves of an epoch, in the order of its images; None for "none". "flip-crop" mirrors in any case.
 
     All moves of an epoch are drawn at once on the CPU, so they do not depend on device, batch size or ranks.
     """
@@ -40,7 +40,7 @@ def draw_moves(augment: str, count: int, seed: int, epoch: int, mirror: bool = T
     generator = torch.Generator().manual_seed(key("augment", seed, epoch))
     down, right = torch.randint(2 * PADDING + 1, (2, count), generator=generator)
     mirrored = torch.rand(count, generator=generator) < 0.5
-    return Moves(down, right, torch.zeros_like(mirrored) if augment == "crop" or not mirror else mirrored)
+    return Moves(down, right, mirrored if mirror or augment == "flip-crop" else torch.zeros_like(mirrored))
 
 
 def move(images: Tensor, moves: Moves) -> Tensor:

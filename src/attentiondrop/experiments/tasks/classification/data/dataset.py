@@ -167,7 +167,7 @@ class ArrayData(ImageData):
     images: dict[str, Tensor]
     labels: dict[str, Tensor]
     augment: str
-    mirror: bool = True
+    mirror: bool = False
     erase: float = 0.0
 
     BY_PART: ClassVar[tuple[str, ...]] = (*ImageData.BY_PART, "images", "labels")
@@ -198,7 +198,7 @@ class ArrayData(ImageData):
             images={part: torch.from_numpy(images) for part, (images, _) in parts.items()},
             labels={part: torch.from_numpy(labels) for part, (_, labels) in parts.items()},
             augment=settings.augment,
-            mirror=settings.mirror or settings.augment not in POLICIES,
+            mirror=settings.mirror,
             erase=settings.erase,
             mix=settings.mix,
         )
