@@ -46,11 +46,17 @@ DEVICE void clear(float (&x)[length][4]) {
 #define SUMS_OF_ONE_STEP
 #endif
 
-// Where dS^T of a key tile and a row tile goes.
-DEVICE void store_gradients(u32 blocks, u32 left, const u32 (&x)[4], int key_tile, int tile, int lane) {
-  const int key = key_tile * 16 + (lane & 15);
-  const u32 to = LEFT_ROWS == 0 || tile < 4 * ROW_BLOCKS ? blocks + (tile >> 2) * BLOCK_BYTES + key * 128 + (((tile & 3) * 2 + (lane >> 4) ^ (key & 7)) << 4)
-                                       : left + key * LEFT_PITCH + (lane >> 4) * 16;
+// Where dS^T of a key tile and the first row tile goes.
+DEVICE u32 place_of_gradients(u32 blocks, int key_tile, int lane) {
+  return blocks + piece_of_row(key_tile * 16 + (lane & 15), lane >> 4);
+}
+// Store that of any row tile; `first` is the place of the first one.
+DEVICE void store_gradients(u32 first, u32 left, const u32 (&x)[4], int key_tile, int tile) {
+  u32 to = further_in_row(first, 2 * (tile & 3)) + (tile >> 2) * BLOCK_BYTES;
+  if (LEFT_ROWS && tile >= 4 * ROW_BLOCKS) {
+    const int lane = fresh_lane();
+    to = left + (key_tile * 16 + (lane & 15)) * LEFT_PITCH + (lane >> 4) * 16;
+  }
   store_matrices_at(to, x);
 }
 
@@ -120,6 +126,9 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) backward_wgmma(
         const u32 tiles = now.tiles;
         const int line = now.line(a);
         draw_columns(a, own, draws.drop, line, lane);
+        FirstTile from(at, warp, lane);
+        u32 place = place_of_gradients(blocks, warp, lane);
+        asm volatile("" : "+r"(from.rows), "+r"(from.notes), "+r"(place));  // kept, rather than computed again for each tile
         const u32 own_k = matrix_at(at.keys + group * 8192), own_v = matrix_at(at.values + group * 8192);
         const u32 q = matrix_at(at.queries), grad = matrix_at(at.grads);
         float s[2][4], d_s[2][4];
@@ -140,8 +149,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) backward_wgmma(
         do {
           u32 weights[4], gradients[4];
           wait_for_products();
-          weigh(a, s, d_s, at, own, line, first, tile, lane, weights, gradients);
-          store_gradients(blocks, left, gradients, warp, tile, lane);
+          weigh(a, s, d_s, at, from, own, line, first, tile, lane, weights, gradients);
+          store_gradients(place, left, gradients, warp, tile);
           begin_products();
           const int add = ONE_STEP ? tile : tile + step;
           multiply_own(d_v, weights, grad + tile * TILE_AT, add);
@@ -278,8 +287,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) backward_wgmma(
           multiply(d_s[1], v_tile, b[2], b[3]);
         }
         u32 weights[4], gradients[4];
-        weigh(a, s, d_s, at, own, now.line(a), now.first, tile, lane, weights, gradients);
-        store_gradients(blocks, left, gradients, last, tile, lane);
+        weigh(a, s, d_s, at, FirstTile(at, last, lane), own, now.line(a), now.first, tile, lane, weights, gradients);
+        store_gradients(place_of_gradients(blocks, last, lane), left, gradients, last, tile);
 #pragma unroll
         for (int n = 0; n < 4; n++) {
           u32 b[4];
