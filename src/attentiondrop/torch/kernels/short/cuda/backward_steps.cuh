@@ -98,6 +98,12 @@ struct Shared {
   u32 weights;  // RADIUS: of the blur
   u32 waiting;  // WAITING: the keys of the next unit
 
+  // The keys that waited are those of the unit now, and the next ones may wait where the last ones were.
+  DEVICE_METHOD void take_turns() {
+    const u32 last = keys;
+    keys = waiting;
+    waiting = last;
+  }
   // Place what is known of rows from `start` on; returns the end.
   DEVICE_METHOD u32 place_rows(u32 start) {
     rows = start;

@@ -27,6 +27,8 @@
 #define PARTS (ROW_BLOCKS < GROUPS ? 2 : 1)  // of the columns of the queries' gradient
 #define READS_EARLY (RADIUS == 0 || ONE_STEP)  // with a blur and several steps, there are no registers for it
 #define TILE_AT 128                        // a tile further in units of `matrix_at`
+// The keys of units lie in two places in turn: those of the next unit wait where it will find them.
+#define TAKES_TURNS (WAITING && RADIUS == 0)
 
 // Set sums to 0, here and not later: between products the compiler would wait for all of them. (What a product overwrites is
 // set to 0 as well: otherwise the compiler believes that its old value may matter, and keeps it.)
@@ -74,9 +76,9 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) backward_wgmma(
   at.grads = at.queries + RUN * 128;
   at.keys = at.grads + RUN * 128;
   at.values = at.keys + LOADED_TILES * 2048;
-  const u32 blocks = at.values + LOADED_TILES * 2048, left = blocks + ROW_BLOCKS * BLOCK_BYTES;
-  const u32 sums = at.place_rows(left + LEFT_ROWS * KEYS * LEFT_PITCH);  // LEFT_OVER: of the four warps
-  at.waiting = sums;  // which are needed at other times
+  at.waiting = at.values + LOADED_TILES * 2048;
+  const u32 blocks = at.waiting + (WAITING ? LOADED_TILES * 2048 : 0), left = blocks + ROW_BLOCKS * BLOCK_BYTES;
+  const u32 end = at.place_rows(left + LEFT_ROWS * KEYS * LEFT_PITCH);
 
   const int row_tiles = (a.rows + 15) / 16, runs = ONE_STEP ? 1 : (row_tiles + ROW_TILES - 1) / ROW_TILES;
   const int steps = ONE_STEP ? 1 : a.group * runs;
@@ -110,14 +112,18 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) backward_wgmma(
       SUMS_OF_ONE_STEP;
       if (ONE_STEP || step == 0) {
         const int lane = fresh_lane();
+        look_at_mask(a, own, unit, lane);
+#if TAKES_TURNS
+        at.take_turns();
+#else
 #if RADIUS > 0
         bring_blurred_keys(a, at, fetched, unit, warp, lane);
 #else
         store_keys(at, fetched, warp, lane);
 #endif
-        look_at_mask(a, own, unit, lane);
         show_to_matrix_units();
         wait_for_keys(1 + group);
+#endif
       }
       {
         // While there are registers for it. (Of the left-over tile, too: its own warps never have so many.)
@@ -248,14 +254,18 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) backward_wgmma(
     const bool is_last = ONE_STEP || step + 1 == steps;
     if (ONE_STEP || step == 0) {
       const int lane = fresh_lane();
+      look_at_mask(a, own, unit, lane);
+#if TAKES_TURNS
+      at.take_turns();
+#else
 #if RADIUS > 0
       bring_blurred_keys(a, at, fetched, unit, warp, lane);
 #else
       if (part == 0) store_keys(at, fetched, warp, lane);
 #endif
-      look_at_mask(a, own, unit, lane);
       show_to_matrix_units();
       wait_for_keys(1 + GROUPS);
+#endif
       clear(d_k);
       clear(d_v);
     }
@@ -302,6 +312,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) backward_wgmma(
         }
       }
       if (is_last) {
+        const u32 sums = WAITING ? at.waiting : end;  // no keys wait now
         // In a fixed order, so that results are equal in every run.
 #pragma unroll 1
         for (int p = 3; p >= 0; p--) {
