@@ -126,10 +126,12 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) backward_wgmma(
 #endif
       }
       {
+#if RADIUS == 0
         // While there are registers for it. (Of the left-over tile, too: its own warps never have so many.)
 #pragma unroll 1
         for (int tile = warp; tile < LOADED_TILES; tile += 4 * GROUPS)
           send_for_next(a, unit, step, steps, runs, row_tiles, tile, fresh_lane());
+#endif
         const int lane = fresh_lane();
         const Step now(a, unit, step, runs);
         const int first = now.first;
@@ -182,7 +184,12 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) backward_wgmma(
       const int next_unit = is_last ? unit + gridDim.x : unit, next_step = is_last ? 0 : step + 1;
       const bool more = next_unit < a.units;
       const int lane = fresh_lane();
-      if (more) start_copies(a, at, next_unit, next_step, runs, row_tiles, warp, lane);
+      if (more) {
+        start_copies(a, at, next_unit, next_step, runs, row_tiles, warp, lane);
+#if RADIUS > 0
+        send_for_rest(a, next_unit, next_step, runs, warp, lane);
+#endif
+      }
       if (is_last) {
         write_rows(a.d_v + now.batch * a.of_d_v.batch + now.key_head * a.of_d_v.head, a.of_d_v.row, warp * 16, a.keys, d_v, 1.f, 1.f, lane);
 #if RADIUS == 0
