@@ -89,7 +89,7 @@ extern "C" __global__ void __launch_bounds__(32 * KEY_TILES, BLOCKS) backward(co
         multiply(d_s[1], v_tile[i], b[2], b[3]);
       }
       u32 weights[4], gradients[4];
-      weigh(a, s, d_s, at, own, now.line(a), now.first, tile, lane, weights, gradients);
+      weigh(a, s, d_s, at, FirstTile(at, warp, lane), own, now.line(a), now.first, tile, lane, weights, gradients);
       store_matrices(d_logits + warp * 16 * DS_PITCH + tile * 32, DS_PITCH, gradients, lane);
 #pragma unroll
       for (int n = 0; n < STEPS; n++) {

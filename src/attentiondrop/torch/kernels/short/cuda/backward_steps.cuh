@@ -98,6 +98,12 @@ struct Shared {
   u32 weights;  // RADIUS: of the blur
   u32 waiting;  // WAITING: the keys of the next unit
 
+  // The keys that waited are those of the unit now, and the next ones may wait where the last ones were.
+  DEVICE_METHOD void take_turns() {
+    const u32 last = keys;
+    keys = waiting;
+    waiting = last;
+  }
   // Place what is known of rows from `start` on; returns the end.
   DEVICE_METHOD u32 place_rows(u32 start) {
     rows = start;
@@ -143,6 +149,49 @@ DEVICE void start_copies(const Arguments& a, const Shared& at, int unit, int ste
     if (lane < 2 * s.tiles) copy_16(at.notes + (warp * ROW_TILES + lane / 2) * 32 + (lane & 1) * 16, from);
   }
 #endif
+}
+
+// A tile of rows comes into the L2 cache. Lanes ask for each 32 bytes, in case a request brings no more than that.
+DEVICE void send_for_tile(const u16* from, Stride stride, int rows, int lane) {
+  constexpr int rows_at_once = 32 / STEPS;
+  int row = lane / STEPS;
+  from += row * stride + lane % STEPS * 16;
+#pragma unroll
+  for (int i = 0; i < 16 / rows_at_once; i++) {
+    if (row < rows) prefetch(from);
+    from += rows_at_once * stride;
+    row += rows_at_once;
+  }
+}
+// All that the next step will copy and read of row tile and key tile `tile` comes nearer while the warps work on this one.
+// Otherwise memory would rest now, and all would wait for it later.
+DEVICE void send_for_next(const Arguments& a, int unit, int step, int steps, int runs, int row_tiles, int tile, int lane) {
+  const bool is_last = ONE_STEP || step + 1 == steps;
+  if (is_last) unit += gridDim.x;
+  step = is_last ? 0 : step + 1;
+  if (unit >= a.units) return;
+  const Step s(a, unit, step, runs);
+  if (tile < s.tiles) {
+    const int first = s.first + tile * 16, rows = a.rows - first;
+    auto send_for = [&](const u16* from, Strides of) {
+      send_for_tile(from + s.batch * of.batch + s.head * of.head + first * of.row, of.row, rows, lane);
+    };
+    send_for(a.q, a.of_q);
+    send_for(a.grad, a.of_grad);
+    send_for(a.output, a.of_output);
+    if (lane < 16 && lane < rows) prefetch(a.lse + s.line(a) * a.rows + first + lane);
+#if DROP == LARGEST
+    if (lane < KEY_TILES) prefetch(a.dropped + ((u64)(s.line(a) * row_tiles + first / 16) * KEY_TILES + lane) * 8);
+#endif
+  }
+  if ((ONE_STEP || step == 0) && tile < KEY_TILES) {
+    const int first = tile * 16, rows = a.keys - first;
+    auto send_for = [&](const u16* from, Strides of) {
+      send_for_tile(from + s.batch * of.batch + s.key_head * of.head + first * of.row, of.row, rows, lane);
+    };
+    send_for(a.k, a.of_k);
+    send_for(a.v, a.of_v);
+  }
 }
 
 // The rows that `read_rest` will read come nearer.

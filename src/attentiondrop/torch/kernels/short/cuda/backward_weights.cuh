@@ -13,6 +13,16 @@ struct OwnKeys {
   bool is_special;  // whether a row may not see some of them, or (HIDE) keeps one key only
 };
 
+// Where a thread finds its part of the first row tile in shared memory. Found once for all tiles: they lie equally far apart.
+struct FirstTile {
+  u32 rows;   // what is known of its rows
+  u32 notes;  // its byte of the bit map
+  DEVICE_METHOD FirstTile(const Shared& at, int key_tile, int lane) {
+    rows = at.rows + (lane & 3) * 16;
+    notes = at.notes + key_tile * (ROW_TILES * 32) + lane;
+  }
+};
+
 #if BAND
 // What lies near the diagonal has logits that come from elsewhere, and so their gradients go there.
 // Calls `change(h, e, place)` for each of a thread's elements of a tile; `place` is that in the band of the head `line`.
@@ -49,11 +59,11 @@ DEVICE void factors_of_dropout(float (&after)[4], const Shared& at, const OwnKey
 
 // `logits` and `d_weights` [half of 8 rows][4]: element e has key g + 8 * (e / 2) and row 2 t + e % 2. `line` is the number of the
 // head over all samples, `first` the first row of the run.
-DEVICE void weigh(const Arguments& a, float (&logits)[2][4], const float (&d_weights)[2][4], const Shared& at, const OwnKeys& own, int line, int first, int tile,
-                  int lane, u32 (&weights)[4], u32 (&gradients)[4]) {
+DEVICE void weigh(const Arguments& a, float (&logits)[2][4], const float (&d_weights)[2][4], const Shared& at, const FirstTile& from,
+                  const OwnKeys& own, int line, int first, int tile, int lane, u32 (&weights)[4], u32 (&gradients)[4]) {
   const int t = lane & 3, g = lane >> 2;
 #if DROP == LARGEST
-  const u32 bits = load_byte(at.notes + (own.tile * ROW_TILES + tile) * 32 + lane);
+  const u32 bits = load_byte(from.notes + tile * 32);
   const bool any = __any_sync(WHOLE_WARP, bits != 0);
 #endif
 #if BAND
@@ -65,7 +75,7 @@ DEVICE void weigh(const Arguments& a, float (&logits)[2][4], const float (&d_wei
 #pragma unroll
   for (int h = 0; h < 2; h++) {
     const int row = tile * 16 + h * 8 + 2 * t;  // the first of two
-    const Four known = load_16(at.rows + row * 8);
+    const Four known = load_16(from.rows + tile * 128 + h * 64);
     const float lse[2] = {__uint_as_float(known.x), __uint_as_float(known.z)};
     const float delta[2] = {__uint_as_float(known.y), __uint_as_float(known.w)};
 #if DRAWS_EVERY
@@ -114,7 +124,8 @@ DEVICE void weigh(const Arguments& a, float (&logits)[2][4], const float (&d_wei
 #pragma unroll
     for (int h = 0; h < 2; h++) {
       const int row = tile * 16 + h * 8 + 2 * t;
-      const Four known = HIDE ? Four{0, 0, 0, 0} : load_16(at.rows + row * 8);  // once more: registers are scarce
+      // Once more: registers are scarce.
+      const Four known = HIDE ? Four{0, 0, 0, 0} : load_16(from.rows + tile * 128 + h * 64);
       float after[4];
       factors_of_dropout(after, at, own, row);
 #pragma unroll
@@ -147,7 +158,7 @@ DEVICE void weigh(const Arguments& a, float (&logits)[2][4], const float (&d_wei
         }
 #endif
         // The weights of keys that a row does not see could be anything here, even infinite.
-        bool hidden = !own.is_seen[e >> 1];
+        bool hidden = MASKED ? !own.is_seen[e >> 1] : key >= a.keys;
 #if CAUSAL
         hidden = hidden || key > first + row + (e & 1);
 #endif

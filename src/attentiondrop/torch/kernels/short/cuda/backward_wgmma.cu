@@ -27,6 +27,8 @@
 #define PARTS (ROW_BLOCKS < GROUPS ? 2 : 1)  // of the columns of the queries' gradient
 #define READS_EARLY (RADIUS == 0 || ONE_STEP)  // with a blur and several steps, there are no registers for it
 #define TILE_AT 128                        // a tile further in units of `matrix_at`
+// The keys of units lie in two places in turn: those of the next unit wait where it will find them.
+#define TAKES_TURNS (WAITING && RADIUS == 0)
 
 // Set sums to 0, here and not later: between products the compiler would wait for all of them. (What a product overwrites is
 // set to 0 as well: otherwise the compiler believes that its old value may matter, and keeps it.)
@@ -46,11 +48,17 @@ DEVICE void clear(float (&x)[length][4]) {
 #define SUMS_OF_ONE_STEP
 #endif
 
-// Where dS^T of a key tile and a row tile goes.
-DEVICE void store_gradients(u32 blocks, u32 left, const u32 (&x)[4], int key_tile, int tile, int lane) {
-  const int key = key_tile * 16 + (lane & 15);
-  const u32 to = LEFT_ROWS == 0 || tile < 4 * ROW_BLOCKS ? blocks + (tile >> 2) * BLOCK_BYTES + key * 128 + (((tile & 3) * 2 + (lane >> 4) ^ (key & 7)) << 4)
-                                       : left + key * LEFT_PITCH + (lane >> 4) * 16;
+// Where dS^T of a key tile and the first row tile goes.
+DEVICE u32 place_of_gradients(u32 blocks, int key_tile, int lane) {
+  return blocks + piece_of_row(key_tile * 16 + (lane & 15), lane >> 4);
+}
+// Store that of any row tile; `first` is the place of the first one.
+DEVICE void store_gradients(u32 first, u32 left, const u32 (&x)[4], int key_tile, int tile) {
+  u32 to = further_in_row(first, 2 * (tile & 3)) + (tile >> 2) * BLOCK_BYTES;
+  if (LEFT_ROWS && tile >= 4 * ROW_BLOCKS) {
+    const int lane = fresh_lane();
+    to = left + (key_tile * 16 + (lane & 15)) * LEFT_PITCH + (lane >> 4) * 16;
+  }
   store_matrices_at(to, x);
 }
 
@@ -68,9 +76,9 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) backward_wgmma(
   at.grads = at.queries + RUN * 128;
   at.keys = at.grads + RUN * 128;
   at.values = at.keys + LOADED_TILES * 2048;
-  const u32 blocks = at.values + LOADED_TILES * 2048, left = blocks + ROW_BLOCKS * BLOCK_BYTES;
-  const u32 sums = at.place_rows(left + LEFT_ROWS * KEYS * LEFT_PITCH);  // LEFT_OVER: of the four warps
-  at.waiting = sums;  // which are needed at other times
+  at.waiting = at.values + LOADED_TILES * 2048;
+  const u32 blocks = at.waiting + (WAITING ? LOADED_TILES * 2048 : 0), left = blocks + ROW_BLOCKS * BLOCK_BYTES;
+  const u32 end = at.place_rows(left + LEFT_ROWS * KEYS * LEFT_PITCH);
 
   const int row_tiles = (a.rows + 15) / 16, runs = ONE_STEP ? 1 : (row_tiles + ROW_TILES - 1) / ROW_TILES;
   const int steps = ONE_STEP ? 1 : a.group * runs;
@@ -104,22 +112,35 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) backward_wgmma(
       SUMS_OF_ONE_STEP;
       if (ONE_STEP || step == 0) {
         const int lane = fresh_lane();
+        look_at_mask(a, own, unit, lane);
+#if TAKES_TURNS
+        at.take_turns();
+#else
 #if RADIUS > 0
         bring_blurred_keys(a, at, fetched, unit, warp, lane);
 #else
         store_keys(at, fetched, warp, lane);
 #endif
-        look_at_mask(a, own, unit, lane);
         show_to_matrix_units();
         wait_for_keys(1 + group);
+#endif
       }
       {
+#if RADIUS == 0
+        // While there are registers for it. (Of the left-over tile, too: its own warps never have so many.)
+#pragma unroll 1
+        for (int tile = warp; tile < LOADED_TILES; tile += 4 * GROUPS)
+          send_for_next(a, unit, step, steps, runs, row_tiles, tile, fresh_lane());
+#endif
         const int lane = fresh_lane();
         const Step now(a, unit, step, runs);
         const int first = now.first;
         const u32 tiles = now.tiles;
         const int line = now.line(a);
         draw_columns(a, own, draws.drop, line, lane);
+        FirstTile from(at, warp, lane);
+        u32 place = place_of_gradients(blocks, warp, lane);
+        asm volatile("" : "+r"(from.rows), "+r"(from.notes), "+r"(place));  // kept, rather than computed again for each tile
         const u32 own_k = matrix_at(at.keys + group * 8192), own_v = matrix_at(at.values + group * 8192);
         const u32 q = matrix_at(at.queries), grad = matrix_at(at.grads);
         float s[2][4], d_s[2][4];
@@ -140,8 +161,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) backward_wgmma(
         do {
           u32 weights[4], gradients[4];
           wait_for_products();
-          weigh(a, s, d_s, at, own, line, first, tile, lane, weights, gradients);
-          store_gradients(blocks, left, gradients, warp, tile, lane);
+          weigh(a, s, d_s, at, from, own, line, first, tile, lane, weights, gradients);
+          store_gradients(place, left, gradients, warp, tile);
           begin_products();
           const int add = ONE_STEP ? tile : tile + step;
           multiply_own(d_v, weights, grad + tile * TILE_AT, add);
@@ -165,7 +186,9 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) backward_wgmma(
       const int lane = fresh_lane();
       if (more) {
         start_copies(a, at, next_unit, next_step, runs, row_tiles, warp, lane);
+#if RADIUS > 0
         send_for_rest(a, next_unit, next_step, runs, warp, lane);
+#endif
       }
       if (is_last) {
         write_rows(a.d_v + now.batch * a.of_d_v.batch + now.key_head * a.of_d_v.head, a.of_d_v.row, warp * 16, a.keys, d_v, 1.f, 1.f, lane);
@@ -238,14 +261,18 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) backward_wgmma(
     const bool is_last = ONE_STEP || step + 1 == steps;
     if (ONE_STEP || step == 0) {
       const int lane = fresh_lane();
+      look_at_mask(a, own, unit, lane);
+#if TAKES_TURNS
+      at.take_turns();
+#else
 #if RADIUS > 0
       bring_blurred_keys(a, at, fetched, unit, warp, lane);
 #else
       if (part == 0) store_keys(at, fetched, warp, lane);
 #endif
-      look_at_mask(a, own, unit, lane);
       show_to_matrix_units();
       wait_for_keys(1 + GROUPS);
+#endif
       clear(d_k);
       clear(d_v);
     }
@@ -278,8 +305,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) backward_wgmma(
           multiply(d_s[1], v_tile, b[2], b[3]);
         }
         u32 weights[4], gradients[4];
-        weigh(a, s, d_s, at, own, now.line(a), now.first, tile, lane, weights, gradients);
-        store_gradients(blocks, left, gradients, last, tile, lane);
+        weigh(a, s, d_s, at, FirstTile(at, last, lane), own, now.line(a), now.first, tile, lane, weights, gradients);
+        store_gradients(place_of_gradients(blocks, last, fresh_lane()), left, gradients, last, tile);
 #pragma unroll
         for (int n = 0; n < 4; n++) {
           u32 b[4];
@@ -292,6 +319,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) backward_wgmma(
         }
       }
       if (is_last) {
+        const u32 sums = WAITING ? at.waiting : end;  // no keys wait now
         // In a fixed order, so that results are equal in every run.
 #pragma unroll 1
         for (int p = 3; p >= 0; p--) {
