@@ -43,22 +43,23 @@ TRAINED = {
 #: ViT-B/16 without torch.compile. The run is older than the others, and older than the kernels for short rows.
 VIT_EAGER = f"{VIT}-eager"
 
-#: Runs of `attentiondrop bench attention --graph`, the newest first.
-ATTENTION = tuple(f"attention-h200-torch2.11-graph{run}" for run in ("", "-3b422f9", "-c2fb7c8", "-0c391b7"))
+#: The run of `attentiondrop bench attention --graph`.
+ATTENTION = "attention-h200-torch2.11-graph"
 #: Batch, heads, key heads, tokens, head size, causal -> heading.
 LONGER_ROWS = {
     ("64", "12", "12", "577", "64", "False"): "64x12x577x64",
     ("16", "16", "16", "1024", "64", "False"): "16x16x1024x64",
     ("4", "16", "16", "4096", "64", "False"): "4x16x4096x64",
-    ("1", "16", "16", "16384", "128", "False"): "1x16x16384x128",
     ("8", "32", "8", "2048", "128", "True"): "8x32x2048x128, causal, 8 key heads",
 }
 LONGER_METHODS = {
     SDPA_DROPOUT: "SDPA with its own dropout of 0.1",
+    "flex_attention": "flex_attention without a method",
     HARD: f"`{HARD}`",
     BLUR: f"`{BLUR}`",
     "dropkey(p=0.1)": "`dropkey(p=0.1)`",
     "attndropout(p=0.1)": "`attndropout(p=0.1)`",
+    "drophead(p=0.1)": "`drophead(p=0.1)`",
     "noise(sigma=0.1)": "`noise(sigma=0.1)`",
     "paper's hard masking": "the paper's listing of hard masking",
     "paper's blur": "the paper's listing of blur",
@@ -135,13 +136,12 @@ def vit() -> str:
 
 
 def longer_ratios() -> dict[tuple[str, str], float]:
-    """Method and shape -> time of attention alone to plain attention. The newest run that has a cell counts."""
+    """Method and shape -> time of attention alone to plain attention."""
     found: dict[tuple[str, str], float] = {}
-    for file in reversed(ATTENTION):
-        for one in rows_of(file):
-            shape = tuple(one[name] for name in ("batch", "heads", "key_heads", "length", "size", "causal"))
-            if shape in LONGER_ROWS and one["plain_ratio"]:
-                found[one["row"], LONGER_ROWS[shape]] = float(one["plain_ratio"])
+    for one in rows_of(ATTENTION):
+        shape = tuple(one[name] for name in ("batch", "heads", "key_heads", "length", "size", "causal"))
+        if shape in LONGER_ROWS and one["plain_ratio"]:
+            found[one["row"], LONGER_ROWS[shape]] = float(one["plain_ratio"])
     return found
 
 
