@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import ablations
 import verdicts
 from tables import csv_rows, final_runs
 
@@ -52,8 +53,8 @@ def judge(comparisons: Sequence[tuple[str, str]], curves: Mapping[str, Judged]) 
         "P10": waits_for("cifar10-20pct-tenth", "cifar10-half", "cifar10-20pct-noise"),
         "P11": gradient_variance(),
         "P14": costs(),
-        "P15": waits_for("cifar10-ablations"),
-        "P16": waits_for("cifar10-ablations"),
+        "P15": Judged(*ablations.high_rates(), "[ablations](ablations.md)"),
+        "P16": Judged(*ablations.wide_blurs(), "[ablations](ablations.md)"),
         "P17": Judged(
             verdicts.NOT_REPRODUCED,
             "The paper's KL to a point mass is infinite, so its bound says nothing. Noise adds no KL, at any strength",

@@ -129,6 +129,8 @@ SCREEN = HERE / "results" / "cifar10-20pct-screen"
 ATTACKED = HERE / "results" / "cifar10-20pct-attack"
 CONTROLS = HERE / "results" / "cifar10-20pct-controls"
 CONFIRM = HERE / "results" / "cifar10-20pct-confirm"
+#: No comparison of methods: it has a page of its own kind.
+ABLATIONS = HERE / "results" / "cifar10-ablations"
 #: What was published. A study of the protocol gets a line here, and marks in the page that tells of it.
 PAGES = (
     Page("cifar10-20pct", FIRST / "README.md", FIRST, FIRST, extra=ECE | ATTACKS),
@@ -175,6 +177,16 @@ def pages() -> dict[Path, str]:
     return found
 
 
+def ablated() -> dict[Path, str]:
+    """The page of the ablations."""
+    import ablations
+
+    path = HERE / "ablations.md"
+    page = filled(path.read_text(encoding="utf-8"), "ablations state", ablations.state())
+    page = filled(page, "ablations means", ablations.bullets())
+    return {path: filled(page, "ablations", ablations.grid_tables())}
+
+
 def judged() -> dict[Path, str]:
     """The page of claims."""
     import claims
@@ -190,7 +202,7 @@ def judged() -> dict[Path, str]:
 
 def unlisted() -> list[Path]:
     """Folders of results that no page shows."""
-    shown = {page.results for page in PAGES}
+    shown = {page.results for page in PAGES} | {ABLATIONS}
     return [path.parent for path in sorted((HERE / "results").glob("*/results.csv")) if path.parent not in shown]
 
 
@@ -198,7 +210,7 @@ def written() -> dict[Path, str]:
     """Every file that is written, with its content."""
     if missing := unlisted():
         raise SystemExit(f"{missing[0]}: expected an entry in PAGES of docs/evidence/write.py")
-    return protocol() | pages() | judged() | front_page() | told() | speed()
+    return protocol() | pages() | ablated() | judged() | front_page() | told() | speed()
 
 
 def main(arguments: list[str]) -> int:

@@ -1,0 +1,217 @@
+"""The page of the ablations (study 6): a table for each grid, means over grids, and the verdicts of P15 and P16.
+
+Every point has two seeds, too few for an interval of its own. So the deviation of a run is estimated from all points
+together: what is left of the scores when the mean of each point and of each seed is taken away. An interval is the t
+interval with this deviation. It is not corrected for the number of points, and nothing here is a claim about a method.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import verdicts
+import yaml
+from scipy import stats
+from tables import csv_rows
+
+from attentiondrop.errors import AttentionDropWarning
+from attentiondrop.experiments.analysis.intervals import signed
+from attentiondrop.experiments.methods.grids import grid_methods
+
+FOLDER = Path(__file__).parent / "results" / "cifar10-ablations"
+NONE = "none"
+#: The paper: rates over 0.5 and widths over 9 lose more than this.
+ASKED = 2.0
+
+
+@dataclass(frozen=True)
+class Change:
+    """A mean difference to `none` in points, half of its 95 % interval, and how many runs were averaged."""
+
+    mean: float
+    half: float
+    runs: int
+
+    def __str__(self) -> str:
+        low, high = self.mean - self.half, self.mean + self.half
+        return f"{signed(self.mean, 1)} [{signed(low, 1)}, {signed(high, 1)}]"
+
+
+@dataclass(frozen=True)
+class Ablations:
+    """The scores of all points, and the grids that they belong to."""
+
+    #: Method -> seed -> validation accuracy in percent.
+    scores: dict[str, dict[int, float]]
+    #: Method as the recipe writes it -> field -> values.
+    grids: dict[str, dict[str, list[Any]]]
+    planned: int
+
+    @cached_property
+    def deviation(self) -> tuple[float, int]:
+        """Standard deviation of a run about the means of its point and of its seed, and the degrees of freedom."""
+        seeds = sorted(self.scores[NONE])
+        complete = [[found[seed] for seed in seeds] for found in self.scores.values() if sorted(found) == seeds]
+        columns = [sum(column) / len(complete) for column in zip(*complete, strict=True)]
+        middle = sum(columns) / len(seeds)
+        squares = sum(
+            (score - sum(row) / len(row) - column + middle) ** 2
+            for row in complete
+            for score, column in zip(row, columns, strict=True)
+        )
+        free = (len(complete) - 1) * (len(seeds) - 1)
+        return math.sqrt(squares / free), free
+
+    def change(self, methods: Iterable[str]) -> Change | None:
+        """The mean over these points, and over the seeds that all of them have; None if no seed is common to them."""
+        found = [self.scores.get(method, {}) for method in methods]
+        seeds = set(self.scores[NONE]).intersection(*found)
+        if not seeds:
+            return None
+        base = self.scores[NONE]
+        mean = sum(one[seed] - base[seed] for one in found for seed in seeds) / (len(found) * len(seeds))
+        deviation, free = self.deviation
+        # Both the points and `none` have errors; `none` has as many runs as there are seeds.
+        error = deviation * math.sqrt((1 / len(found) + 1) / len(seeds))
+        return Change(mean, float(stats.t.ppf(0.975, free)) * error, len(found) * len(seeds))
+
+    def points(self, name: str, **fixed: Sequence[Any]) -> list[str]:
+        """The methods of a grid, in order. `fixed`: field -> the values that are wanted."""
+        axes = self.grids[name].items()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", AttentionDropWarning)  # high rates are what is looked at
+            return grid_methods(name, {(0, field): [x for x in of if x in fixed.get(field, of)] for field, of in axes})
+
+
+def read(folder: Path = FOLDER) -> Ablations:
+    """The ablations that were published."""
+    rows = csv_rows(folder / "results.csv")
+    recipe = yaml.safe_load((folder / "recipe.yaml").read_text(encoding="utf-8"))["recipe"]
+    scores: dict[str, dict[int, float]] = {}
+    for row in rows:
+        if row["status"] == "finished":
+            scores.setdefault(row["method"], {})[int(row["seed"])] = 100 * float(row["validation_accuracy"])
+    return Ablations(scores, recipe["ablations"], len(rows))
+
+
+# --- tables ----------------------------------------------------------------------------------------------------------
+
+
+def state() -> str:
+    """How many runs there are, and how exact they are."""
+    found = read()
+    done, seeds = sum(map(len, found.scores.values())), sorted(found.scores[NONE])
+    level = " and ".join(f"{found.scores[NONE][seed]:.1f}" for seed in seeds)
+    missing = f" {found.planned - done} runs are missing: their points have one seed." if done < found.planned else ""
+    return (
+        f"{done} of {found.planned} runs.{missing} `none` has {level} % (seeds {', '.join(map(str, seeds))}). "
+        f"A run deviates by {found.deviation[0]:.1f} points from the mean of its point and of its seed."
+    )
+
+
+def grid_tables() -> str:
+    """A table for each grid: differences to `none` in points of validation accuracy."""
+    found = read()
+    parts = []
+    for name, axes in found.grids.items():
+        (rows, values), *others = axes.items()
+        column, across = others[0] if others else ("", [""])
+        headings = [f"{rows} \\ {column}" if column else rows, *(str(x) if column else "difference" for x in across)]
+        lines = [f"**`{name}`**", "", _line(headings), "| --- |" + " ---: |" * len(across)]
+        for value in values:
+            points = found.points(name, **{rows: [value]})
+            lines.append(_line([f"`{value}`", *(_cell(found.change([point]), found) for point in points)]))
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
+
+
+def _cell(change: Change | None, found: Ablations) -> str:
+    if change is None:
+        return "-"
+    return str(change) + (" (1 seed)" if change.runs < len(found.scores[NONE]) else "")
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+# --- means over grids ------------------------------------------------------------------------------------------------
+
+HARD, HARD_AWAY, BLUR = "hard", "hard(fill=-inf)", "blur"
+WEIGHTS, TAIL = "consistency+hard(p=0.5,k=5,fill=-inf)", "tailhard(p=0.5,k=5)"
+
+
+def at_rate(found: Ablations, p: float) -> Change:
+    """Hard masking at a rate, over both fills and all k."""
+    return _mean(found, [*found.points(HARD, p=[p]), *found.points(HARD_AWAY, p=[p])])
+
+
+def at_width(found: Ablations, width: int) -> Change:
+    """Blur of a width, over all sigmas."""
+    return _mean(found, found.points(BLUR, width=[width]))
+
+
+def _mean(found: Ablations, methods: Sequence[str]) -> Change:
+    change = found.change(methods)
+    if change is None:
+        raise SystemExit(f"{FOLDER}: expected runs of {methods[0]} and the points beside it")
+    return change
+
+
+def bullets() -> str:
+    """The means that the tables are about."""
+    found = read()
+    rates = [f"p = {p}: {at_rate(found, p)}" for p in found.grids[HARD]["p"]]
+    widths = [f"{width}: {at_width(found, width)}" for width in found.grids[BLUR]["width"]]
+    sigmas = [f"{x}: {_mean(found, found.points(BLUR, sigma_max=[x]))}" for x in found.grids[BLUR]["sigma_max"]]
+    weights = [
+        f"{weight}: {_mean(found, found.points(WEIGHTS, weight=[weight], views=[2]))}"
+        for weight in found.grids[WEIGHTS]["weight"]
+    ]
+    shares = [f"{share}: {_mean(found, found.points(TAIL, share=[share]))}" for share in found.grids[TAIL]["share"]]
+    lines = [
+        f"**Rate of hard masking**, mean over k and both fills: {'; '.join(rates)}.",
+        f"**Width of the blur**, mean over sigma: {'; '.join(widths)}.",
+        f"**Sigma of the blur** (`sigma_max`), mean over widths: {'; '.join(sigmas)}.",
+        f"**Weight of the consistency loss**, two views, `hard(p=0.5,k=5,fill=-inf)`: {'; '.join(weights)}.",
+        f"**Share of the layers that run twice** (`tailhard`), mean over weights: {'; '.join(shares)}.",
+    ]
+    return "\n".join(f"- {line}" for line in lines)
+
+
+# --- the paper -------------------------------------------------------------------------------------------------------
+
+
+def loses(change: Change) -> str:
+    """Whether a change is a loss of more than the paper's two points."""
+    if -change.mean - change.half > ASKED:
+        return verdicts.REPRODUCED
+    return verdicts.NOT_REPRODUCED if -change.mean + change.half < ASKED else verdicts.NOT_RESOLVED
+
+
+def high_rates() -> tuple[str, str]:
+    """P15: rates over 0.5 lose more than two points. Verdict and what was found."""
+    found = read()
+    changes = {p: at_rate(found, p) for p in found.grids[HARD]["p"] if p > 0.5}
+    words = "; ".join(f"p = {p}: {change}" for p, change in changes.items())
+    return (
+        verdicts.together([loses(change) for change in changes.values()]),
+        f"To `none`, in points of validation accuracy, mean over k and both fills: {words}",
+    )
+
+
+def wide_blurs() -> tuple[str, str]:
+    """P16: widths over 9 lose more than two points. Verdict and what was found."""
+    found = read()
+    changes = {width: at_width(found, width) for width in found.grids[BLUR]["width"] if width > 9}
+    words = "; ".join(f"width {width}: {change}" for width, change in changes.items())
+    return (
+        verdicts.together([loses(change) for change in changes.values()]),
+        f"To `none`, in points of validation accuracy, mean over sigma: {words}",
+    )
