@@ -32,6 +32,7 @@ from ..call.leaves import Active, LogitShape
 from ..call.stages import Drop, Stage, WeightDrop
 from ..draws import is_at_hand
 from . import regularisers
+from .drawn_vectors import drawn_uniforms
 
 #: Logits [B, H, N, M], and what is visible of them.
 Logits = tuple[Tensor, Tensor | None]
@@ -141,10 +142,10 @@ def _drop_of_key(spec: DropKey, columns: int) -> Drop:
 # --- blur and noise --------------------------------------------------------------------------------------------------
 
 
-def blur_sigma(leaf: Active, shape: LogitShape, dtype: torch.dtype, uniform: Tensor | None = None) -> Tensor:
-    """The sigma of a blur leaf as [B or 1, H or 1]; `uniform` is what it draws, if somebody has drawn it already."""
+def blur_sigma(leaf: Active, shape: LogitShape, dtype: torch.dtype) -> Tensor:
+    """The sigma of a blur leaf as [B or 1, H or 1]."""
     low, high = leaf.vector("sigma_min"), leaf.vector("sigma_max")
-    uniform = (leaf.draw(shape) if uniform is None else uniform).to(dtype)
+    uniform = drawn_uniforms(leaf, shape).to(dtype)
     sigma: Tensor = low + (high - low) * (
         uniform.view(-1, 1) if leaf.spec.sampling == "sample" else uniform.view(1, -1)
     )
@@ -233,7 +234,7 @@ def _observe_blocks(leaf: Active, logits: Tensor, visible: Tensor | None) -> Obs
 
 
 def _drop_head(leaf: Active, shape: LogitShape, dtype: torch.dtype) -> Tensor:
-    return regularisers.head_factors(leaf.draw(shape), leaf.gated("p"), dtype)
+    return regularisers.head_factors(drawn_uniforms(leaf, shape), leaf.gated("p"), dtype)
 
 
 def _observe_drop_head(leaf: Active, logits: Tensor, visible: Tensor | None) -> Observed:
@@ -252,7 +253,7 @@ def _masked_heads(leaf: Active, shape: LogitShape, dtype: torch.dtype) -> Tensor
     if spec.count >= shape.heads:
         raise bad_argument("count", f"fewer than the {shape.heads} heads of the attention", spec.count)
     if spec.choice == "random":
-        scores = leaf.draw(shape)
+        scores = drawn_uniforms(leaf, shape)
     elif leaf.state is None:
         raise bad_argument("choice", "'random' without attach, which keeps the importance of heads", spec.choice)
     else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import torch
@@ -11,8 +10,6 @@ from torch import Tensor
 from ...specs import BlurSmoothing
 from ..call.leaves import Active, LogitShape
 from ..eager.table import blur_sigma
-from ..kernels.support import why_no_kernels_on
-from ..untouched import is_untouched
 
 
 class BlurArguments(NamedTuple):
@@ -50,28 +47,13 @@ def blur_arguments(leaf: Active) -> BlurArguments:
         largest = largest if leaf.gate is None else leaf.gate * largest
         return BlurArguments(largest, (leaf.number, spec.sampling, 0.0, 1.0, *rest))
     if leaf.values:
-        sigma = drawn_sigma(leaf, LogitShape(1, 1, 1, 1), next(iter(leaf.values.values())).dtype)
+        sigma = blur_sigma(leaf, LogitShape(1, 1, 1, 1), next(iter(leaf.values.values())).dtype)
         return BlurArguments(sigma.view(()), (leaf.number, "batch", 1.0, 1.0, *rest))
     gate, low, high = leaf.gate, spec.sigma_min, spec.sigma_max
     if torch.compiler.is_compiling() and high > 0:
         one = torch.ones((), dtype=torch.float32, device=leaf.seed.device) if gate is None else gate
         gate, low, high = one * high, low / high if low > 0 else 0.0, 1.0
     return BlurArguments(gate, (leaf.number, spec.sampling, low, high, *rest))
-
-
-def drawn_sigma(leaf: Active, shape: LogitShape, dtype: torch.dtype) -> Tensor:
-    """`blur_sigma`, with its uniforms from one launch where kernels can run.
-
-    A compiler makes one kernel of the operations of torch, too. Whoever else watches them must see them.
-    """
-    seed = leaf.seed
-    is_plain = is_untouched() and type(seed) is Tensor and dtype == torch.float32
-    if not is_plain or why_no_kernels_on(seed.device):
-        return blur_sigma(leaf, shape, dtype)
-    from ..kernels.blur.drawn_uniforms import uniform_vector  # imports Triton
-
-    length = math.prod(leaf.spec.draws.shape(*shape))
-    return blur_sigma(leaf, shape, dtype, uniform_vector(seed, leaf.number, length))
 
 
 def _begins_at_zero(leaf: Active) -> bool:

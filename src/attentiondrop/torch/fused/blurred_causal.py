@@ -22,11 +22,12 @@ from ...specs import BlurSmoothing
 from ..call.inputs import repeat_heads
 from ..call.leaves import Active
 from ..call.one_call import Call
-from ..eager.regularisers import convolve_keys, gaussian_kernel
+from ..eager.regularisers import convolve_keys
+from ..eager.table import blur_kernel
 from ..kernels.attention_with_lse import Part, attend_with_lse, attend_with_lse_backward
 from ..kernels.support import has_kernels
 from . import blur_operators as _registered  # noqa: F401
-from .blur_arguments import blur_arguments, drawn_sigma, suits_operators
+from .blur_arguments import blur_arguments, suits_operators
 from .operators import Operator, register
 
 
@@ -44,7 +45,7 @@ def causal_blurred_attention(call: Call, blur: Active) -> Tensor:
     dtype = inputs.compute_dtype
     heads = inputs.shape.heads
     q, k, v = inputs.q, repeat_heads(inputs.k, heads), repeat_heads(inputs.v, heads)
-    kernel = gaussian_kernel(drawn_sigma(blur, inputs.shape, dtype), spec.width)
+    kernel = blur_kernel(blur, inputs.shape, dtype)
     blurred = convolve_keys(k.to(dtype), visible_keys, kernel, spec.edges).to(k.dtype)
     band = _band_logits(q.to(dtype) * inputs.scale, k.to(dtype), visible_keys, kernel, spec.edges)
     output, _, _ = torch.ops.attentiondrop.merged_attention(q, blurred, v, band, visible_keys, inputs.scale)

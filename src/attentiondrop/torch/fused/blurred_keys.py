@@ -23,7 +23,7 @@ from ..eager import regularisers
 from ..eager.table import blur_kernel
 from ..kernels.support import has_kernels
 from . import blur_operators as _registered  # noqa: F401
-from .blur_arguments import blur_arguments, drawn_sigma, suits_operators
+from .blur_arguments import blur_arguments, suits_operators
 
 
 class Operands(NamedTuple):
@@ -104,10 +104,7 @@ def operands(call: Call, blurs: tuple[Active, ...]) -> Operands:
     by_head = visible_keys is not None and visible_keys.shape[1] > 1
     for leaf in blurs:
         spec: BlurSmoothing = leaf.spec
-        if has_kernels(q):
-            kernel = regularisers.gaussian_kernel(drawn_sigma(leaf, inputs.shape, dtype), spec.width)
-        else:
-            kernel = blur_kernel(leaf, inputs.shape, dtype)
+        kernel = blur_kernel(leaf, inputs.shape, dtype)
         if by_head or kernel.shape[1] > 1:
             k = repeat_heads(k, q.shape[1])
         k = regularisers.convolve_keys(k, visible_keys, kernel, spec.edges)

@@ -13,13 +13,15 @@ from attentiondrop.torch.call import leaves
 from attentiondrop.torch.call.inputs import Options
 from attentiondrop.torch.call.leaves import Driven, LogitShape, active_leaves
 from attentiondrop.torch.draws import Stream
+from attentiondrop.torch.eager.drawn_vectors import drawn_uniforms
 from attentiondrop.torch.eager.table import blur_sigma
 from attentiondrop.torch.functional import perturbed_attention
-from attentiondrop.torch.fused.blur_arguments import blur_arguments, drawn_sigma
+from attentiondrop.torch.fused.blur_arguments import blur_arguments
+from attentiondrop.torch.kernels import support
 
 pytest.importorskip("triton")
 
-from attentiondrop.torch.kernels.blur.drawn_uniforms import uniform_vector
+from attentiondrop.torch.kernels.shared.drawn_uniforms import uniform_vector
 
 # The interpreter computes with NumPy scalars, whose wrap-around (meant, in a hash) warns.
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")
@@ -81,6 +83,19 @@ def test_a_least_sigma_that_is_a_tensor(device: str) -> None:
         assert error(have, want.double()) < 1e-6
 
 
+@pytest.mark.parametrize("spec", [ad.DropHead(0.5), ad.HeadMask(1), ad.BlurSmoothing(sampling="head")], ids=str)
+def test_draws_of_samples_and_heads_take_one_launch(
+    spec: Spec, device: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    shape, seed = LogitShape(3, 5, 7, 7), torch.tensor(12, device=device)
+    (leaf,) = active_leaves(spec, seed, torch.float32)
+    with monkeypatch.context() as no_kernels:
+        no_kernels.setattr(support, "KERNEL_DEVICES", set())
+        want = drawn_uniforms(leaf, shape)
+    request.getfixturevalue("no_operations")
+    assert torch.equal(drawn_uniforms(leaf, shape), want)
+
+
 @pytest.mark.parametrize("chosen", [False, True])
 def test_a_choice_gates_a_tensor(chosen: bool, device: str) -> None:
     spec = ad.OneOf([ad.BlurSmoothing(0.7, width=3), ad.DropHead(0.0)], weights=[1.0, 0.0] if chosen else [0.0, 1.0])
@@ -92,16 +107,17 @@ def test_a_choice_gates_a_tensor(chosen: bool, device: str) -> None:
 @pytest.mark.parametrize("sampling", ["batch", "sample", "head"])
 @pytest.mark.parametrize("learned", [False, True])
 def test_sigmas_are_those_of_eager_attention(
-    learned: bool, sampling: str, device: str, monkeypatch: pytest.MonkeyPatch
+    learned: bool, sampling: str, device: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     """And so are the gradients of what is learned."""
     shape, seed = LogitShape(3, 5, 7, 7), torch.tensor(11, device=device)
     drop = driven(ad.BlurSmoothing(0.7, sigma_min=0.2, sampling=sampling), device, learned)
     (leaf,) = active_leaves(drop, seed, torch.float32)
-    want = blur_sigma(leaf, shape, torch.float32)
-    with monkeypatch.context() as only_kernels:
-        only_kernels.setattr(leaves, "Stream", None)
-        have = drawn_sigma(leaf, shape, torch.float32)
+    with monkeypatch.context() as no_kernels:
+        no_kernels.setattr(support, "KERNEL_DEVICES", set())
+        want = blur_sigma(leaf, shape, torch.float32)
+    request.getfixturevalue("no_operations")
+    have = blur_sigma(leaf, shape, torch.float32)
     assert torch.equal(have, want) and have.shape == want.shape
     if learned:
         rates = list(drop.values[0].values())

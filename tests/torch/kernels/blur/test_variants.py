@@ -9,7 +9,8 @@ from blur_cases import INTERPRETED
 
 pytest.importorskip("triton")
 
-from attentiondrop.torch.kernels.blur import band, causal_band, drawn_uniforms, rows
+from attentiondrop.torch.kernels.blur import band, causal_band, rows
+from attentiondrop.torch.kernels.shared import drawn_uniforms
 
 KERNELS = [
     rows.blur_kernel,

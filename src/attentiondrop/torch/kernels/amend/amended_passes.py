@@ -10,7 +10,6 @@ from torch import Tensor
 from ...call.decisions import Decisions, empty_lse, empty_notes
 from ...call.inputs import laid_out, unit_stride
 from .. import library_attention
-from ..blur.rows import on_device
 from ..decide.launch import (
     Listed,
     Notes,
@@ -25,6 +24,7 @@ from ..decide.launch import (
     strides,
 )
 from ..shared.compiler_options import OPTIONS
+from ..shared.current_device import on_device
 from ..shared.tiles import amend_tiles, listed_tiles, pick_tiles
 from .correct_rows import (
     amend_keys_kernel,

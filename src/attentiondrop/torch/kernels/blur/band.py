@@ -13,7 +13,8 @@ import triton.language as tl
 from torch import Tensor
 
 from ..shared.compiler_options import OPTIONS, stride_names
-from .rows import Blur, first_row, gaussian, in_units, load_rows, on_device, seen, tile_rows, visible_argument
+from ..shared.current_device import on_device
+from .rows import Blur, first_row, gaussian, in_units, load_rows, seen, tile_rows, visible_argument
 
 # With the usual width of 5, all loads are in flight at once. With larger widths, registers do not spill.
 UNROLL = tl.constexpr(4)

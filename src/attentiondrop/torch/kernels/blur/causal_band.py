@@ -13,6 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..shared.compiler_options import OPTIONS, stride_names
+from ..shared.current_device import on_device
 from .band import UNROLL, band_of, gradient_of_keys, gradient_of_queries, places_in_band, share_in_band
 from .rows import (
     Blur,
@@ -21,7 +22,6 @@ from .rows import (
     gaussian,
     in_units,
     load_rows,
-    on_device,
     seen,
     tile_rows,
     visible_argument,

@@ -9,7 +9,6 @@ instructions, and instructions, not memory, limit the speed.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 import torch
@@ -18,6 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..shared.compiler_options import OPTIONS, stride_names
+from ..shared.current_device import on_device
 from ..shared.hashing import stream_key, to_uniform, vector_word
 
 #: With larger widths, the rows of a run do not fit into registers.
@@ -339,11 +339,6 @@ def blur_rows(x: Tensor, out: Tensor, length: int, visible: Tensor | None, blur:
             num_warps=2 if run else 4,
             **OPTIONS,
         )
-
-
-def on_device(x: Tensor) -> AbstractContextManager[None]:
-    """Make the device of `x` the current one, since Triton launches there."""
-    return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
 
 
 def tile_rows(rows: int, most: int) -> int:

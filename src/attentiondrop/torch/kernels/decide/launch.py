@@ -15,8 +15,8 @@ from ...call.decisions import HIDING, Decisions, empty_lse, empty_notes, is_rank
 from ...call.inputs import unit_stride
 from ..amend.pick import pick_kernel
 from ..amend.recount import recount_kernel
-from ..blur.rows import on_device
 from ..shared.compiler_options import OPTIONS
+from ..shared.current_device import on_device
 from ..shared.tiles import Tiles, backward_tiles, forward_tiles, select_tiles
 from .backward_keys import key_kernel
 from .backward_queries import query_kernel

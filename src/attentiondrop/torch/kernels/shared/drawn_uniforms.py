@@ -8,9 +8,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..shared.compiler_options import OPTIONS
-from ..shared.hashing import stream_key, to_uniform, vector_word
-from .rows import on_device
+from .compiler_options import OPTIONS
+from .current_device import on_device
+from .hashing import stream_key, to_uniform, vector_word
 
 _BLOCK = 128
 
