@@ -54,8 +54,10 @@ class TrainingSettings:
     average_last: int = 1
     #: `float32`, `bfloat16` or `float16`. The latter two compute in mixed precision.
     precision: str = "float32"
-    #: Whether the model is compiled with `torch.compile`; the loss, too, in tasks with thousands of classes.
+    #: Whether the model is compiled with `torch.compile`.
     compile: bool = False
+    #: Whether the loss is compiled, which takes seconds. `null`: with the model, in tasks with thousands of classes.
+    compile_loss: bool | None = None
     #: Whether steps are captured as a CUDA graph and replayed. `auto`: on CUDA, in a single process; what cannot be
     #: captured runs as it is, after a line that says why. `on`: that is an error.
     capture: str = field(default="auto", metadata={SWITCH: True})

@@ -29,8 +29,9 @@ class Applied:
     """What a method did to a model, what it does while the model is trained, and what it makes of the loss.
 
     With `compiled`, rates are tensors although they do not change: a compiler takes numbers for constants, and would
-    compile the model of every setting anew. The loss of a task with many classes is compiled, too. With `kinds`, specs
-    act only on attention of these kinds. With `own_kernels`, plain attention runs in the kernels of this library.
+    compile the model of every setting anew. `compiled_loss` says whether the loss is compiled; None: with the model, if
+    the task has many classes. With `kinds`, specs act only on attention of these kinds. With `own_kernels`, plain
+    attention runs in the kernels of this library.
     """
 
     def __init__(
@@ -38,12 +39,14 @@ class Applied:
         method: Method,
         model: nn.Module,
         compiled: bool = False,
+        compiled_loss: bool | None = None,
+        *,
         kinds: Sequence[str] | None = None,
         own_kernels: bool = False,
     ) -> None:
         for part in method.comparators:
             part.change(model)
-        self.method, self._compiled = method, compiled
+        self.method, self._compiled, self._compiled_loss = method, compiled, compiled_loss
         spec = method.attached
         self.attachment: Attachment | None = None
         if spec is not None:
@@ -117,7 +120,9 @@ class Applied:
                 f"need batches of their own: expected training.consistency_mode=sequential, received {mode!r}"
             )
 
-        compiled = self._compiled and task.many_classes
+        compiled = self._compiled_loss
+        if compiled is None:
+            compiled = self._compiled and task.many_classes
         loss_of = torch.compile(task.loss, dynamic=task.shapes_vary) if compiled else task.loss
 
         def loss(model: nn.Module, batch: Batch) -> Tensor:

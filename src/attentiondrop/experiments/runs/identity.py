@@ -31,6 +31,7 @@ _ADDED = (
     ("training", "average_last", 1),
     ("training", "kinds", None),
     ("training", "own_kernels", False),
+    ("training", "compile_loss", None),
     ("training", "validate_every", 1),
     ("model", "checkpoint", None),
     ("model", "checkpoint_sha256", None),

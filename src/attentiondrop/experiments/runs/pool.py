@@ -234,7 +234,8 @@ def _tidy_up_after(job: Job) -> None:
 
 
 def _is_compiled(job: Job) -> bool:
-    return bool(job.recipe["training"].get("compile"))
+    training = job.recipe["training"]
+    return bool(training.get("compile") or training.get("compile_loss"))
 
 
 def set_aside() -> None:

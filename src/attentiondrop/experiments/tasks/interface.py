@@ -153,7 +153,7 @@ class Task(ABC):
     counts_vary: ClassVar[bool] = False
     #: Whether batches have many shapes, as those of sentences: a compiled model then has one code for all of them.
     shapes_vary: ClassVar[bool] = False
-    #: Whether there are thousands of classes, such as subwords. Then `training.compile` compiles the loss, too.
+    #: Whether there are thousands of classes, such as subwords. Then the loss is compiled with the model.
     many_classes: ClassVar[bool] = False
     #: How many shapes of a batch may get a CUDA graph of their own. Batches of sentences have a shape for each bucket.
     most_shapes: ClassVar[int] = 4

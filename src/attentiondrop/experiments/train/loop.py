@@ -103,7 +103,8 @@ class Training:
         self.accelerator = make_accelerator(settings)
         self.data = data.to(str(self.accelerator.device))
         model = initial_model(recipe, method, seed, data).to(self.accelerator.device)
-        self.applied = Applied(method, model, settings.compile, settings.kinds, settings.own_kernels)
+        compiled = settings.compile, settings.compile_loss
+        self.applied = Applied(method, model, *compiled, kinds=settings.kinds, own_kernels=settings.own_kernels)
         self.ema = self._average(model)
         learned = self.applied.parameters()
         if learned and self.accelerator.num_processes > 1:

@@ -27,23 +27,35 @@ SETTINGS = [
 ]
 
 
+def losses(folder: Path, method: str, *settings: str) -> list[float]:
+    """The losses of a short run."""
+    recipe = read_recipe("toy-translation", "demo", [*SETTINGS, *settings])
+    data = find_task("translation").load_data(recipe.data)
+    folder.mkdir()
+    return [e.train_loss for e in Training(recipe, read_method(method), 0, data, folder).run(lambda e: None)]
+
+
 @pytest.mark.parametrize(
     "method", ["hard(p=0.3,k=3)", *(pytest.param(one, marks=pytest.mark.slow) for one in ("none", "blur", "r-drop"))]
 )
 def test_few_compilations_serve_all_buckets(compilations: CompileCounter, tmp_path: Path, method: str) -> None:
-    losses = []
-    for is_compiled in (False, True):
-        recipe = read_recipe("toy-translation", "demo", [*SETTINGS, f"training.compile={is_compiled}"])
-        data = find_task("translation").load_data(recipe.data)
-        folder = tmp_path / str(is_compiled)
-        folder.mkdir()
-        losses.append(
-            [e.train_loss for e in Training(recipe, read_method(method), 0, data, folder).run(lambda e: None)]
-        )
+    eager, compiled = (losses(tmp_path / str(on), method, f"training.compile={on}") for on in (False, True))
+    data = find_task("translation").load_data(read_recipe("toy-translation", "demo", SETTINGS).data)
     shapes = {batch.targets.tokens.shape for batch in data.train_batches(seed=0, epoch=0, batch_size=640)}
-    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+    assert compiled == pytest.approx(eager, rel=1e-5)
     # The model, the loss, and what compares two views. Each is compiled at most three times: torch compiles again for sizes
     # of 1, and where two sizes that differ were equal at first.
     functions = {"forward", "loss", "divergence"} if method == "r-drop" else {"forward", "loss"}
     assert set(compilations.asked) == functions
     assert len(functions) <= compilations.frame_count <= 3 * len(functions) < len(shapes) * len(functions)
+
+
+@pytest.mark.parametrize(
+    ("setting", "functions"),
+    [("compile_loss=true", {"loss", "divergence"}), ("compile=true training.compile_loss=false", {"forward"})],
+)
+def test_the_loss_can_be_compiled_alone_or_left_out(
+    compilations: CompileCounter, tmp_path: Path, setting: str, functions: set[str]
+) -> None:
+    losses(tmp_path / "run", "blur+consistency", *f"training.{setting}".split())
+    assert set(compilations.asked) == functions
