@@ -257,7 +257,8 @@ def main(given: Sequence[str] | None = None) -> int:
             bounds = Bounds.of(sweeps, options.gigahertz)
             print(line(shape, method, code.name, *(f"{one:.3f}" for one in bounds), f"{memory_time(code, shape):.3f}"))
     if options.measured:
-        print("\n## Least time by issue slots, all kernels of a pass together, and measured time, ms\n")
+        commits = ", ".join(sorted({row["commit"] for row in measured_rows(options.measured)}))
+        print(f"\n## Least time by issue slots, all kernels of a pass together, and time measured at {commits}, ms\n")
         print("| shape | method | forward: least | measured | backward: least | measured |")
         print("|---|---|---:|---:|---:|---:|")
         for row in compared(found, measured_times(options.measured), options.gigahertz):
@@ -304,13 +305,17 @@ def memory_time(code: Code, shape: Shape) -> float:
     return tensors[code.name] / BANDWIDTH * 1e3
 
 
+def measured_rows(path: Path) -> list[dict[str, str]]:
+    """The rows of `bench attention` that were timed."""
+    with path.open() as file:
+        return [row for row in csv.DictReader(file) if row["status"] == "timed"]
+
+
 def measured_times(path: Path) -> dict[tuple[str, str], tuple[float, float]]:
     """Milliseconds of forward and backward by shape and row."""
-    with path.open() as file:
-        rows = [row for row in csv.DictReader(file) if row["status"] == "timed"]
     return {
         (str(shape_of(row)), row["row"]): (float(row["forward_ms"]), float(row["step_ms"]) - float(row["forward_ms"]))
-        for row in rows
+        for row in measured_rows(path)
     }
 
 
