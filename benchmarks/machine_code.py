@@ -39,7 +39,7 @@ class Instruction(NamedTuple):
             return "matrix"
         if self.name == "MUFU":
             return "exp"
-        if re.match(r"U?(LD|ST|RED|ATOM|UTMA)(?!S?EL)", self.name) and self.name not in ("LDC", "ULDC"):
+        if re.match(r"LD|ST|RED(?!UX)|ATOM|UTMA", self.name) and self.name not in ("LDC", "ULDC"):
             return "memory"
         if self.name in ("F2FP", "F2F", "I2F", "F2I", "I2FP"):
             return "convert"

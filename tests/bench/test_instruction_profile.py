@@ -50,7 +50,7 @@ def test_what_an_instruction_is_for(profile) -> None:
     assert kind("@!P0 MUFU.EX2 R0, R1") == "exp"
     assert kind("HGMMA.64x64x16.F32.BF16 R8, gdesc[UR4], R8") == "matrix"
     assert kind("LDGSTS.E.BYPASS.128 [R1], desc[UR4][R2.64]") == kind("STSM.16.M88.4 [R1], R4") == "memory"
-    assert kind("LDC R1, c[0x0][0x28]") == kind("SEL R1, R2, R3, P0") == "other"
+    assert kind("LDC R1, c[0x0][0x28]") == kind("SEL R1, R2, R3, P0") == kind("REDUX.OR UR4, R1") == "other"
     assert kind("FADD R1, R2, R3") == "float"
     assert kind("FSETP.GE.AND P0, PT, R1, R2, PT", str(logits), line) == "draws"
     assert kind("FMNMX R1, R2, R3, !PT", "candidates.py") == "k largest"
