@@ -66,7 +66,7 @@ def test_one_method_from_end_to_end() -> None:
     )
     assert done.returncode == 0, done.stderr
     first, second = done.stdout.split("Least time")
-    rows = [[cell.strip() for cell in line.split("|")[2:-1]] for line in first.splitlines() if "_kernel" in line]
+    rows = [[cell.strip() for cell in line.split("|")[2:-1]] for line in first.splitlines() if "_kernel |" in line]
     assert [row[:2] for row in rows] == [
         [method, f"{name}_kernel"] for method in ("nothing", "attndropout") for name in ("forward", "query", "key")
     ]
