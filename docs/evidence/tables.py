@@ -120,8 +120,10 @@ def table(study: Study, extra: dict[str, tuple[str, float, int]] | None = None) 
         level = Spread.of(list(method.scores.values())).times(metric.factor) if method.scores else None
         cells = [f"`{method.label}`", f"{len(method.scores)} of {method.ended}"]
         cells.append("-" if level is None else level.text(metric.digits))
-        if found is None:
+        if method is study.methods[0]:
             cells += ["baseline", "", "", ""]
+        elif found is None:  # it shares no finished seed with the baseline
+            cells += ["-", "-", "-", "not resolved"]
         else:
             after = found.holm_interval
             cells.append(found.text(metric.digits) + (" *" if found.marked else ""))
