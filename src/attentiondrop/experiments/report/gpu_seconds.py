@@ -48,6 +48,11 @@ def gpu_seconds(summary: Summary, looks: dict[str, Look]) -> Section | None:
     headings.append(Cell("Step", words=True))
     blocks.append(Table(f"{seconds} of a run", headings, [_cells(row, summary.rows[0], metric) for row in rows]))
     blocks.append(Text(HOW[kind]))
+    devices = list(dict.fromkeys(row.cost.device for row in rows if row.cost is not None))
+    if len(devices) > 1:
+        blocks.append(
+            Text(f"Steps were measured on different devices ({', '.join(devices)}): do not compare their times.")
+        )
     return Section("gpu-seconds", f"Score against {kind if kind == 'GPU' else kind.lower()} time", blocks)
 
 
