@@ -184,6 +184,7 @@ def test_gpu_seconds_come_from_steps_measured_alone(comparison: Maker, tmp_path:
         write_json(folder / COSTS, costs)
         page_of(folder)
         assert heading in (folder / "report.html").read_text(encoding="utf-8")
+    assert "measured in the run itself" not in (folder / "report.html").read_text(encoding="utf-8")
     assert "different devices" not in (folder / "report.html").read_text(encoding="utf-8")
     write_json(folder / COSTS, costs | {"none": {"seconds": 0.002, "capture": "no", "device": "NVIDIA A100"}})
     page_of(folder)
@@ -196,6 +197,11 @@ def test_gpu_seconds_come_from_steps_measured_alone(comparison: Maker, tmp_path:
 
 def test_a_run_that_was_alone_counts_with_its_own_throughput(comparison: Maker, tmp_path: Path) -> None:
     summary = summarise(read_study(comparison(tmp_path, ENDS)))
+    on_gpu = comparison(tmp_path / "gpu", ENDS)
+    for path in on_gpu.rglob("run.json"):
+        path.write_text(path.read_text().replace("aarch64 CPU, 2 cores, 2 threads", "NVIDIA H200"))
+    page_of(on_gpu)
+    assert "divided by its throughput. These runs did not share" in (on_gpu / "report.md").read_text(encoding="utf-8")
     found = []
     for each in summary.rows[0].outcomes:
         assert each.run is not None and each.run.result is not None and each.run.result.throughput is not None
