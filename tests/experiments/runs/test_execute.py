@@ -114,7 +114,7 @@ def test_the_time_before_an_interruption_counts(job) -> None:
 
     one = job()
     with pytest.raises(Stopped):
-        execute(one, on_epoch=stop)
+        execute(dataclasses.replace(one, at_once=8), on_epoch=stop)
     (line,) = read_lines(one.folder / EPOCHS)
     (one.folder / EPOCHS).write_text(json.dumps(line | {"seconds": 3600.0}) + "\n")
     with pytest.MonkeyPatch.context() as broken:
@@ -123,6 +123,7 @@ def test_the_time_before_an_interruption_counts(job) -> None:
     assert (failed.status, failed.epochs) == ("failed", 2)
     result = execute(one)
     assert result.status == "finished" and 3600 < result.seconds < 3700
+    assert read_run(one.folder).environment["runs at once"] == "8"  # it was not alone all the time
 
 
 def test_weights_of_trials_are_not_kept(job) -> None:
