@@ -155,7 +155,8 @@ def _train_and_test(job: Job, data: Data, on_epoch: OnEpoch, say: Say) -> Result
     if training.resume():
         say(f"{job.label}: resumes after epoch {training.done}")
         # The time of the epochs before the interruption counts, too. (That of their validation was not recorded.)
-        earlier = sum(epoch.seconds for epoch in read_run(job.folder).epochs)  # type: ignore[union-attr]
+        before = read_run(job.folder)
+        earlier = 0.0 if before is None else sum(epoch.seconds for epoch in before.epochs)
     on_epoch(training.done)
     with Trackers(job, accelerator.is_main_process) as trackers:
 
