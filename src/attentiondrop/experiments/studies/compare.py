@@ -128,7 +128,8 @@ def jobs_of_comparison(
 def _trials(recipe: Recipe, methods: Sequence[str]) -> dict[str, list[str]]:
     """Method -> the settings that tuning tries; one setting without tuning."""
     tuning = recipe.tuning
-    return {text: candidates(text, tuning.trials, tuning.seed, tuning.grids, tuning.points) for text in methods}
+    how = tuning.trials, tuning.seed, tuning.grids, tuning.points, tuning.draw
+    return {text: candidates(text, *how) for text in methods}
 
 
 def _job(
