@@ -10,7 +10,7 @@ from ..building import from_dict
 from ..parsing import parse
 from ..specs import Spec
 from .functional import attention_weights, check_spec
-from .sites import RegularisedAttention, Site, install, site_of
+from .sites import RegularisedAttention, install, site_of
 
 Tensor = Any
 
@@ -21,13 +21,6 @@ def spec_from(drop: Any, name: str) -> Spec:
     check_spec(name, spec)
     result: Spec = spec
     return result
-
-
-def _saved(site: Site) -> dict[str, Any]:
-    """The spec as given if it has schedules, otherwise with its present rates."""
-    template = site.rates.template
-    scheduled = any(leaf.scheduled() for leaf in template.leaves())
-    return (template if scheduled else site.spec).to_dict()
 
 
 class _WithAttentionDrop(RegularisedAttention):
@@ -49,7 +42,7 @@ class _WithAttentionDrop(RegularisedAttention):
         """The configuration of the stock layer, and the spec as plain JSON types."""
         config: dict[str, Any] = super().get_config()  # type: ignore[misc]
         site = site_of(self)
-        return {**config, "attention_drop": None if site is None else _saved(site)}
+        return {**config, "attention_drop": None if site is None else site.rates.template.to_dict()}
 
 
 @keras.saving.register_keras_serializable(package="attentiondrop")
@@ -132,4 +125,4 @@ class AttentionDrop(keras.layers.Layer):
 
     def get_config(self) -> dict[str, Any]:
         """The configuration of any layer, and the spec as plain JSON types."""
-        return {**super().get_config(), "spec": _saved(self._site), "seed": self.seed}
+        return {**super().get_config(), "spec": self._site.rates.template.to_dict(), "seed": self.seed}

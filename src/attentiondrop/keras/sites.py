@@ -39,6 +39,9 @@ class Site:
         layers: int = 1,
     ) -> None:
         self.name = name
+        #: The site that this one replaced on its layer, and whether this one was removed: `take_off` needs both.
+        self.before: Site | None = None
+        self.removed = False
         self.generator = keras.random.SeedGenerator(None if seed is None else (seed + _SEED_OFFSET) % 2**31)
         self.rates = Rates(spec, dtype, layer, layers)
 
@@ -57,26 +60,37 @@ class Site:
 
 
 def install(layer: Any, spec: Spec, name: str, seed: int | None = None, place: int = 0, places: int = 1) -> Site:
-    """Put a site on a layer, replacing an existing one; it is number `place` of `places`.
+    """Put a new site on a layer in place of an existing one; it is number `place` of `places`."""
+    dtype = "float64" if layer.variable_dtype == "float64" else "float32"
+    site = Site(spec, name, seed, dtype, place, places)
+    site.before = site_of(layer)
+    _put(layer, site)
+    return site
+
+
+def take_off(layer: Any, site: Site) -> None:
+    """Remove `site`; if it is the site of the layer, the one before it (of those not removed) acts again."""
+    site.removed = True
+    if site_of(layer) is site:
+        before = site.before
+        while before is not None and before.removed:
+            before = before.before
+        _put(layer, before)
+
+
+def _put(layer: Any, site: Site | None) -> None:
+    """Make `site` the only site of a layer.
 
     Its state is stored in the layer's list of seed generators: JAX passes it through a compiled step, and it is no
     weight.
     """
-    uninstall(layer)
-    dtype = "float64" if layer.variable_dtype == "float64" else "float32"
-    site = Site(spec, name, seed, dtype, place, places)
-    layer._seed_generators.extend([site.generator, site.rates])
-    layer._attentiondrop_site = site
-    return site
-
-
-def uninstall(layer: Any) -> None:
-    """Remove the site of a layer, if it has one."""
-    site = site_of(layer)
-    if site is not None:
-        for state in (site.generator, site.rates):
+    old = site_of(layer)
+    if old is not None:
+        for state in (old.generator, old.rates):
             layer._seed_generators.remove(state)
-        layer._attentiondrop_site = None
+    if site is not None:
+        layer._seed_generators.extend([site.generator, site.rates])
+    layer._attentiondrop_site = site
 
 
 def site_of(layer: Any) -> Site | None:
