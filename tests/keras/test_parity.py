@@ -100,7 +100,7 @@ def test_blur_of_both_axes(edges: str, sampling: str) -> None:
             errors(spec, case, "float32")
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.mask == "additive" or case.name == "cross"], ids=str)
+@pytest.mark.parametrize("case", [Case("self"), Case("cross", rows=5, columns=11)], ids=str)
 @pytest.mark.parametrize("is_causal", [False, True])
 @pytest.mark.parametrize("with_bias", [False, True])
 def test_an_additive_mask_is_added_in_evaluation_too(case: Case, is_causal: bool, with_bias: bool) -> None:
