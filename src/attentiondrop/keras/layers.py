@@ -10,7 +10,7 @@ from ..building import from_dict
 from ..parsing import parse
 from ..specs import Spec
 from .functional import attention_weights, check_spec
-from .sites import RegularisedAttention, install, site_of
+from .sites import RegularisedAttention, WithSite, install, site_of
 
 Tensor = Any
 
@@ -80,7 +80,7 @@ class GroupedQueryAttention(_WithAttentionDrop, keras.layers.GroupQueryAttention
 
 
 @keras.saving.register_keras_serializable(package="attentiondrop")
-class AttentionDrop(keras.layers.Layer):
+class AttentionDrop(WithSite, keras.layers.Layer):
     """The paper's interface as a layer: from logits to attention weights; perturbed in training, a softmax otherwise.
 
     Called on its own, it is in training mode; inside a model, it has the mode of the model.
@@ -116,7 +116,7 @@ class AttentionDrop(keras.layers.Layer):
         """Attention weights in the dtype of the logits; rows that see no key give zeros."""
         site, rates = self._site, self._site.rates.state
         return attention_weights(
-            logits, site.spec, mask, is_causal, training=training, seed=site.generator, rates=rates
+            logits, site.spec, mask, is_causal, training=training, seed=site.seed() if training else None, rates=rates
         )
 
     def compute_output_shape(self, logits_shape: tuple[int | None, ...], *args: Any) -> tuple[int | None, ...]:

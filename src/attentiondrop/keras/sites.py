@@ -11,8 +11,10 @@ from typing import Any
 import keras
 from keras import ops
 
+from ..errors import AttachError
 from ..specs import Spec
 from .attend import Sight, attend_on_logits, attend_to_blurred_keys, perturbed_weights, runs_on_blurred_keys, work_dtype
+from .draws import next_seed
 from .leaves import Leaf, LogitShape, leaves_of
 from .rates import Rates
 from .visibility import check_both_axes
@@ -44,6 +46,8 @@ class Site:
         self.removed = False
         self.generator = keras.random.SeedGenerator(None if seed is None else (seed + _SEED_OFFSET) % 2**31)
         self.rates = Rates(spec, dtype, layer, layers)
+        #: The seed of the runs of one call, while `with_one_seed` is at work: empty before the first run.
+        self._seed_of_call: list[Tensor] | None = None
 
     @property
     def spec(self) -> Spec:
@@ -56,7 +60,43 @@ class Site:
 
     def leaves(self, shape: LogitShape) -> list[Leaf]:
         """The regularisers of one call."""
-        return leaves_of(self.spec, shape, self.generator, rates=self.rates.state)
+        return leaves_of(self.spec, shape, self.seed(), rates=self.rates.state)
+
+    def with_one_seed(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """One call of the layer, which makes the same draws whenever it is run: rematerialisation runs it again."""
+        drawn: list[Tensor] = []
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            before, self._seed_of_call = self._seed_of_call, drawn
+            try:
+                return call(*args, **kwargs)
+            finally:
+                self._seed_of_call = before
+
+        return run
+
+    def seed(self) -> Any:
+        """What the next call draws from: the generator, or the seed of a call that may be run again."""
+        drawn = self._seed_of_call
+        if drawn is None:
+            _refuse_backward()
+            return self.generator
+        if not drawn:
+            _refuse_backward()
+            drawn.append(next_seed(self.generator))
+        return drawn[0]
+
+
+def _refuse_backward() -> None:
+    """New draws in a backward belong to a call that is computed again, whose first draws nobody remembers."""
+    if keras.backend.backend() == "torch":
+        import torch
+
+        if not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1:
+            raise AttachError(
+                "attention: expected draws in the forward pass, received a call that the backward computes again, with "
+                "other draws; use keras.RematScope for the attention layer itself, not for a layer or model around it"
+            )
 
 
 def install(layer: Any, spec: Spec, name: str, seed: int | None = None, place: int = 0, places: int = 1) -> Site:
@@ -112,10 +152,22 @@ class _ComputeAttention:
         return stock if layer is None else types.MethodType(_attend_as(stock), layer)
 
 
-class RegularisedAttention:
-    """A base class to put before `MultiHeadAttention`, `GroupedQueryAttention`, or a subclass that computes alike."""
+class WithSite:
+    """A base class to put before a layer that has a site."""
 
     _attentiondrop_site: Site | None = None
+
+    def rematerialized_call(self, layer_call: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[..., Any]:
+        """The call of the layer under `keras.RematScope`: the second run, in the backward, draws as the first."""
+        site = self._attentiondrop_site
+        call = layer_call if site is None else site.with_one_seed(layer_call)
+        result: Callable[..., Any] = super().rematerialized_call(call, *args, **kwargs)  # type: ignore[misc]
+        return result
+
+
+class RegularisedAttention(WithSite):
+    """A base class to put before `MultiHeadAttention`, `GroupedQueryAttention`, or a subclass that computes alike."""
+
     _compute_attention = _ComputeAttention()
 
 
