@@ -190,7 +190,8 @@ def bare(recipe: Recipe, data: Any, text: str, options: argparse.Namespace) -> C
         method, settings, on_cuda = read_method(text), recipe.training, options.device == "cuda"
         torch.manual_seed(0)
         model = initial_model(recipe, method, 0, data).to(options.device).train()
-        applied = Applied(method, model, settings.compile, settings.kinds, settings.own_kernels)
+        compiled = settings.compile, settings.compile_loss
+        applied = Applied(method, model, *compiled, kinds=settings.kinds, own_kernels=settings.own_kernels)
         objective = applied.objective(find_task(recipe.task), settings.label_smoothing, "batch")
         optimizer = torch.optim.AdamW(
             model.parameters(),
