@@ -43,6 +43,44 @@ def test_a_slow_part_ends_after_its_time(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(list(timed_steps._FewBatches(FakeData()).train_batches())) == 1
 
 
+def test_no_batch_begins_after_the_end() -> None:
+    data = timed_steps._FewBatches(FakeData(), timed_steps._Seen(end=0.0))
+    with pytest.raises(timed_steps.TooSlowError, match="longer than 10 s"):
+        next(data.train_batches())
+
+
+@pytest.mark.parametrize(("seconds", "sizes"), [(-1.0, {4}), (1e6, {4, 64})])
+def test_a_slow_step_is_timed_on_a_share_of_the_batch(
+    seconds: float, sizes: set[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timed_steps, "STEPS", 2)
+    seen = []
+    first = timed_steps._FewBatches.train_batches
+    monkeypatch.setattr(
+        timed_steps._FewBatches, "train_batches", lambda self, **kw: seen.append(kw["batch_size"]) or first(self, **kw)
+    )
+    monkeypatch.setattr(timed_steps, "SECONDS", seconds)
+    recipe = read_recipe("digits", "demo", ["data.limit=96", "training.batch_size=64", "training.device=cpu"])
+    found = timed_steps.pace_of(Job(recipe.to_dict(), "none", 0, str(tmp_path / "out")))
+    assert set(seen) == sizes
+    counts = timed_steps.data_for(recipe).counts
+    assert found.steps == counts["train"] // 64 and found.parts == 1 + counts["test"] / counts["validation"]
+
+
+def test_the_time_of_a_share_is_scaled_to_the_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = read_recipe("digits", "demo", ["data.limit=96", "training.batch_size=64", "training.device=cpu"])
+    job = Job(recipe.to_dict(), "none", 0, str(tmp_path / "out"))
+    seconds = []
+
+    class Timed(timed_steps.Training):
+        def run(self, on_epoch):
+            return super().run(lambda epoch: (seconds.append(epoch.seconds), on_epoch(epoch)))
+
+    monkeypatch.setattr(timed_steps, "Training", Timed)
+    found = timed_steps._timed(job, tmp_path / "one", batch_size=4, steps=2)
+    assert found.step == pytest.approx(16 * seconds[-1] / 2)
+
+
 def test_a_run_is_timed_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timed_steps, "STEPS", 2)
     recipe = read_recipe("digits", "demo", ["data.limit=64", "training.batch_size=16", "training.device=cpu"])

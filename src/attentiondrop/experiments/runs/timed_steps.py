@@ -13,9 +13,12 @@ from typing import Any
 
 import torch
 
-from ...errors import ArgumentError
+from ...errors import ArgumentError, AttentionDropError
+from ..config.schema import Recipe
 from ..methods.parse import read_method
 from ..tasks.interface import Batch
+from ..tasks.registry import find_task
+from ..train.accelerator import device_of
 from ..train.epoch_log import Epoch
 from ..train.loop import Training
 from ..train.probes import probe_epochs
@@ -27,6 +30,15 @@ from .job import Job
 STEPS, SECONDS = 20, 1.0
 #: The first epoch warms up, the second one is timed.
 _EPOCHS = 2
+#: On a CPU, a method that is not compiled may take about this many seconds. It is looked at before each batch.
+LIMIT = 10.0
+#: On a CPU, this share of a batch is timed first, for this many steps. If the whole batch would take longer than
+#: `SECONDS`, that is the estimate: the time of such a step grows with the number of examples.
+_SHARE, _STEPS_OF_SHARE = 16, 2
+
+
+class TooSlowError(AttentionDropError):
+    """A method was not timed, since it took longer than `LIMIT`."""
 
 
 @dataclass(frozen=True)
@@ -57,26 +69,68 @@ class Pace:
         return self.start + epochs + probed + self.parts * self.validation
 
 
+def is_timed_uncompiled(recipe: Recipe) -> bool:
+    """Whether the recipe compiles, and is timed without: on a CPU, compiling takes minutes for each method."""
+    settings = recipe.training
+    return bool(settings.compile or settings.compile_loss) and device_of(settings) == "cpu"
+
+
 def pace_of(job: Job, threads: int | None = None) -> Pace:
-    """Train two epochs that end early, and time the second one. `threads` are those of a worker process."""
+    """Train two epochs that end early, and time the second one. `threads` are those of a worker process.
+
+    Raises a `TooSlowError` on a CPU, if that takes too long.
+    """
     before = torch.get_num_threads()
     torch.set_num_threads(threads or before)
     try:
         with tempfile.TemporaryDirectory() as folder, own_generators():
-            return _timed(job, Path(folder))
+            on_cpu = device_of(job.settings().training) == "cpu"
+            return (_on_cpu if on_cpu else _timed)(job, Path(folder))
     finally:
         torch.set_num_threads(before)
 
 
-def _timed(job: Job, folder: Path) -> Pace:
+def _on_cpu(job: Job, folder: Path) -> Pace:
+    """Time a small share of a batch first: a step of a large model can take minutes, and nothing can stop it."""
+    end = time.perf_counter() + LIMIT
+    settings = job.settings().training
+    # Accumulated parts share a batch evenly.
+    few = settings.accumulate * max(1, settings.batch_size // _SHARE // settings.accumulate)
+    # Batches of a task whose counts vary are made of sentences of all lengths, which need not fit into a small one.
+    if few < settings.batch_size and not find_task(job.settings().task).counts_vary:
+        found = _timed(job, folder / "share", few, _STEPS_OF_SHARE, end)
+        if found.step > SECONDS:
+            return found
+    return _timed(job, folder / "whole", end=end)
+
+
+def _timed(
+    job: Job, folder: Path, batch_size: int | None = None, steps: int | None = None, end: float = math.inf
+) -> Pace:
+    """The pace of a job. With a smaller `batch_size`, that of a step is scaled to the batches of the job.
+
+    Epochs end after `steps` steps. After the time `end`, no further batch is begun.
+    """
+    folder.mkdir(exist_ok=True)
     recipe = job.settings()
     whole = data_for(recipe)
-    data = _FewBatches(whole)
+    data = _FewBatches(whole, _Seen(most=steps or STEPS, end=end))
+    asked = read_method(job.method).training(recipe.training).batch_size
     # Each of them validates and saves, so that both are timed.
     settings = dataclasses.replace(
-        recipe.training, epochs=_EPOCHS, average_last=1, keep_every=None, validate_every=1, save_every=1
+        recipe.training,
+        batch_size=batch_size or recipe.training.batch_size,
+        epochs=_EPOCHS,
+        average_last=1,
+        keep_every=None,
+        validate_every=1,
+        save_every=1,
     )
-    few = dataclasses.replace(recipe, training=settings, measure=dataclasses.replace(recipe.measure, probes=0))
+    if is_timed_uncompiled(recipe):
+        settings = dataclasses.replace(settings, compile=False, compile_loss=False)
+    evaluation = dataclasses.replace(recipe.evaluation, batch_size=batch_size or recipe.evaluation.batch_size)
+    measure = dataclasses.replace(recipe.measure, probes=0)
+    few = dataclasses.replace(recipe, training=settings, evaluation=evaluation, measure=measure)
     begin = time.perf_counter()
     training = Training(few, read_method(job.method), job.seed, data, folder)
     ends: list[float] = []
@@ -92,32 +146,48 @@ def _timed(job: Job, folder: Path) -> Pace:
     training.run(on_epoch)
     if len(ends) < _EPOCHS:
         raise ArgumentError(f"method {job.method}: the loss stopped being a number within {STEPS * _EPOCHS} steps")
-    start = time.perf_counter()
-    training.task.scores(
-        training.plain, training.data, "validation", recipe.evaluation.batch_size, training.accelerator
-    )
-    scoring = time.perf_counter() - start
+    began = time.perf_counter()
+    training.task.scores(training.plain, training.data, "validation", few.evaluation.batch_size, training.accelerator)
+    scoring = time.perf_counter() - began
     step = epochs[-1].seconds / taken[-1]
     save = max(0.0, ends[-1] - ends[-2] - epochs[-1].seconds - scoring)
+    start = max(0.0, ends[0] - begin - taken[0] * step - scoring - save)
     counts = whole.counts
+    larger = training.task.smallest_batch(whole, asked) / training.task.smallest_batch(
+        whole, training.settings.batch_size
+    )
     return Pace(
-        start=max(0.0, ends[0] - begin - taken[0] * step - scoring - save),
-        step=step,
+        start=start,
+        step=step * larger,
         validation=scoring / data.seen.share,
         save=save,
-        steps=whole.steps(training.settings.batch_size),
+        steps=whole.steps(asked),
         parts=1 + (counts.get("test", 0) / counts["validation"] if job.final else 0.0),
     )
 
 
 @dataclass
 class _Seen:
-    """What has been taken of the data so far."""
+    """What has been taken of the data so far, and how much may be taken."""
 
     #: Training batches.
     train: int = 0
     #: The share of the part that was scored last.
     share: float = 1.0
+    #: The batches of a part.
+    most: int = STEPS
+    #: When to stop altogether.
+    end: float = math.inf
+
+    def few(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        """The first batches."""
+        start = time.perf_counter()
+        for number, batch in enumerate(batches, start=1):
+            if time.perf_counter() > self.end:
+                raise TooSlowError(f"not timed: it takes longer than {LIMIT:g} s")
+            yield batch
+            if number == self.most or time.perf_counter() - start > SECONDS:
+                return
 
 
 class _FewBatches:
@@ -125,7 +195,7 @@ class _FewBatches:
 
     def __init__(self, data: Any, seen: _Seen | None = None) -> None:
         self._data = data
-        self.seen = seen or _Seen()
+        self.seen = seen or _Seen(most=STEPS)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._data, name)
@@ -137,24 +207,16 @@ class _FewBatches:
         return _FewBatches(self._data.to(device), self.seen)
 
     def train_batches(self, **arguments: Any) -> Iterator[Batch]:
-        for batch in _few(self._data.train_batches(**arguments)):
+        for batch in self.seen.few(self._data.train_batches(**arguments)):
             self.seen.train += 1
             yield batch
 
     def batches(self, part: str, batch_size: int, **arguments: Any) -> Iterator[Batch]:
         examples = 0
-        for batch in _few(self._data.batches(part, batch_size, **arguments)):
+        for batch in self.seen.few(self._data.batches(part, batch_size, **arguments)):
             yield batch
             examples += _examples(batch)
             self.seen.share = min(1.0, examples / self._data.counts[part])
-
-
-def _few(batches: Iterable[Batch]) -> Iterator[Batch]:
-    start = time.perf_counter()
-    for number, batch in enumerate(batches, start=1):
-        yield batch
-        if number == STEPS or time.perf_counter() - start > SECONDS:
-            return
 
 
 def _examples(batch: Batch) -> int:

@@ -59,6 +59,10 @@ class EvaluationSettings:
     def __post_init__(self) -> None:
         integer("batch_size", self.batch_size, minimum=1)
 
+    def beside_scores(self) -> tuple[str, ...]:
+        """What the final test does beside scoring once, in words. An estimate of its time leaves this out."""
+        return ()
+
 
 class Batch(NamedTuple):
     """Inputs of the model (a tensor, or a dict of keyword arguments), and the targets."""
