@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..interface import Batch, DataSettings, EvaluationSettings, Judgement, ModelSettings, OnBatch, Task
 from ..metrics import CLASS_METRICS
-from .data.image_settings import POLICIES, ImageSettings
+from .data.image_settings import FILES, POLICIES, ImageSettings
 from .settings import AttackSettings, TimmSettings
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .data.dataset import ImageData
 
 #: Data set -> the package that reads it. The others need only NumPy.
-_PACKAGES = {"digits": "sklearn"} | dict.fromkeys(("cifar10", "cifar100", "fashion-mnist", "imagenet"), "torchvision")
+_PACKAGES = {"digits": "sklearn"} | dict.fromkeys(("cifar10", "cifar100", "fashion-mnist", *FILES), "torchvision")
 
 
 class Classification(Task):
