@@ -33,6 +33,10 @@ class DataSettings:
     #: Whether missing files may be downloaded.
     download: bool = False
 
+    def without_effect(self) -> tuple[str, ...]:
+        """Settings that change nothing beside the others. They are not shown to people."""
+        return ()
+
     def for_seed(self, seed: int) -> DataSettings:
         """The settings of the data that a run with this seed uses. What differs must not change `Data.checksums`."""
         return self

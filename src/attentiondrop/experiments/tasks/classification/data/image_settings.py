@@ -110,6 +110,10 @@ class ImageSettings(DataSettings):
             if getattr(self, name) is not None or name in ("workers", "seed"):
                 self._set(name, integer(f"data.{name}", getattr(self, name), minimum))
 
+    def without_effect(self) -> tuple[str, ...]:
+        """`mirror`, where the name of the augmentation says whether it mirrors."""
+        return () if self.augment in POLICIES else ("mirror",)
+
     def for_seed(self, seed: int) -> ImageSettings:
         """The settings of the data that a run with this seed uses."""
         if not self.resplit:
