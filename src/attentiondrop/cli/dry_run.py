@@ -35,7 +35,7 @@ def show(groups: Callable[[], Mapping[str, Sequence[Job]]], on_cluster: bool = F
     with show_progress(None) as bar:
         bar.plan(len(plan.lines))
         found = forecast(
-            plan, on_cluster, lambda label, done: bar.progress(f"timing {label}" if label else "done", done)
+            plan, on_cluster, lambda label, done: bar.progress(f"timing {label}" if label else "done", done), bar.say
         )
     _print_times(found)
     return 0

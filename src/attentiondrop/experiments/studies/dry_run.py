@@ -98,7 +98,10 @@ def plan_of(groups: Mapping[str, Sequence[Job]]) -> Plan:
 
 
 def forecast(
-    plan: Plan, on_cluster: bool = False, on_method: Callable[[str, int], None] = lambda label, done: None
+    plan: Plan,
+    on_cluster: bool = False,
+    on_method: Callable[[str, int], None] = lambda label, done: None,
+    say: Callable[[str], None] = lambda line: None,
 ) -> Forecast:
     """How long the jobs of a plan take.
 
@@ -111,10 +114,11 @@ def forecast(
         plan: the jobs, and what is left to do for them.
         on_cluster: whether the jobs would run on a cluster instead of this machine.
         on_method: hears the label that is looked at, and how many labels are done.
+        say: hears lines for people.
     """
     jobs = list(plan.found)
     recipe = jobs[0].settings()
-    check_jobs([job for job in jobs if plan.found[job].todo == "train"])
+    check_jobs([job for job in jobs if plan.found[job].todo == "train"], say)
     workers = jobs[0].at_once
     clock = _Clock(workers, recipe.training.device)
     lines, left = list[Line](), list[float | None]()

@@ -178,6 +178,10 @@ class Task(ABC):
     def special(self, data: Mapping[str, Any]) -> list[str]:
         """What is unusual about a stored `data` section, in words, for a report."""
 
+    def warnings(self, model: nn.Module, data: Any) -> Sequence[str]:
+        """Lines for people that a command says before its first run, if a model is likely not what they meant."""
+        return ()
+
     def notes(self, data: Any) -> Sequence[str]:
         """Lines for people that a run says when it begins, such as what of the data was left out."""
         return ()

@@ -60,6 +60,12 @@ class Classification(Task):
             settings, classes=data.classes, channels=data.channels, size=data.size, rates=rates, seed=seed
         )
 
+    def warnings(self, model: nn.Module, data: ImageData) -> Sequence[str]:
+        """A vision transformer with very many patches."""
+        from .timm_models import many_patches
+
+        return many_patches(model, data.size)
+
     def examples(self, data: ImageData, count: int) -> Batch:
         """Black images."""
         import torch
