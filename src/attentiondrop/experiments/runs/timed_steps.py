@@ -6,7 +6,7 @@ import dataclasses
 import math
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,9 +32,9 @@ STEPS, SECONDS = 20, 1.0
 _EPOCHS = 2
 #: On a CPU, a method that is not compiled may take about this many seconds. It is looked at before each batch.
 LIMIT = 10.0
-#: On a CPU, this share of a batch is timed first, for this many steps. If the whole batch would take longer than
-#: `SECONDS`, that is the estimate: the time of such a step grows with the number of examples.
-_SHARE, _STEPS_OF_SHARE = 16, 2
+#: On a CPU, steps begin with this many examples and grow by this factor, until one takes a good part of `SECONDS`: a
+#: step of a large model can take minutes, and nothing can stop it. The time of such a step grows with the examples.
+_EXAMPLES, _GROWTH = 2, 4
 
 
 class TooSlowError(AttentionDropError):
@@ -84,53 +84,29 @@ def pace_of(job: Job, threads: int | None = None) -> Pace:
     torch.set_num_threads(threads or before)
     try:
         with tempfile.TemporaryDirectory() as folder, own_generators():
-            on_cpu = device_of(job.settings().training) == "cpu"
-            return (_on_cpu if on_cpu else _timed)(job, Path(folder))
+            return _timed(job, Path(folder))
     finally:
         torch.set_num_threads(before)
 
 
-def _on_cpu(job: Job, folder: Path) -> Pace:
-    """Time a small share of a batch first: a step of a large model can take minutes, and nothing can stop it."""
-    end = time.perf_counter() + LIMIT
-    settings = job.settings().training
-    # Accumulated parts share a batch evenly.
-    few = settings.accumulate * max(1, settings.batch_size // _SHARE // settings.accumulate)
-    # Batches of a task whose counts vary are made of sentences of all lengths, which need not fit into a small one.
-    if few < settings.batch_size and not find_task(job.settings().task).counts_vary:
-        found = _timed(job, folder / "share", few, _STEPS_OF_SHARE, end)
-        if found.step > SECONDS:
-            return found
-    return _timed(job, folder / "whole", end=end)
-
-
-def _timed(
-    job: Job, folder: Path, batch_size: int | None = None, steps: int | None = None, end: float = math.inf
-) -> Pace:
-    """The pace of a job. With a smaller `batch_size`, that of a step is scaled to the batches of the job.
-
-    Epochs end after `steps` steps. After the time `end`, no further batch is begun.
-    """
-    folder.mkdir(exist_ok=True)
+def _timed(job: Job, folder: Path) -> Pace:
     recipe = job.settings()
-    whole = data_for(recipe)
-    data = _FewBatches(whole, _Seen(most=steps or STEPS, end=end))
-    asked = read_method(job.method).training(recipe.training).batch_size
+    task, whole = find_task(recipe.task), data_for(recipe)
+    seen = _Seen()
+    if device_of(recipe.training) == "cpu":
+        seen.end = time.perf_counter() + LIMIT
+        # Batches of a task whose counts vary are made of sentences of all lengths, which need not fit into a small one.
+        if not task.counts_vary:
+            # (Accumulated parts share a batch evenly.)
+            seen.size = recipe.training.accumulate * max(1, _EXAMPLES // recipe.training.accumulate)
+    data = _FewBatches(whole, seen)
     # Each of them validates and saves, so that both are timed.
     settings = dataclasses.replace(
-        recipe.training,
-        batch_size=batch_size or recipe.training.batch_size,
-        epochs=_EPOCHS,
-        average_last=1,
-        keep_every=None,
-        validate_every=1,
-        save_every=1,
+        recipe.training, epochs=_EPOCHS, average_last=1, keep_every=None, validate_every=1, save_every=1
     )
     if is_timed_uncompiled(recipe):
         settings = dataclasses.replace(settings, compile=False, compile_loss=False)
-    evaluation = dataclasses.replace(recipe.evaluation, batch_size=batch_size or recipe.evaluation.batch_size)
-    measure = dataclasses.replace(recipe.measure, probes=0)
-    few = dataclasses.replace(recipe, training=settings, evaluation=evaluation, measure=measure)
+    few = dataclasses.replace(recipe, training=settings, measure=dataclasses.replace(recipe.measure, probes=0))
     begin = time.perf_counter()
     training = Training(few, read_method(job.method), job.seed, data, folder)
     ends: list[float] = []
@@ -147,15 +123,16 @@ def _timed(
     if len(ends) < _EPOCHS:
         raise ArgumentError(f"method {job.method}: the loss stopped being a number within {STEPS * _EPOCHS} steps")
     began = time.perf_counter()
-    training.task.scores(training.plain, training.data, "validation", few.evaluation.batch_size, training.accelerator)
+    training.task.scores(
+        training.plain, training.data, "validation", recipe.evaluation.batch_size, training.accelerator
+    )
     scoring = time.perf_counter() - began
     step = epochs[-1].seconds / taken[-1]
     save = max(0.0, ends[-1] - ends[-2] - epochs[-1].seconds - scoring)
     start = max(0.0, ends[0] - begin - taken[0] * step - scoring - save)
     counts = whole.counts
-    larger = training.task.smallest_batch(whole, asked) / training.task.smallest_batch(
-        whole, training.settings.batch_size
-    )
+    asked = training.settings.batch_size
+    larger = 1.0 if seen.size is None else task.smallest_batch(whole, asked) / task.smallest_batch(whole, seen.size)
     return Pace(
         start=start,
         step=step * larger,
@@ -174,20 +151,15 @@ class _Seen:
     train: int = 0
     #: The share of the part that was scored last.
     share: float = 1.0
-    #: The batches of a part.
-    most: int = STEPS
     #: When to stop altogether.
     end: float = math.inf
+    #: The examples of a batch; None: as many as are asked for.
+    size: int | None = None
 
-    def few(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """The first batches."""
-        start = time.perf_counter()
-        for number, batch in enumerate(batches, start=1):
-            if time.perf_counter() > self.end:
-                raise TooSlowError(f"not timed: it takes longer than {LIMIT:g} s")
-            yield batch
-            if number == self.most or time.perf_counter() - start > SECONDS:
-                return
+    def check_time(self) -> None:
+        """Raise if the time is over."""
+        if time.perf_counter() > self.end:
+            raise TooSlowError(f"not timed: it takes longer than {LIMIT:g} s")
 
 
 class _FewBatches:
@@ -195,7 +167,7 @@ class _FewBatches:
 
     def __init__(self, data: Any, seen: _Seen | None = None) -> None:
         self._data = data
-        self.seen = seen or _Seen(most=STEPS)
+        self.seen = seen or _Seen()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._data, name)
@@ -206,17 +178,47 @@ class _FewBatches:
     def to(self, device: str | torch.device) -> _FewBatches:
         return _FewBatches(self._data.to(device), self.seen)
 
-    def train_batches(self, **arguments: Any) -> Iterator[Batch]:
-        for batch in self.seen.few(self._data.train_batches(**arguments)):
-            self.seen.train += 1
+    def train_batches(self, *, epoch: int, batch_size: int, **arguments: Any) -> Iterator[Batch]:
+        seen = self.seen
+
+        def batches(size: int) -> Iterator[Batch]:
+            return self._few(self._data.train_batches(epoch=epoch, batch_size=size, **arguments))
+
+        found = batches(seen.size or batch_size)
+        if seen.size is not None and epoch == 0:
+            found = self._growing(batches, seen.size, batch_size)
+        for batch in found:
+            seen.train += 1
             yield batch
 
     def batches(self, part: str, batch_size: int, **arguments: Any) -> Iterator[Batch]:
+        size = min(batch_size, self.seen.size or batch_size)
         examples = 0
-        for batch in self.seen.few(self._data.batches(part, batch_size, **arguments)):
+        for batch in self._few(self._data.batches(part, size, **arguments)):
             yield batch
             examples += _examples(batch)
             self.seen.share = min(1.0, examples / self._data.counts[part])
+
+    def _few(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        start = time.perf_counter()
+        for number, batch in enumerate(batches, start=1):
+            self.seen.check_time()
+            yield batch
+            if number == STEPS or time.perf_counter() - start > SECONDS:
+                return
+
+    def _growing(self, batches: Callable[[int], Iterator[Batch]], size: int, most: int) -> Iterator[Batch]:
+        """Batches of more and more examples. The last one has the size of all that follow."""
+        size = min(size, most)
+        yield next(batches(size))  # the first step takes longer
+        while True:
+            self.seen.size = size
+            batch = next(batches(size))
+            start = time.perf_counter()
+            yield batch
+            if size == most or time.perf_counter() - start > SECONDS / 2:
+                return
+            size = min(_GROWTH * size, most)
 
 
 def _examples(batch: Batch) -> int:

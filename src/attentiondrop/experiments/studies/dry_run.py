@@ -167,8 +167,10 @@ class _Clock:
         """The seconds of a run. Settings of one method share a measurement, as do tuning and final runs."""
         kind = tuple(term.name for term in terms(job.method))
         if kind not in self._paces:
+            # After a method that is too slow the total is unknown, and the others are hardly faster.
+            too_slow = None in self._paces.values()
             try:
-                self._paces[kind] = pace_of(job, self._threads)
+                self._paces[kind] = None if too_slow else pace_of(job, self._threads)
             except TooSlowError:
                 self._paces[kind] = None
         pace = self._paces[kind]
