@@ -122,7 +122,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
             ["--set", "training.epoch=3"],
             "attentiondrop compare: training.epoch: no such setting, did you mean 'epochs'?",
         ),
-        (["digist"], "attentiondrop compare: recipe 'digist': no such recipe, did you mean 'digits'?"),
+        (["digist"], "attentiondrop compare: recipe 'digist': no such recipe or .yaml file, did you mean 'digits'?"),
         (["none.yaml"], "attentiondrop compare: none.yaml: No such file or directory"),
         (["--size", "huge"], "attentiondrop compare: size 'huge' of digits: no such size."),
         (["--methods", "none", "none"], "attentiondrop compare: method 'none' is given twice"),
@@ -209,6 +209,22 @@ def test_compare_ablate_report_and_evaluate(
     found = json.loads((Path(run) / "evaluation.json").read_text())
     stored = json.loads((Path(run) / "result.json").read_text())
     assert found["test"] == stored["test"] and found["robustness"]["examples"] == 8
+
+
+def test_the_folder_of_a_study_stands_for_its_only_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = ["--set", "data.limit=32", "training.epochs=1", "training.batch_size=16", "measure.probes=0"]
+    out, place = str(tmp_path / "t1"), ["--device", "cpu"]
+    assert main(["train", "digits", "--out", out, *settings]) == 0
+    assert main(["evaluate", out, *place]) == 0
+    run = tmp_path / "t1/runs/none/seed0"
+    assert f"the same numbers as JSON: {run / 'evaluation.json'}" in capsys.readouterr().out
+    assert (run / "evaluation.json").exists()
+    assert main(["train", "digits", "--seed", "1", "--out", out, *settings]) == 0
+    assert main(["evaluate", out, *place]) == 2
+    other = tmp_path / "t1/runs/none/seed1"
+    assert f"evaluate: {out}: expected one run, it has 2: {run}, {other}\n" in capsys.readouterr().err
+    assert main(["evaluate", str(tmp_path), *place]) == 2
+    assert f"{tmp_path}: expected the folder of a run, with a run.json" in capsys.readouterr().err
 
 
 def test_a_run_that_fails_ends_with_status_2_and_the_others_go_on(

@@ -9,7 +9,7 @@ import pytest
 
 from attentiondrop.cli.main import main
 from attentiondrop.experiments.runs.job import Job
-from attentiondrop.experiments.runs.timed_steps import Pace
+from attentiondrop.experiments.runs.timed_steps import Pace, TooSlowError
 from attentiondrop.experiments.studies import dry_run
 
 SETTINGS = ["--set", "data.limit=32", "training.epochs=2", "training.batch_size=16", "measure.probes=1"]
@@ -21,19 +21,22 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def rows(text: str) -> dict[str, list[str]]:
-    found = {}
-    for line in text.splitlines():
-        if match := re.match(r" (\S.*?) +(\d+) +(\d+) +(\d+) *(.*)$", line):
-            found[match[1]] = [word.strip() for word in match.groups()[1:]]
-    return found
+    """Label -> runs, finished runs, epochs."""
+    return {match[1]: list(match.groups()[1:]) for match in re.finditer(r"(?m)^ (\S.*?) +(\d+) +(\d+) +(\d+) *$", text)}
+
+
+def times(text: str) -> dict[str, str]:
+    """Label -> time of a run."""
+    text = text.partition("of them to train.")[2]
+    pattern = r"(?m)^ (\S.*?) {2,}([\d.]+ (?:s|min|h|days)(?: \*)?|not timed) *$"
+    return {match[1]: match[2] for match in re.finditer(pattern, text)}
 
 
 def test_a_comparison_with_tuning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["compare", "--methods", "none", "hard", "longer(times=3)", "--trials", "2", "--seeds", "3"]
     assert main([*command, *SETTINGS, "--out", str(tmp_path / "out"), "--dry-run"]) == 0
     text = capsys.readouterr().out
-    found = {label: row[:3] for label, row in rows(text).items()}
-    assert found == {
+    assert rows(text) == {
         "none, tuning": ["2", "0", "2"],
         "hard, tuning": ["2", "0", "2"],
         "longer(times=3), tuning": ["2", "0", "6"],
@@ -41,8 +44,10 @@ def test_a_comparison_with_tuning(tmp_path: Path, capsys: pytest.CaptureFixture[
         "hard": ["3", "0", "2"],
         "longer(times=3)": ["3", "0", "6"],
     }
-    assert "15 runs, 15 of them to train.\nEstimated time: about " in text
+    assert times(text).keys() == rows(text).keys()
+    assert text.index("15 runs, 15 of them to train.") < text.index("Estimated time: about ")
     assert "Measured on this machine just now, up to " in text and "*" not in text
+    assert "attacks" not in text and "beam search" not in text
     assert not (tmp_path / "out").exists()
 
 
@@ -54,7 +59,7 @@ def test_finished_runs_are_counted_and_give_the_time(tmp_path: Path, capsys: pyt
     assert "1 runs, 1 of them to train." in capsys.readouterr().out
     assert main(["compare", "--methods", "none", "--seeds", "2", "--dry-run", *SETTINGS, *out]) == 0
     text = capsys.readouterr().out
-    assert rows(text)["none"][:3] == ["2", "1", "2"] and rows(text)["none"][3].endswith("*")
+    assert rows(text)["none"] == ["2", "1", "2"] and times(text)["none"].endswith("*")
     assert "2 runs, 1 of them to train." in text
     assert "From finished runs in this folder" in text and "Measured" not in text
     assert main(["compare", "--methods", "none", "--seeds", "1", "--dry-run", *SETTINGS, *out]) == 0
@@ -76,7 +81,9 @@ def test_every_task_can_be_timed(recipe: str, tmp_path: Path, capsys: pytest.Cap
     pytest.importorskip("transformers")
     small = {"toy-translation": "data.sentences=60"}.get(recipe, "data.sentences=40")
     assert main(["train", recipe, "--dry-run", "--set", small, "--out", str(tmp_path / "out")]) == 0
-    assert "1 runs, 1 of them to train.\nEstimated time: about " in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "1 runs, 1 of them to train.\n" in text and "\nEstimated time: about " in text
+    assert ("beam search of the final test not included" in text) == (recipe == "toy-translation")
 
 
 def test_what_cannot_run_is_refused_as_in_earnest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -95,3 +102,41 @@ def test_the_parts_of_a_run_add_up() -> None:
 @pytest.mark.parametrize(("workers", "seconds"), [(1, 10.0), (2, 7.0), (9, 4.0)])
 def test_workers_share_the_runs(workers: int, seconds: float) -> None:
     assert dry_run._shared([3.0, 1.0, 2.0, 4.0], workers) == seconds
+
+
+def test_attacks_that_the_estimate_leaves_out_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # Tuning comes first, and has no attacks.
+    command = ["compare", "--methods", "hard", "--trials", "2", "--seeds", "1", "--dry-run", "--out", str(tmp_path)]
+    assert main([*command, *SETTINGS, "evaluation.pgd_epsilons=[0.01]"]) == 0
+    assert "scaled to the whole run; attacks of the final test not included." in capsys.readouterr().out
+
+
+def test_the_runs_are_listed_before_anything_is_timed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before: list[str] = []
+
+    def slow(*_: object) -> Pace:
+        before.append(capsys.readouterr().out)
+        raise TooSlowError("it takes longer")
+
+    monkeypatch.setattr(dry_run, "pace_of", slow)
+    assert main(["compare", "--methods", "none", "hard", *SETTINGS, "--out", str(tmp_path), "--dry-run"]) == 0
+    # After one method that is too slow, no other is tried.
+    assert len(before) == 1 and rows(before[0]) == {"none": ["3", "0", "2"], "hard": ["3", "0", "2"]}
+    text = capsys.readouterr().out
+    assert times("of them to train." + text) == {"none": "not timed", "hard": "not timed"}
+    assert "Estimated" not in text and "Measured" not in text
+    assert "Not timed: 2 of 2, since a few steps take longer than 10 s here." in text
+
+
+def test_on_a_cpu_nothing_is_compiled(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compiler(*_: object, **__: object) -> None:
+        raise AssertionError("compiled")
+
+    monkeypatch.setattr("torch.compile", compiler)
+    changes = ["training.compile=true", "training.compile_loss=true", "training.device=cpu"]
+    assert main(["train", *SETTINGS, *changes, "--out", str(tmp_path), "--dry-run"]) == 0
+    assert "just now, without compiling, up to " in capsys.readouterr().out

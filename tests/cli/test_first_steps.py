@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import shlex
+from pathlib import Path
 
 import pytest
 import yaml
@@ -21,6 +22,21 @@ def test_the_command_alone_shows_five_commands_that_exist(capsys: pytest.Capture
     assert len(commands) == 5 and not found.err
     for command in commands:
         assert _parser().parse_args(shlex.split(command)).command in command
+
+
+@pytest.mark.parametrize("command", ["compare", "train", "ablate"])
+def test_a_command_without_a_recipe_says_what_it_starts(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    wrong = ["--set", "data.name=npz", "data.root=missing.npz"]  # ends the command before its first run
+    assert main([command, *wrong]) == 2
+    first = capsys.readouterr().err.splitlines()[0]
+    assert first == "no recipe given: the demonstration `digits` (some minutes; Ctrl-C stops it)"
+    assert main([command, "--dry-run", *wrong]) == 2
+    assert capsys.readouterr().err.splitlines()[0] == "no recipe given: the demonstration `digits`"
+    assert main([command, "digits", *wrong]) == 2
+    assert "no recipe given" not in capsys.readouterr().err
 
 
 def test_every_help_text_is_a_sentence() -> None:
@@ -48,7 +64,19 @@ def test_recipes_are_listed_with_what_they_are_and_their_sizes(capsys: pytest.Ca
 
 def test_one_recipe_is_printed_with_all_settings(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["recipes", "digits", "--size", "small"]) == 0
-    assert yaml.safe_load(capsys.readouterr().out) == read_recipe("digits", "small").to_dict()
+    shown, recipe = yaml.safe_load(capsys.readouterr().out), read_recipe("digits", "small").to_dict()
+    # flip-crop mirrors: `mirror: false`, which belongs to other augmentations, would say that it does not.
+    del recipe["data"]["mirror"]
+    assert shown == recipe
+
+
+def test_mirror_is_printed_where_it_decides(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("extends: cifar10\ndata: {augment: trivialaugment}\n")
+    assert main(["recipes", str(file)]) == 0
+    assert yaml.safe_load(capsys.readouterr().out)["data"]["mirror"] is True
+    assert main(["recipes", "cifar10"]) == 0
+    assert "mirror" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,17 @@ def test_a_misspelt_name(capsys, name: str) -> None:
     )
 
 
+def test_a_name_like_no_other_is_not_answered_by_all_names(capsys) -> None:
+    assert main(["methods", "foo"]) == 2
+    assert capsys.readouterr().err == (
+        "attentiondrop methods: method 'foo': no such method or group. `attentiondrop methods` lists all\n"
+    )
+    assert main(["compare", "digits", "--methods", "foo"]) == 2
+    assert capsys.readouterr().err == (
+        "attentiondrop compare: unknown method 'foo' in 'foo': `attentiondrop methods` lists all\n"
+    )
+
+
 def test_no_framework_is_loaded() -> None:
     code = (
         "import sys; from attentiondrop.cli.main import main; main(['methods']); "

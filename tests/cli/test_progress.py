@@ -1,4 +1,4 @@
-"""Progress without a terminal: a line per epoch, and how long the rest takes."""
+"""Progress without a terminal: lines, but not too many, and how long the rest takes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def lines(unit: str | None) -> tuple[progress.ProgressLines, io.StringIO]:
     return progress.ProgressLines(unit, Console(file=file, highlight=False)), file
 
 
-def test_a_line_per_epoch(at: list[float]) -> None:
+def test_a_line_per_epoch_if_there_are_few(at: list[float]) -> None:
     found, file = lines("epochs")
     with found as shown:
         shown.plan(4)
@@ -40,6 +40,26 @@ def test_a_line_per_epoch(at: list[float]) -> None:
         "none, seed 0: done",
         "nothing left to run",
     ]
+
+
+def test_many_epochs_do_not_fill_a_log(at: list[float]) -> None:
+    found, file = lines("epochs")
+    found.plan(250)
+    for done in range(251):
+        at[0] += 1
+        found.progress("none, seed 0", done)
+    shown = file.getvalue().splitlines()[1:]
+    assert [line.partition("/")[0] for line in shown] == ["1", *(str(round(12.5 * n + 0.01)) for n in range(1, 21))]
+    assert shown[-1].startswith("250/250 epochs after 0:04:11, 0:00:00 left")
+
+
+def test_a_slow_study_is_not_silent_for_long(at: list[float]) -> None:
+    found, file = lines("epochs")
+    found.plan(1000)
+    for done in range(1, 6):
+        at[0] += 400
+        found.progress("none, seed 0", done)
+    assert [line.partition("/")[0] for line in file.getvalue().splitlines()[1:]] == ["1", "3", "5"]
 
 
 def test_a_line_for_every_tenth_without_a_unit(at: list[float]) -> None:

@@ -22,64 +22,88 @@ def add_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def show(groups: Callable[[], Mapping[str, Sequence[Job]]], on_cluster: bool = False) -> int:
-    """Print the plan for the jobs that `groups` returns, by label."""
+    """Print the plan for the jobs that `groups` returns, by label. The runs are listed before anything is timed."""
     from .progress import show_progress
 
-    with show_progress(None) as bar:
-        from ..experiments.studies.dry_run import forecast
+    with show_progress(None):
+        from ..experiments.studies.dry_run import forecast, plan_of
 
-        planned = groups()
-        bar.plan(len(planned))
+        plan = plan_of(groups())
+    _print_runs(plan.lines)
+    if not any(line.left for line in plan.lines):
+        return 0
+    with show_progress(None) as bar:
+        bar.plan(len(plan.lines))
         found = forecast(
-            planned, on_cluster, lambda label, done: bar.progress(f"timing {label}" if label else "done", done)
+            plan, on_cluster, lambda label, done: bar.progress(f"timing {label}" if label else "done", done), bar.say
         )
-    _print(found)
+    _print_times(found)
     return 0
 
 
-def _print(found: Forecast) -> None:
+def _print_runs(lines: Sequence[Line]) -> None:
+    _print_table(
+        ("runs", "finished", "epochs each"),
+        {line.label: (str(line.runs), str(line.finished), str(line.epochs)) for line in lines},
+    )
+    text = f"{sum(line.runs for line in lines)} runs, {sum(line.left for line in lines)} of them to train."
+    if again := sum(line.scored_again for line in lines):
+        text += f" {again} finished runs are only scored again, which is not in the estimate."
+    # What follows takes a while, and a file would not show this line before its end.
+    print(text, flush=True)
+
+
+def _print_times(found: Forecast) -> None:
+    from ..experiments.runs.timed_steps import LIMIT, SECONDS, STEPS
+
+    left = [line for line in found.lines if line.left]
+    _print_table(("time each",), {line.label: (_time(line),) for line in left})
+    for text in _sentences(found, left, f"up to {STEPS} steps or {SECONDS:g} second", f"{LIMIT:g} s"):
+        print(text)
+
+
+def _time(line: Line) -> str:
+    return "not timed" if line.seconds is None else duration(line.seconds) + " *" * line.from_records
+
+
+def _print_table(columns: Sequence[str], rows: Mapping[str, Sequence[str]]) -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table
 
-    from ..experiments.runs.timed_steps import SECONDS, STEPS
-
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for column in ("", "runs", "finished", "epochs each", "time each"):
-        table.add_column(column, justify="right" if column else "left", no_wrap=bool(column))
-    for line in found.lines:
-        time = "" if line.seconds is None else duration(line.seconds) + " *" * line.from_records
-        table.add_row(line.label, str(line.runs), str(line.finished), str(line.epochs), time)
-    console = Console(highlight=False)
-    console.print(table)
-    for text in _sentences(found, f"up to {STEPS} steps or {SECONDS:g} second"):
-        console.print(text, markup=False, soft_wrap=True)
+    table.add_column("")
+    for column in columns:
+        table.add_column(column, justify="right", no_wrap=True)
+    for label, cells in rows.items():
+        table.add_row(label, *cells)
+    Console(highlight=False).print(table)
 
 
-def _sentences(found: Forecast, timed: str) -> list[str]:
-    total, left = sum(line.runs for line in found.lines), found.runs_left
-    sentences = [f"{total} runs, {left} of them to train."]
-    if again := sum(line.scored_again for line in found.lines):
-        sentences[0] += f" {again} finished runs are only scored again, which is not in the estimate."
-    if left == 0:
-        return sentences
-    if found.seconds is None:
+def _sentences(found: Forecast, left: Sequence[Line], timed: str, limit: str) -> list[str]:
+    sentences = []
+    slow = sum(line.seconds is None for line in left)
+    if found.on_cluster:
         sentences.append("The time depends on the cluster; the times above are those of this machine.")
-    else:
+    elif found.seconds is not None:
         at_once = f", {found.workers} runs at once" if found.workers > 1 else ""
         sentences.append(f"Estimated time: about {duration(found.seconds)}{at_once}.")
-    sentences.append(_basis(found.lines, timed))
+    if slow:
+        sentences.append(f"Not timed: {slow} of {len(left)}, since a few steps take longer than {limit} here.")
+    if basis := _basis(found, left, timed):
+        sentences.append(basis)
     return sentences
 
 
-def _basis(lines: Sequence[Line], timed: str) -> str:
+def _basis(found: Forecast, left: Sequence[Line], timed: str) -> str:
     """How the times were estimated."""
-    told = [line for line in lines if line.seconds is not None]
+    told = [line for line in left if line.seconds is not None]
     parts = []
     if any(not line.from_records for line in told):
+        without = ", without compiling," if found.uncompiled else ","
         parts.append(
-            f"Measured on this machine just now, {timed} of each method, and scaled to the whole run; attacks and "
-            "beam search of the final test are not in it."
+            f"Measured on this machine just now{without} {timed} of each method, and scaled to the whole run"
+            + (f"; {' and '.join(found.left_out)} of the final test not included." if found.left_out else ".")
         )
     if any(line.from_records for line in told):
         parts.append("* From finished runs in this folder, made on such a machine.")

@@ -21,7 +21,9 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         description="Test the stored weights of a run: the metrics of its task and, with --epsilon, accuracy under PGD "
         "attack with a check that the attack can be believed. Writes evaluation.json into the run.",
     )
-    parser.add_argument("folder", type=Path, metavar="RUN", help="The folder of a run.")
+    parser.add_argument(
+        "folder", type=Path, metavar="RUN", help="The folder of a run, or the --out of `train` with a single run."
+    )
     parser.add_argument(
         "--weights",
         choices=("best", "last"),
@@ -53,10 +55,11 @@ def run(args: argparse.Namespace) -> int:
         from ..experiments.config.schema import TrainingSettings
         from ..experiments.files.typed_settings import build_settings
         from ..experiments.files.whole_files import write_json
-        from ..experiments.runs.finished_run import load_run
+        from ..experiments.runs.finished_run import find_run, load_run
         from ..experiments.train.accelerator import device_of
 
-        loaded = load_run(args.folder, args.weights, device_of(TrainingSettings(device=args.device)), args.root)
+        folder = find_run(args.folder)
+        loaded = load_run(folder, args.weights, device_of(TrainingSettings(device=args.device)), args.root)
         attack = {
             "pgd_epsilons": args.epsilon or None,
             "pgd_norm": args.norm,
@@ -76,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
             loaded.model, loaded.data, settings, on_batch=lambda done, total: bar.progress("attacking", done / total)
         )
         bar.progress("tested", 1)
-    path = args.folder / "evaluation.json"
+    path = folder / "evaluation.json"
     parts = {"reliability": found.reliability, "robustness": found.robustness}
     scores: dict[str, Any] = {"validation": found.validation, "test": found.test}
     scores |= {} if found.signatures is None else {"signatures": found.signatures}

@@ -65,6 +65,9 @@ def _print_one(name: str, size: str | None) -> int:
 
     from ..experiments.config.recipe_files import read_recipe
 
-    content = read_recipe(name, size).to_dict()
+    recipe = read_recipe(name, size)
+    content = recipe.to_dict()
+    for setting in recipe.data.without_effect():
+        del content["data"][setting]
     print(yaml.safe_dump(content, sort_keys=False, default_flow_style=None, width=_WIDTH), end="")
     return 0

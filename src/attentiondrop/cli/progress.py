@@ -1,6 +1,7 @@
 """The progress of long commands, on standard error: standard output has only results.
 
-A terminal gets a bar that moves. A log, where a bar cannot move, gets a line per epoch.
+A terminal gets a bar that moves. A log, where a bar cannot move, gets a line for every twentieth of the whole, and
+every ten minutes.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from rich.table import Column
 
 #: Without a unit, the steps between two lines of a log: a tenth of all.
 _TENTHS = 10
+#: With a unit, the lines of a log for the whole, and the seconds after which there is another line if a unit is done.
+_LINES, _SILENT = 20, 600.0
 
 
 def show_progress(unit: str | None) -> ProgressBar | ProgressLines:
@@ -78,9 +81,9 @@ class ProgressBar:
 
 
 class ProgressLines:
-    """A plain line whenever a unit is done: how many of all, how long it took, what runs, and how long the rest takes.
+    """A plain line now and then: how many units of all are done, how long it took, what runs, how long the rest takes.
 
-    Without a unit, a line for every tenth of the whole.
+    With a unit, a line for every twentieth of the whole, or after ten minutes. Without one, for every tenth.
     """
 
     def __init__(self, unit: str | None, console: Console) -> None:
@@ -89,6 +92,7 @@ class ProgressLines:
         self._total: int | None = None
         #: Units that lines have reported.
         self._shown = 0
+        self._last = self._start
         #: When the first line of a plan was printed, and the units that were done then: what came before is loading.
         self._first: tuple[float, int] | None = None
 
@@ -111,13 +115,14 @@ class ProgressLines:
             self.say(f"{total} {self._unit} to do" if total else "nothing left to run")
 
     def progress(self, label: str, done: float) -> None:
-        """Print a line if another unit is done."""
+        """Print a line if enough more is done."""
         if not self._total:
             return
         steps = int(done) if self._unit is not None else int(_TENTHS * done / self._total)
-        if steps <= self._shown:
+        now = time.monotonic()
+        if steps <= self._shown or not (self._unit is None or self._is_due(steps, now)):
             return
-        self._shown, now = steps, time.monotonic()
+        self._shown, self._last = steps, now
         took = _clock(now - self._start)
         if self._unit is None:
             self.say(f"{100 * steps // _TENTHS} % after {took}: {label}")
@@ -129,6 +134,16 @@ class ProgressLines:
             began, before = self._first
             left = f", {_clock((now - began) / (steps - before) * (self._total - steps))} left"
         self.say(f"{steps}/{self._total} {self._unit} after {took}{left}: {label}")
+
+    def _is_due(self, steps: int, now: float) -> bool:
+        """Whether there is a line after this many units. The first one tells that it works."""
+        total = self._total or 1
+        return (
+            self._shown == 0
+            or steps >= total
+            or steps * _LINES // total > self._shown * _LINES // total
+            or now - self._last >= _SILENT
+        )
 
 
 def _clock(seconds: float) -> str:

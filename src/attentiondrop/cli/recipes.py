@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from ..experiments.runs.pool import Where
 
 _NEEDS = ("torch", "timm", "accelerate", "safetensors", "filelock", "yaml", "rich", "scipy", "jinja2")
+#: The recipe of a command without one.
+_DEMONSTRATION = "digits"
 _TRACKERS = {"tensorboard": "tensorboard", "wandb": "wandb"}
 
 
@@ -26,8 +28,7 @@ def add_recipe_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "recipe",
         nargs="?",
-        default="digits",
-        help="The recipe: a name from `attentiondrop recipes`, or a .yaml file. Default: digits.",
+        help="The recipe: a name from `attentiondrop recipes`, or a .yaml file. Default: digits, a demonstration.",
     )
     parser.add_argument(
         "--size", help="The size of the recipe, such as demo, small or paper. Default: what the recipe says."
@@ -101,12 +102,15 @@ def read(args: argparse.Namespace) -> tuple[Recipe, Path]:
     from ..experiments.tasks.registry import find_task
 
     seeds = [] if getattr(args, "seeds", None) is None else [f"seeds={args.seeds}"]
-    recipe = read_recipe(args.recipe, args.size, [*args.set, *seeds])
+    recipe = read_recipe(args.recipe or _DEMONSTRATION, args.size, [*args.set, *seeds])
     task = find_task(recipe.task)
     require(task.packages(recipe.data), extra=task.extra)
     out: Path = args.out or Path("runs") / "-".join(filter(None, (recipe.name, recipe.size)))
     if not args.dry_run:
         make_writable(out)
+    if args.recipe is None and not quiet():
+        takes = "" if args.dry_run else " (some minutes; Ctrl-C stops it)"
+        print(f"no recipe given: the demonstration `{_DEMONSTRATION}`{takes}", file=sys.stderr, flush=True)
     return recipe, out
 
 

@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
         job = Job(content, method.text, seed, str(out), trackers=trackers, overwrite=args.overwrite)
         todo = standing(job, data_for(recipe).checksums).todo
         if todo == "train":
-            check_jobs([job])
+            check_jobs([job], (lambda line: None) if listener is None else listener.say)
         if listener is None:
             result = execute(job)
         else:

@@ -109,7 +109,9 @@ def test_wrong_settings_are_refused(changes: list[str], message: str) -> None:
 
 
 def test_wrong_names_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(AttentionDropError, match="recipe 'cifra10': no such recipe, did you mean 'cifar10'"):
+    with pytest.raises(
+        AttentionDropError, match=r"recipe 'cifra10': no such recipe or \.yaml file, did you mean 'cifar10'"
+    ):
         read_recipe("cifra10")
     with pytest.raises(AttentionDropError, match="size 'papr' of digits: no such size, did you mean 'paper'"):
         read_recipe("digits", "papr")

@@ -51,7 +51,7 @@ def test_reads_a_method_and_its_canonical_text(text: str, method: Method) -> Non
             "hrad",
             "unknown method 'hrad' in 'hrad': did you mean 'hard'? `attentiondrop methods` lists all",
         ),
-        ("zzz", "unknown method 'zzz' in 'zzz': expected dropout, droppath"),
+        ("zzz", "unknown method 'zzz' in 'zzz': `attentiondrop methods` lists all"),
         ("", "unknown method ''"),
         ("none hard", "method 'none hard': expected one method; give each as a word of its own, or join them with '+'"),
         ("hard(p=0.1) blur", "expected one method; give each"),

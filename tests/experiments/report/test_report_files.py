@@ -151,6 +151,17 @@ def test_one_point_is_no_line(ablation: Maker, tmp_path: Path) -> None:
     assert page.labels == []
 
 
+def test_what_must_be_known_first_stands_above_the_numbers(full_study: Path) -> None:
+    _, markdown, _ = written(full_study)
+    found = re.search(
+        r"(\d+) of (\d+) intervals exclude zero \(by chance alone, about 1 in 20 would\); (.*)\*\*", markdown
+    )
+    assert found is not None and found[3].endswith(f"marks what remains after Holm's correction for all {found[2]}")
+    times = markdown.partition("## Score against training time")[2]
+    busy = "Other programs on the machine may have slowed it down."
+    assert times.index(busy) < times.index("Training seconds of a run") and times.count(busy) == 1
+
+
 def test_every_section_of_a_full_study(full_study: Path) -> None:
     page, markdown, rows = written(full_study)
     text = (full_study / "report.html").read_text(encoding="utf-8")

@@ -20,6 +20,7 @@ from attentiondrop.experiments.runs.job import Job
 from attentiondrop.experiments.runs.pool import Where, run_jobs
 from attentiondrop.experiments.runs.store import TRACEBACK
 from attentiondrop.experiments.studies.compare import compare
+from attentiondrop.experiments.tasks.classification.task import Classification
 
 from ..conftest import TINY
 
@@ -49,10 +50,42 @@ def test_what_cannot_be_trained_is_one_line(changes: list[str], method: str, mes
     assert message in str(caught.value)
 
 
+FINE = ["model.name=vit_tiny_patch16_224", "model.arguments={depth: 1, embed_dim: 12, num_heads: 2}"]
+TOKENS = "model.patch_size: images of 136 x 136 pixels in patches of 4 are 1,156 tokens, which is very slow"
+
+
+@pytest.mark.parametrize(
+    ("changes", "lines"),
+    [
+        ([*FINE, "model.patch_size=4"], [f"{TOKENS}; with model.patch_size=8 there are 289"]),
+        ([*FINE, "model.patch_size=8"], []),
+        (["model.name=resnet10t"], []),
+    ],
+)
+def test_very_many_tokens_are_told_before_the_first_run(changes: list[str], lines: list[str], monkeypatch) -> None:
+    monkeypatch.setattr(checking, "_passed", set())
+    said: list[str] = []
+    few = ["data.name=fake", "data.image_size=136", "data.limit=4", *changes]
+    check_jobs([of_model(*few), of_model(*few, method="dropout")], said.append)
+    assert said == lines
+
+
+def test_every_command_passes_the_warnings_on(tmp_path: Path, capsys, monkeypatch, tiny, listener) -> None:
+    monkeypatch.setattr(Classification, "warnings", lambda self, model, data: ["a warning"])
+    settings = ["--set", *TINY, "--out", str(tmp_path)]
+    for command in (["train"], ["train", "--dry-run"]):
+        monkeypatch.setattr(checking, "_passed", set())
+        assert main([command[0], "digits", *command[1:], "--seed", str(len(command)), *settings]) == 0
+        assert capsys.readouterr().err.splitlines().count("a warning") == 1
+    monkeypatch.setattr(checking, "_passed", set())
+    compare(tiny, ["none", "hard"], 1, tmp_path / "study", listener)
+    assert listener.lines.count("a warning") == 1
+
+
 def test_one_look_at_each_kind_and_none_where_nothing_is_missing(job, listener, monkeypatch) -> None:
     looks: list[str] = []
     monkeypatch.setattr(checking, "_passed", set())
-    monkeypatch.setattr(checking, "_try", lambda recipe, method, data: looks.append(method))
+    monkeypatch.setattr(checking, "_try", lambda recipe, method, data: looks.append(method) or ())
     check_jobs([job("hard(p=0.1)"), job("hard(p=0.2)", 3), job("none"), job("hard(k=3)"), job("blur+consistency")])
     assert looks == ["hard(p=0.1)", "none", "blur+consistency"]
     execute(job("blur"))

@@ -34,7 +34,7 @@ def threads(monkeypatch) -> None:
     monkeypatch.setattr(pool, "ProcessPoolExecutor", executor)
     monkeypatch.setattr(pool, "_reports", None)
     monkeypatch.setattr(pool, "_POLL", 0.02)
-    monkeypatch.setattr(pool, "check_jobs", lambda jobs: None)
+    monkeypatch.setattr(pool, "check_jobs", lambda jobs, say: None)
 
 
 def lines_of(seeds: int) -> list[str]:

@@ -33,14 +33,62 @@ class FakeData(SimpleNamespace):
 def test_parts_end_early(steps: int, taken: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timed_steps, "STEPS", steps)
     data = timed_steps._FewBatches(FakeData(name="fake")).having("train", "validation")
-    assert len(list(data.train_batches(seed=0))) == taken == data.seen.train
+    assert len(list(data.train_batches(epoch=0, batch_size=4))) == taken == data.seen.train
     assert len(list(data.batches("validation", 4))) == taken
     assert data.seen.share == taken / 5 and data.name == "fake"
 
 
 def test_a_slow_part_ends_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timed_steps, "SECONDS", -1.0)
-    assert len(list(timed_steps._FewBatches(FakeData()).train_batches())) == 1
+    assert len(list(timed_steps._FewBatches(FakeData()).train_batches(epoch=0, batch_size=4))) == 1
+
+
+def test_no_batch_begins_after_the_end() -> None:
+    data = timed_steps._FewBatches(FakeData(), timed_steps._Seen(end=0.0))
+    with pytest.raises(timed_steps.TooSlowError, match="longer than 10 s"):
+        next(data.train_batches(epoch=0, batch_size=4))
+
+
+def timed(sizes: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *changes: str) -> timed_steps.Pace:
+    """The pace of a run on a CPU. Stores the sizes of its training batches."""
+    kept = timed_steps._FewBatches.train_batches
+
+    def train_batches(self, **arguments):
+        for batch in kept(self, **arguments):
+            sizes.append(len(batch.targets))
+            yield batch
+
+    monkeypatch.setattr(timed_steps._FewBatches, "train_batches", train_batches)
+    monkeypatch.setattr(timed_steps, "STEPS", 2)
+    changes = ("data.limit=96", "training.batch_size=64", "training.device=cpu", *changes)
+    recipe = read_recipe("digits", "demo", changes)
+    found = timed_steps.pace_of(Job(recipe.to_dict(), "none", 0, str(tmp_path / "out")))
+    counts = timed_steps.data_for(recipe).counts
+    assert found.steps == counts["train"] // 64 and found.parts == 1 + counts["test"] / counts["validation"]
+    return found
+
+
+@pytest.mark.parametrize(("parts", "expected"), [(1, [2, 2, 8, 32, 64, 64]), (4, [4, 4, 16, 64, 64])])
+def test_on_a_cpu_batches_grow(
+    parts: int, expected: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    monkeypatch.setattr(timed_steps, "SECONDS", 1e6)
+    timed(sizes, tmp_path, monkeypatch, f"training.accumulate={parts}")
+    assert sizes == expected
+
+
+def test_a_slow_step_is_timed_on_few_examples_and_scaled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes, seconds = list[int](), list[float]()
+
+    class Timed(timed_steps.Training):
+        def run(self, on_epoch):
+            return super().run(lambda epoch: (seconds.append(epoch.seconds), on_epoch(epoch)))
+
+    monkeypatch.setattr(timed_steps, "Training", Timed)
+    monkeypatch.setattr(timed_steps, "SECONDS", -1.0)
+    found = timed(sizes, tmp_path, monkeypatch)
+    assert sizes == [2, 2, 2] and found.step == pytest.approx(32 * seconds[-1])
 
 
 def test_a_run_is_timed_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -128,8 +128,7 @@ def _content(name: str, extending: tuple[str, ...] = ()) -> dict[str, Any]:
     elif name in shipped():
         content = read_yaml((SHIPPED / f"{name}.yaml").read_text(encoding="utf-8"), name)
     else:
-        choices = [*shipped(), "or the path of a .yaml file"]
-        raise unknown(f"recipe {name!r}", name, choices, "recipe", "attentiondrop recipes")
+        raise unknown(f"recipe {name!r}", name, shipped(), "recipe or .yaml file", "attentiondrop recipes")
     if not isinstance(content, dict):
         raise bad_argument(name, "a mapping of settings", content)
     parent = content.pop(EXTENDS, None)

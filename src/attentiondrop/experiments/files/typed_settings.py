@@ -80,13 +80,12 @@ def unknown(
 ) -> ArgumentError:
     """An error for a name that does not exist. It suggests the closest name and lists all of them.
 
-    With `list_command`, a close name is enough: the command lists the others.
+    With `list_command`, the names are not listed: the command does that.
     """
     known = list(choices)
     error = unlisted(where, name, known, what)
-    if list_command and str(error).endswith("?"):
-        return ArgumentError(f"{error} `{list_command}` lists all")
-    return ArgumentError(f"{error}{'' if str(error).endswith('?') else '.'} There are {', '.join(known)}")
+    others = f"`{list_command}` lists all" if list_command else f"There are {', '.join(known)}"
+    return ArgumentError(f"{error}{'' if str(error).endswith('?') else '.'} {others}")
 
 
 def unlisted(where: str, name: str, choices: Iterable[str], what: str) -> ArgumentError:

@@ -124,7 +124,7 @@ def read_methods(texts: Iterable[str]) -> list[Method]:
 
 
 def read_method(text: str) -> Method:
-    """The method that `text` describes. The error for an unknown name lists all methods."""
+    """The method that `text` describes. The error for an unknown name suggests the closest one."""
     parts = split_terms(text)
     names = [_name(part, text) for part in parts]
     if NONE in names:
@@ -183,8 +183,8 @@ def _name(part: str, text: str) -> str:
     name = re.split(r"[\s(]", part, maxsplit=1)[0]
     if name not in COMPARATORS and name not in REGISTRY:
         close = difflib.get_close_matches(name, [*COMPARATORS, *REGISTRY], n=1)
-        hint = f"did you mean {close[0]!r}? `attentiondrop methods` lists all" if close else f"expected {_choices()}"
-        raise ParseError(f"unknown method {name!r} in {text!r}: {hint}")
+        hint = f"did you mean {close[0]!r}? " if close else ""
+        raise ParseError(f"unknown method {name!r} in {text!r}: {hint}`attentiondrop methods` lists all")
     return name
 
 

@@ -64,8 +64,8 @@ def _differences(summary: Summary) -> Table:
     )
     caption = (
         f"Differences to the baseline, mean over paired seeds [{INTERVALS[summary.interval]}]; {_directions(others)}. "
-        f"{excluding} of {count} intervals exclude zero, as 1 in 20 does by chance; {MARK} marks what remains after "
-        f"Holm's correction for all {count}"
+        f"{excluding} of {count} intervals exclude zero (by chance alone, about 1 in 20 would); {MARK} marks what "
+        f"remains after Holm's correction for all {count}"
     )
     return Table(caption, ["Method", *(_heading(each) for each in others)], body)
 

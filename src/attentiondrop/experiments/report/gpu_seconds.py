@@ -51,8 +51,9 @@ def gpu_seconds(summary: Summary, looks: dict[str, Look]) -> Section | None:
     blocks: list[Block] = [Picture(join(legend({label: looks[label] for label in points}), figure), caption)]
     headings: list[str | Cell] = ["Method", metric.heading, seconds, "to baseline", "ms a step"]
     headings.append(Cell("Step", words=True))
-    blocks.append(Table(f"{seconds} of a run", headings, [_cells(row, summary.rows[0], metric) for row in rows]))
+    # Above the table: whoever reads the numbers must know first what may have disturbed them.
     blocks.append(Text(HOW[kind]))
+    blocks.append(Table(f"{seconds} of a run", headings, [_cells(row, summary.rows[0], metric) for row in rows]))
     if kind == "GPU" and any(row.cost is None for row in rows):
         blocks.append(Text(IN_THE_RUN))
     devices = list(dict.fromkeys(row.cost.device for row in rows if row.cost is not None))

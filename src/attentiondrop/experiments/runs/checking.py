@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -27,13 +27,15 @@ _EXAMPLES = 2
 _passed: set[tuple[str, ...]] = set()
 
 
-def check_jobs(jobs: Iterable[Job]) -> None:
+def check_jobs(jobs: Iterable[Job], say: Callable[[str], None] = lambda line: None) -> None:
     """Build the model of every kind of job, apply its method, and do one backward pass on the CPU. Nothing is kept.
 
     Raises an `ArgumentError` if the model does not exist, does not fit the data or has no attention to attach to, and
     another error if a package is missing.
     Jobs whose methods differ only in their fields are one kind, so only the first of them is tried.
+    `say` hears lines for people about a model that can be trained, but is likely not what they meant.
     """
+    said = set[str]()
     for job in jobs:
         kind = kind_of(job)
         if kind not in _passed:
@@ -41,7 +43,11 @@ def check_jobs(jobs: Iterable[Job]) -> None:
             task = find_task(recipe.task)
             check_packages(task.packages(recipe.data), task.extra)  # some are used only after training
             with torch.random.fork_rng(devices=()):  # the trial runs on the CPU only
-                _try(recipe, job.method, data_for(recipe, job.seed))
+                lines = _try(recipe, job.method, data_for(recipe, job.seed))
+            for line in lines:
+                if line not in said:
+                    said.add(line)
+                    say(line)
             _passed.add(kind)
 
 
@@ -54,9 +60,11 @@ def kind_of(job: Job) -> tuple[str, ...]:
     return (shared, *(term.name for term in terms(job.method)))
 
 
-def _try(recipe: Recipe, text: str, data: Data) -> None:
+def _try(recipe: Recipe, text: str, data: Data) -> Sequence[str]:
+    """Raise if it cannot be trained. Returns the warnings of its task."""
     task, method = find_task(recipe.task), read_method(text)
     model = initial_model(recipe, method, 0, data).train()
+    warnings = task.warnings(model, data)
     batch = task.examples(data, _EXAMPLES)
     mode: Any = method.training(recipe.training).consistency_mode
     try:
@@ -68,3 +76,4 @@ def _try(recipe: Recipe, text: str, data: Data) -> None:
         raise ArgumentError(
             f"model {recipe.model.name} with method {text}: cannot be trained on {data.words}: {in_words(error)}"
         ) from error
+    return warnings

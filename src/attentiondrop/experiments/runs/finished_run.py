@@ -19,6 +19,8 @@ from ..tasks.registry import find_task
 from ..train import checkpoint
 from ..train.epoch_log import BEST, LAST, rates_of
 from ..train.loop import initial_model
+from .folders import run_folders
+from .kinds import FINAL
 from .store import REQUEST, Run, read_run
 
 
@@ -35,6 +37,23 @@ class LoadedRun:
     data: Any
     #: The file of the weights.
     weights: Path
+
+
+#: How many runs an error names.
+_NAMED = 8
+
+
+def find_run(folder: Path) -> Path:
+    """`folder`, or the only run in it if it is the folder of a study, such as the --out of `train`."""
+    if (folder / REQUEST).exists():
+        return folder
+    inside = [str(path) for kind, path in run_folders(folder) if kind == FINAL]
+    if len(inside) == 1:
+        return Path(inside[0])
+    if not inside:
+        raise ArgumentError(f"{folder}: expected the folder of a run, with a run.json")
+    more = [f"and {len(inside) - _NAMED} more"] if len(inside) > _NAMED else []
+    raise ArgumentError(f"{folder}: expected one run, it has {len(inside)}: {', '.join([*inside[:_NAMED], *more])}")
 
 
 def load_run(

@@ -90,7 +90,7 @@ def run_jobs(
     bar = _Bar(listener, {job: found[job] for job in missing}, more)
     if not missing:
         return results
-    check_jobs([job for job in missing if found[job].todo == "train"])
+    check_jobs([job for job in missing if found[job].todo == "train"], listener.say)
     if where.ray is not None:
         run = _on_ray(missing, where.ray, bar)
     elif where.workers > 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import heapq
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +15,7 @@ from ..runs.environment import environment
 from ..runs.execute import data_for
 from ..runs.job import Job, Standing, check_erasing, standing
 from ..runs.store import AT_ONCE
-from ..runs.timed_steps import Pace, pace_of
+from ..runs.timed_steps import Pace, TooSlowError, is_timed_uncompiled, pace_of
 
 #: What must be equal for the time of an earlier run to count: the machine, torch, and how many runs shared the machine.
 _SAME = ("device", "platform", "torch", AT_ONCE)
@@ -32,73 +33,107 @@ class Line:
     scored_again: int
     #: Epochs of one run.
     epochs: int
-    #: Seconds of one run that is left; None if nothing is left.
-    seconds: float | None
+    #: Seconds of one run that is left; None if nothing is left, or if it was not timed.
+    seconds: float | None = None
     #: Whether the seconds come from finished runs; otherwise from a few timed steps.
     from_records: bool = False
+
+    @property
+    def left(self) -> int:
+        """How many of its runs are still to be trained."""
+        return self.runs - self.finished - self.scored_again
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """All lines of a plan, and the seconds that the command takes; None on a cluster of unknown size."""
+    """All lines of a plan, and the seconds that the command takes; None if that is not known."""
 
     lines: list[Line]
     seconds: float | None
     #: How many runs are done at once on this machine.
     workers: int = 1
+    on_cluster: bool = False
+    #: Whether the runs compile, but were timed without.
+    uncompiled: bool = False
+    #: What the final test does beside scoring, which the seconds leave out, such as "attacks".
+    left_out: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The jobs of a command: of each label those that no label before it has, and what is left to do for them."""
+
+    groups: dict[str, list[Job]]
+    found: dict[Job, Standing]
 
     @property
-    def runs_left(self) -> int:
-        """How many runs are still to be trained."""
-        return sum(line.runs - line.finished - line.scored_again for line in self.lines)
+    def lines(self) -> list[Line]:
+        """A line for each label, without its time."""
+        return [self._line(label, jobs) for label, jobs in self.groups.items()]
+
+    def todo(self, label: str) -> list[Job]:
+        """The jobs of a label that are to be trained."""
+        return [job for job in self.groups[label] if self.found[job].todo == "train"]
+
+    def _line(self, label: str, jobs: Sequence[Job]) -> Line:
+        again = sum(self.found[job].todo == "score" for job in jobs)
+        finished = len(jobs) - len(self.todo(label)) - again
+        return Line(label, len(jobs), finished, again, jobs[0].epochs if jobs else 0)
+
+
+def plan_of(groups: Mapping[str, Sequence[Job]]) -> Plan:
+    """What is left to do of jobs, by label, in the order in which they would run.
+
+    Raises what the command would raise if it would erase a run.
+    """
+    jobs = list(dict.fromkeys(job for group in groups.values() for job in group))
+    checksums = data_for(jobs[0].settings()).checksums
+    found = {job: standing(job, checksums) for job in jobs}
+    check_erasing(jobs, found)
+    own, known = dict[str, list[Job]](), set[Job]()
+    for label, group in groups.items():
+        own[label] = [job for job in dict.fromkeys(group) if job not in known]
+        known |= set(own[label])
+    return Plan(own, found)
 
 
 def forecast(
-    groups: Mapping[str, Sequence[Job]],
+    plan: Plan,
     on_cluster: bool = False,
     on_method: Callable[[str, int], None] = lambda label, done: None,
+    say: Callable[[str], None] = lambda line: None,
 ) -> Forecast:
-    """The plan for jobs, by label, in the order in which they would run.
+    """How long the jobs of a plan take.
 
     A method that has finished runs in the folder, on this machine and with as many workers, takes as long as these.
     Any other method is timed here for a few steps.
 
-    Raises what the command would raise before its first run: a model that cannot be built, a run that would be erased.
+    Raises what the command would raise before its first run: for example, if a model cannot be built.
 
     Args:
-        groups: label -> jobs.
+        plan: the jobs, and what is left to do for them.
         on_cluster: whether the jobs would run on a cluster instead of this machine.
         on_method: hears the label that is looked at, and how many labels are done.
+        say: hears lines for people.
     """
-    jobs = list(dict.fromkeys(job for group in groups.values() for job in group))
+    jobs = list(plan.found)
     recipe = jobs[0].settings()
-    checksums = data_for(recipe).checksums
-    found = {job: standing(job, checksums) for job in jobs}
-    check_erasing(jobs, found)
-    check_jobs([job for job in jobs if found[job].todo == "train"])
+    check_jobs([job for job in jobs if plan.found[job].todo == "train"], say)
     workers = jobs[0].at_once
     clock = _Clock(workers, recipe.training.device)
-    lines, left, known = [], [], set[Job]()
-    for done, (label, group) in enumerate(groups.items()):
-        on_method(label, done)
-        own = [job for job in dict.fromkeys(group) if job not in known]
-        known |= set(own)
-        line, seconds = _line(label, own, found, clock)
-        lines.append(line)
+    lines, left = list[Line](), list[float | None]()
+    for done, line in enumerate(plan.lines):
+        on_method(line.label, done)
+        seconds, from_records = clock.seconds(plan.groups[line.label], plan.todo(line.label), plan.found)
+        known = [each for each in seconds if each is not None]
+        lines.append(dataclasses.replace(line, seconds=fmean(known) if known else None, from_records=from_records))
         left += seconds
-    on_method("", len(groups))
-    return Forecast(lines, None if on_cluster else _shared(left, workers), workers)
-
-
-def _line(label: str, jobs: Sequence[Job], found: Mapping[Job, Standing], clock: _Clock) -> tuple[Line, list[float]]:
-    todo = [job for job in jobs if found[job].todo == "train"]
-    again = sum(found[job].todo == "score" for job in jobs)
-    epochs = jobs[0].epochs if jobs else 0
-    recorded = clock.recorded(jobs, found) if todo else None
-    seconds = [clock.measured(job) if recorded is None else recorded * job.epochs for job in todo]
-    mean = fmean(seconds) if seconds else None
-    finished = len(jobs) - len(todo) - again
-    return Line(label, len(jobs), finished, again, epochs, mean, recorded is not None), seconds
+    on_method("", len(lines))
+    told = [each for each in left if each is not None]
+    total = None if on_cluster or len(told) < len(left) else _shared(told, workers)
+    # Only final runs are tested.
+    left_out = dict.fromkeys(words for job in jobs if job.final for words in job.settings().evaluation.beside_scores())
+    return Forecast(lines, total, workers, on_cluster, is_timed_uncompiled(recipe), tuple(left_out))
 
 
 class _Clock:
@@ -107,9 +142,18 @@ class _Clock:
     def __init__(self, workers: int, device: str) -> None:
         self._threads = max(1, (os.cpu_count() or 1) // workers) if workers > 1 else None
         self._here = environment(device, workers)
-        self._paces: dict[tuple[str, ...], Pace] = {}
+        self._paces: dict[tuple[str, ...], Pace | None] = {}
 
-    def recorded(self, jobs: Sequence[Job], found: Mapping[Job, Standing]) -> float | None:
+    def seconds(
+        self, jobs: Sequence[Job], todo: Sequence[Job], found: Mapping[Job, Standing]
+    ) -> tuple[list[float | None], bool]:
+        """The seconds of each job to train, None if it was not timed; and whether they come from finished runs."""
+        recorded = self._recorded(jobs, found) if todo else None
+        if recorded is None:
+            return [self._measured(job) for job in todo], False
+        return [recorded * job.epochs for job in todo], True
+
+    def _recorded(self, jobs: Sequence[Job], found: Mapping[Job, Standing]) -> float | None:
         """The seconds of an epoch, everything included, in finished runs of the same kind; None without any."""
         each = []
         for job in jobs:
@@ -119,12 +163,18 @@ class _Clock:
                 each.append(result.seconds / result.epochs)
         return fmean(each) if each else None
 
-    def measured(self, job: Job) -> float:
+    def _measured(self, job: Job) -> float | None:
         """The seconds of a run. Settings of one method share a measurement, as do tuning and final runs."""
         kind = tuple(term.name for term in terms(job.method))
         if kind not in self._paces:
-            self._paces[kind] = pace_of(job, self._threads)
-        return self._paces[kind].of(job)
+            # After a method that is too slow the total is unknown, and the others are hardly faster.
+            too_slow = None in self._paces.values()
+            try:
+                self._paces[kind] = None if too_slow else pace_of(job, self._threads)
+            except TooSlowError:
+                self._paces[kind] = None
+        pace = self._paces[kind]
+        return None if pace is None else pace.of(job)
 
 
 def _shared(seconds: Sequence[float], workers: int) -> float:

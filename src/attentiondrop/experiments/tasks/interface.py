@@ -33,6 +33,10 @@ class DataSettings:
     #: Whether missing files may be downloaded.
     download: bool = False
 
+    def without_effect(self) -> tuple[str, ...]:
+        """Settings that change nothing beside the others. They are not shown to people."""
+        return ()
+
     def for_seed(self, seed: int) -> DataSettings:
         """The settings of the data that a run with this seed uses. What differs must not change `Data.checksums`."""
         return self
@@ -58,6 +62,10 @@ class EvaluationSettings:
 
     def __post_init__(self) -> None:
         integer("batch_size", self.batch_size, minimum=1)
+
+    def beside_scores(self) -> tuple[str, ...]:
+        """What the final test does beside scoring once, in words. An estimate of its time leaves this out."""
+        return ()
 
 
 class Batch(NamedTuple):
@@ -169,6 +177,10 @@ class Task(ABC):
     @abstractmethod
     def special(self, data: Mapping[str, Any]) -> list[str]:
         """What is unusual about a stored `data` section, in words, for a report."""
+
+    def warnings(self, model: nn.Module, data: Any) -> Sequence[str]:
+        """Lines for people that a command says before its first run, if a model is likely not what they meant."""
+        return ()
 
     def notes(self, data: Any) -> Sequence[str]:
         """Lines for people that a run says when it begins, such as what of the data was left out."""

@@ -58,3 +58,7 @@ class AttackSettings(EvaluationSettings):
         one_of("pgd_norm", self.pgd_norm, ("linf", "l2"))
         for index, epsilon in enumerate(self.pgd_epsilons):
             number(f"pgd_epsilons[{index}]", epsilon, minimum=0.0)
+
+    def beside_scores(self) -> tuple[str, ...]:
+        """Attacks, if there are some."""
+        return ("attacks",) if self.pgd_epsilons else ()

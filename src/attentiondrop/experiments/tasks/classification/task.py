@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..interface import Batch, DataSettings, EvaluationSettings, Judgement, ModelSettings, OnBatch, Task
 from ..metrics import CLASS_METRICS
-from .data.image_settings import POLICIES, ImageSettings
+from .data.image_settings import FILES, POLICIES, ImageSettings
 from .settings import AttackSettings, TimmSettings
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .data.dataset import ImageData
 
 #: Data set -> the package that reads it. The others need only NumPy.
-_PACKAGES = {"digits": "sklearn"} | dict.fromkeys(("cifar10", "cifar100", "fashion-mnist", "imagenet"), "torchvision")
+_PACKAGES = {"digits": "sklearn"} | dict.fromkeys(("cifar10", "cifar100", "fashion-mnist", *FILES), "torchvision")
 
 
 class Classification(Task):
@@ -59,6 +59,12 @@ class Classification(Task):
         return build_model(
             settings, classes=data.classes, channels=data.channels, size=data.size, rates=rates, seed=seed
         )
+
+    def warnings(self, model: nn.Module, data: ImageData) -> Sequence[str]:
+        """A vision transformer with very many patches."""
+        from .timm_models import many_patches
+
+        return many_patches(model, data.size)
 
     def examples(self, data: ImageData, count: int) -> Batch:
         """Black images."""

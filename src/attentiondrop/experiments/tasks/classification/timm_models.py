@@ -8,6 +8,9 @@ from typing import Any
 
 import timm
 import torch
+from timm.models.beit import Beit
+from timm.models.eva import Eva
+from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
 from ....errors import ArgumentError
@@ -22,6 +25,8 @@ DIGITS = "vit_digits"
 #: The arguments of timm for the rates of a method: dropout of activations, and stochastic depth.
 _DROPOUT = ("proj_drop_rate", "pos_drop_rate")
 _DROP_PATH = "drop_path_rate"
+#: More tokens than this are probably a mistake: 224 x 224 pixels in the patches of CIFAR-10.
+_MANY = 1024
 
 
 def build_model(
@@ -59,6 +64,22 @@ def build_model(
         check_content(settings)
         load_body(model, weights_file(settings.checkpoint))
     return model
+
+
+def many_patches(model: nn.Module, size: int) -> list[str]:
+    """A line about the patch size, if every patch attends to very many others."""
+    patches = getattr(getattr(model, "patch_embed", None), "num_patches", 0)
+    # Models that attend within windows have as many patches, but not such long rows.
+    plain = isinstance(model, (VisionTransformer, Eva, Beit))
+    if not plain or patches <= _MANY:
+        return []
+    patch = model.patch_embed.patch_size[0]  # type: ignore[index, union-attr]
+    better = next((larger for larger in (8, 16, 32) if larger > patch and (size // larger) ** 2 <= _MANY), None)
+    advice = "" if better is None else f"; with model.patch_size={better} there are {(size // better) ** 2:,}"
+    return [
+        f"model.patch_size: images of {size} x {size} pixels in patches of {patch} are {patches:,} tokens, which is "
+        f"very slow{advice}"
+    ]
 
 
 def _rates(name: str, rates: Mapping[str, float]) -> dict[str, float]:

@@ -145,3 +145,7 @@ class SearchSettings(EvaluationSettings):
         number("length_penalty", self.length_penalty, minimum=0.0)
         number("length_factor", self.length_factor, minimum=0.0)
         integer("length_extra", self.length_extra, minimum=1)
+
+    def beside_scores(self) -> tuple[str, ...]:
+        """Beam search."""
+        return ("beam search",)

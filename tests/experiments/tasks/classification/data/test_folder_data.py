@@ -12,6 +12,7 @@ import torch
 
 from attentiondrop import AttentionDropError
 from attentiondrop.experiments.tasks.classification.data import ImageSettings, load_data
+from attentiondrop.experiments.tasks.classification.task import Classification
 
 pytest.importorskip("torchvision")
 Image = pytest.importorskip("PIL.Image")
@@ -38,6 +39,29 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def load(root: Path, **settings: object):
     settings = {"image_size": SIZE, "workers": 0, "augment": "randaugment", **settings}
     return load_data(ImageSettings("imagenet", root=str(root), **settings))
+
+
+def test_own_images_are_read_like_imagenet(root: Path) -> None:
+    own = load_data(ImageSettings("folder", root=str(root), image_size=SIZE, workers=0, augment="randaugment"))
+    other = load(root)
+    assert own.name == "folder" and own.checksums == other.checksums and own.counts == other.counts
+    assert all(map(torch.equal, epoch(own), epoch(other)))
+    assert Classification().packages(ImageSettings("folder")) == ["torchvision"]
+    with pytest.raises(AttentionDropError, match=r"data.mix: expected 0.0 for folder, which stays in files"):
+        ImageSettings("folder", mix=0.5)
+
+
+def test_a_folder_as_npz_says_what_to_set(root: Path) -> None:
+    with pytest.raises(AttentionDropError, match=r"for a folder with train/CLASS/\*.png .* set data.name=folder"):
+        load_data(ImageSettings("npz", root=str(root)))
+
+
+def test_there_are_at_most_as_many_workers_as_cores(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: {3, 5}, raising=False)
+    assert [load(root, workers=workers).workers for workers in (0, 1, 2, 16)] == [0, 1, 2, 2]
+    monkeypatch.delattr("os.sched_getaffinity")
+    monkeypatch.setattr("os.cpu_count", lambda: 3)
+    assert load(root, workers=16).workers == 3
 
 
 def epoch(data, **settings):

@@ -11,16 +11,16 @@ from .....validation import integer, number, one_of
 from ...draw_keys import key
 from ...interface import DataSettings
 
-#: All data sets. `fake` is generated, `npz` is a file of the user.
-NAMES = ("digits", "fashion-mnist", "cifar10", "cifar100", "imagenet", "fake", "npz")
+#: All data sets. `fake` is generated, `npz` is a file of the user, `folder` are image files of the user.
+NAMES = ("digits", "fashion-mnist", "cifar10", "cifar100", "imagenet", "fake", "npz", "folder")
+#: Data that stays in files: a folder for each class in train/ and in val/.
+FILES = ("imagenet", "folder")
 #: Augmentations that mirror, crop, and then do operations that they draw for each image: for images in memory.
 POLICIES = ("autoaugment", "trivialaugment")
-#: How training images are augmented. `randaugment` works on image files, so only for `imagenet`.
+#: How training images are augmented. `randaugment` works on image files, so only for `FILES`.
 AUGMENTATIONS = ("none", "flip-crop", "crop", "randaugment", *POLICIES)
-#: Data that stays in files.
-_FILES = "imagenet"
 #: Data sets whose image size can be chosen.
-RESIZED = ("imagenet", "fake")
+RESIZED = (*FILES, "fake")
 
 
 @dataclass(frozen=True)
@@ -34,14 +34,16 @@ class ImageSettings(DataSettings):
 
     Attributes:
         name: one of `NAMES`.
-        root: torchvision's root folder, ImageNet's folder (with train/ and val/), or the .npz file.
+        root: torchvision's root folder, the .npz file, or for `imagenet` and `folder` the folder with train/CLASS/*.png
+            and val/CLASS/*.png (or other image files). There val/ is the test part, and the validation part is held
+            out of train/.
         download: let torchvision fetch CIFAR or Fashion-MNIST into `root`.
         validation: share of the training set that is held out to choose epochs and settings, stratified.
         train_fraction: share of the rest that is used for training, stratified.
         label_noise: share of the training labels that are replaced by another class; all others are equally likely.
         limit: at most this many images in each part, stratified, for tests and quick trials.
         augment: one of `AUGMENTATIONS`. For data in memory, "crop" pads by 4 black pixels and crops at random;
-            "flip-crop" also mirrors half of the images. For `imagenet`, "crop" is a random resized crop, "flip-crop"
+            "flip-crop" also mirrors half of the images. For image files, "crop" is a random resized crop, "flip-crop"
             also mirrors, and "randaugment" adds RandAugment to both. For images in memory of 8-bit pixels,
             "autoaugment" is "flip-crop" and then AutoAugment's policy for CIFAR-10, and "trivialaugment" the same with
             TrivialAugment.
@@ -50,8 +52,8 @@ class ImageSettings(DataSettings):
         erase: share of the training images of which a random box gets the mean colour; for images in memory.
         mix: share of the training batches that are mixed, half of them by Mixup and half by CutMix, both with alpha 1;
             for images in memory and a single process.
-        image_size: height and width in pixels, for `imagenet` (224 if None) and `fake` (32 if None).
-        workers: processes that read images of `imagenet`; with 0 the training process reads them.
+        image_size: height and width in pixels, for `imagenet` and `folder` (224 if None) and `fake` (32 if None).
+        workers: processes that read image files, at most one for each core; with 0 the training process reads them.
         seed: for all draws listed here. All seeds of a comparison share it, so they use the same images.
         resplit: each seed of a comparison splits anew: training and validation part, fraction, label noise. All methods
             with one seed still share their images. Without `limit`, the test part stays the same. For images in memory.
@@ -90,7 +92,7 @@ class ImageSettings(DataSettings):
         self._set("train_fraction", _share("data.train_fraction", self.train_fraction, below_one=False))
         self._set("label_noise", number("data.label_noise", self.label_noise, 0.0, 1.0))
         one_of("data.augment", self.augment, AUGMENTATIONS)
-        if self.augment == "randaugment" and self.name != _FILES:
+        if self.augment == "randaugment" and self.name not in FILES:
             known = "none, crop, flip-crop, autoaugment or trivialaugment"
             raise bad_argument("data.augment", f"{known} for {self.name}", self.augment)
         for name in ("erase", "mix"):
@@ -100,13 +102,17 @@ class ImageSettings(DataSettings):
                 raise bad_argument(f"data.{name}", "true or false", getattr(self, name))
         if self.augment not in POLICIES:
             self._set("mirror", False)  # nothing asks for it: one value for all, so that runs are the same runs
-        if self.name == _FILES:
+        if self.name in FILES:
             self._refuse_for_files()
         if self.image_size is not None and self.name not in RESIZED:
             raise bad_argument("data.image_size", f"none, {self.name} keeps its own size", self.image_size)
         for name, minimum in (("limit", 1), ("image_size", 1), ("workers", 0), ("seed", 0)):
             if getattr(self, name) is not None or name in ("workers", "seed"):
                 self._set(name, integer(f"data.{name}", getattr(self, name), minimum))
+
+    def without_effect(self) -> tuple[str, ...]:
+        """`mirror`, where the name of the augmentation says whether it mirrors."""
+        return () if self.augment in POLICIES else ("mirror",)
 
     def for_seed(self, seed: int) -> ImageSettings:
         """The settings of the data that a run with this seed uses."""

@@ -23,7 +23,10 @@ def load(root: str | None) -> Source:
     two fit, the channels come last. Labels are integers from 0 on, [N] or [N, 1], see `count_classes`.
     """
     if root is None or not Path(root).is_file():
-        raise missing(f"an .npz file that exists, with {', '.join(KEYS)}", root, "set it with --set data.root=FILE")
+        advice = "set it with --set data.root=FILE"
+        if root is not None and Path(root).is_dir():
+            advice = "for a folder with train/CLASS/*.png and val/CLASS/*.png set data.name=folder"
+        raise missing(f"an .npz file that exists, with {', '.join(KEYS)}", root, advice)
     arrays = _read(root)
     where = f"data.root: {root!r}"
     x_train, x_test = (_images(f"{where}: {name}", arrays[name]) for name in ("x_train", "x_test"))

@@ -6,7 +6,7 @@ import dataclasses
 import os
 from typing import TYPE_CHECKING
 
-from .image_settings import ImageSettings
+from .image_settings import FILES, ImageSettings
 
 if TYPE_CHECKING:
     from .dataset import ImageData
@@ -29,7 +29,7 @@ def load_data(settings: ImageSettings) -> ImageData:
         # A shell does not expand the ~ in data.root=~/datasets.
         settings = dataclasses.replace(settings, root=os.path.expanduser(settings.root))
     # Each source imports its own packages: digits do not need torchvision, CIFAR does not need scikit-learn.
-    if settings.name == "imagenet":
+    if settings.name in FILES:
         from .image_folder import load_folder
 
         return load_folder(settings)
