@@ -18,6 +18,7 @@ from ..torch.attach.attachment import Attachment
 from ..torch.consistency.loss import ConsistencyResult, consistency_loss
 from ..torch.consistency.views import Mode
 from ..torch.dispatch import Backend
+from ..torch.rates.scheduled import changing_rates
 from ..validation import number
 
 if TYPE_CHECKING:
@@ -95,6 +96,7 @@ class AttentionDropCallback(Callback):  # type: ignore[misc]
                 "lightning",
                 "pytorch_lightning",
             )
+            self.attachment.set_progress(self.attachment.progress)  # one warning is enough
 
     def on_train_batch_start(self, trainer: Any, pl_module: nn.Module, batch: Any, batch_idx: int) -> None:
         """Tell the attachment how much of the training is done."""
@@ -185,12 +187,7 @@ def _progress(trainer: Any, module: Any, batch: int = 0) -> float | None:
 
 def _has_schedule(attachment: Attachment) -> bool:
     """Whether a rate changes with the progress. Rates over layers or heads and adaptive rates do not."""
-    sites = attachment.sites
-    return any(
-        site.spec.at(step / 100, layer, len(sites)) != site.spec.at(0.0, layer, len(sites))
-        for layer, site in enumerate(sites)
-        for step in range(1, 101)
-    )
+    return any(changing_rates(site.spec, *site.layer) for site in attachment.sites)
 
 
 class ConsistencyMixin:

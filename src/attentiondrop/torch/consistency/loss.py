@@ -93,7 +93,7 @@ def settings_for(model: nn.Module, consistency: Consistency | str | None) -> Con
             "consistency", "a spec such as attentiondrop.Consistency(weight=0.5), here or in attach", consistency
         )
     for site in sites:
-        site.passes_alone = None  # the loss is computed, so nobody has forgotten it
+        site.done("consistency")  # the loss is computed, so nobody has forgotten it
     if given.scheduled() and not sites:
         raise bad_argument(
             "consistency", "a weight that is a number where nothing is attached: nothing knows the progress", str(given)
