@@ -14,7 +14,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from ..errors import AttentionDropError, bad_argument
 from ..specs import Consistency
 from ..torch.consistency.divergence import check_logits, divergence
-from ..torch.consistency.loss import check_varies, pick_logits, settings_for
+from ..torch.consistency.loss import Settings, check_varies, pick_logits, settings_for
 from ..torch.consistency.stacked_batch import check_parted
 from ..torch.consistency.views import MODES, Mode, views
 from ..validation import one_of
@@ -28,7 +28,7 @@ class ConsistencyTrainer(Trainer):  # type: ignore[misc]
     divergence is averaged over the samples, or over the tokens with a label, of the whole accumulated batch.
 
     Args:
-        consistency: a spec, its text, or None for the one in the specs attached to the model.
+        consistency: a spec, its text, its weight alone, or None for the one in the specs attached to the model.
         consistency_mode: `"batch"`, `"sequential"` or `"shared"`, as for `consistency_loss`. With `"sequential"` the
             model computes its own loss in each pass. Otherwise the loss is the cross entropy of logits and labels,
             shifted by one if the model does so. The first step compares it with the model's own loss in a plain pass,
@@ -38,7 +38,7 @@ class ConsistencyTrainer(Trainer):  # type: ignore[misc]
     """
 
     def __init__(
-        self, *args: Any, consistency: Consistency | str | None = None, consistency_mode: Mode = "batch", **kwargs: Any
+        self, *args: Any, consistency: Settings = None, consistency_mode: Mode = "batch", **kwargs: Any
     ) -> None:
         super().__init__(*args, **kwargs)
         one_of("consistency_mode", consistency_mode, MODES)

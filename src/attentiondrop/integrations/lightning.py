@@ -12,10 +12,9 @@ from torch import Tensor, nn
 
 from ..attaching import Choice, Patterns
 from ..errors import ArgumentError, AttentionDropWarning, warn_outside
-from ..specs import Consistency
 from ..torch.attach import attach
 from ..torch.attach.attachment import Attachment
-from ..torch.consistency.loss import ConsistencyResult, consistency_loss
+from ..torch.consistency.loss import ConsistencyResult, Settings, consistency_loss
 from ..torch.consistency.views import Mode
 from ..torch.dispatch import Backend
 from ..torch.rates.scheduled import changing_rates
@@ -207,8 +206,8 @@ class ConsistencyMixin:
                 return F.cross_entropy(output, batch[1])
     """
 
-    #: A spec, its text, or None for the one in the attached specs.
-    consistency: Consistency | str | None = None
+    #: A spec, its text, its weight alone, or None for the one in the attached specs.
+    consistency: Settings = None
     #: `"batch"`, `"sequential"` or `"shared"`.
     consistency_mode: Mode = "batch"
 
