@@ -68,11 +68,12 @@ def test_a_schedule_without_progress_is_noticed(
     train(model, 30, shape)
 
 
-def test_so_is_a_scheduled_weight() -> None:
-    model = encoder()
+@pytest.mark.parametrize("build, shape", [(encoder, (2, 5, 16)), (Sdpa, (2, 2, 5, 16))])
+def test_so_is_a_scheduled_weight(build: Callable[[], nn.Module], shape: tuple[int, ...]) -> None:
+    model = nn.Sequential(build())
     attach(model, WEIGHT)
     with pytest.warns(ad.AttentionDropWarning) as found:
-        train(model)
+        train(model, shape=shape)
     assert ["which acts only in a loss" in str(one.message) for one in found] == [True, False]
     assert "the rate weight of consistency(weight=linear(start=0.0,end=1.0)) is a schedule" in str(found[1].message)
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import torch
+
 from ...adaptive import Learnable
 from ...errors import warn_once
 from ...specs import Consistency, Spec
@@ -84,6 +86,8 @@ def _without_progress(site: Site) -> str | None:
 
 def _without_optimiser(site: Site) -> str | None:
     """None unless a learned rate has a gradient and is where it started. This waits for a GPU, once."""
+    if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+        return None  # a capture must not wait
     for fields in ({} if site.driven is None else site.driven.values).values():
         for field, rate in fields.items():
             if isinstance(rate, LearnedRate) and rate.raw.grad is not None and rate.is_at_start():
