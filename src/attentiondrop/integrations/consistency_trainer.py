@@ -14,7 +14,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from ..errors import AttentionDropError, bad_argument
 from ..specs import Consistency
 from ..torch.consistency.divergence import check_logits, divergence
-from ..torch.consistency.loss import Settings, check_varies, pick_logits, settings_for
+from ..torch.consistency.loss import check_varies, pick_logits, settings_for
 from ..torch.consistency.stacked_batch import check_parted
 from ..torch.consistency.views import MODES, Mode, views
 from ..validation import one_of
@@ -38,7 +38,11 @@ class ConsistencyTrainer(Trainer):  # type: ignore[misc]
     """
 
     def __init__(
-        self, *args: Any, consistency: Settings = None, consistency_mode: Mode = "batch", **kwargs: Any
+        self,
+        *args: Any,
+        consistency: Consistency | str | float | None = None,
+        consistency_mode: Mode = "batch",
+        **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
         one_of("consistency_mode", consistency_mode, MODES)

@@ -12,9 +12,10 @@ from torch import Tensor, nn
 
 from ..attaching import Choice, Patterns
 from ..errors import ArgumentError, AttentionDropWarning, warn_outside
+from ..specs import Consistency
 from ..torch.attach import attach
 from ..torch.attach.attachment import Attachment
-from ..torch.consistency.loss import ConsistencyResult, Settings, consistency_loss
+from ..torch.consistency.loss import ConsistencyResult, consistency_loss
 from ..torch.consistency.views import Mode
 from ..torch.dispatch import Backend
 from ..torch.rates.scheduled import changing_rates
@@ -211,7 +212,7 @@ class ConsistencyMixin:
     """
 
     #: A spec, its text, its weight alone, or None for the one in the attached specs.
-    consistency: Settings = None
+    consistency: Consistency | str | float | None = None
     #: `"batch"`, `"sequential"` or `"shared"`.
     consistency_mode: Mode = "batch"
     #: Batches that may still come without `consistency_loss`, before a warning; None: it was called.

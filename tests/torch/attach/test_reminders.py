@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 from torch._dynamo.testing import CompileCounter
+from torch.nn import functional as F
 
 import attentiondrop as ad
 from attentiondrop.torch import attach
@@ -33,7 +34,7 @@ FIXED = (
 
 class Sdpa(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return nn.functional.scaled_dot_product_attention(x, x, x)
+        return F.scaled_dot_product_attention(x, x, x)
 
 
 def encoder() -> nn.Module:

@@ -17,9 +17,6 @@ from .divergence import check_logits, compiled_divergence, divergence
 from .stacked_batch import check_parted
 from .views import Mode, views
 
-#: How to give the settings of the loss: a spec, its text, its weight alone, or None for those in the attached specs.
-Settings = Consistency | str | float | None
-
 
 class ConsistencyResult(NamedTuple):
     """`loss == task + weight * divergence`; `outputs` has the model's output for each view."""
@@ -34,7 +31,7 @@ def consistency_loss(
     model: nn.Module,
     inputs: Any,
     task_loss: Callable[[Any], Tensor],
-    consistency: Settings = None,
+    consistency: Consistency | str | float | None = None,
     mode: Mode = "batch",
     *,
     logits: Callable[[Any], Tensor] | None = None,
@@ -95,7 +92,7 @@ def consistency_loss(
     return ConsistencyResult(task + settings.weight * apart, task, apart, outputs)
 
 
-def settings_for(model: nn.Module, consistency: Settings) -> Consistency:
+def settings_for(model: nn.Module, consistency: Consistency | str | float | None) -> Consistency:
     """The given `Consistency`, or that in the specs attached to `model`, with its schedules evaluated."""
     sites = [site for module in model.modules() if (site := site_of(module)) is not None]
     attached = next((leaf for site in sites for leaf in site.spec.leaves() if isinstance(leaf, Consistency)), None)
