@@ -13,7 +13,7 @@ from attentiondrop.experiments.analysis.improvement import Improvement, improvem
 from attentiondrop.experiments.analysis.intervals import Difference, Spread, corrected, paired_difference
 from attentiondrop.experiments.report.chart import Chart, Point
 from attentiondrop.experiments.report.differences import verdict
-from attentiondrop.experiments.report.interval_plot import group_of, interval_marks, interval_scale
+from attentiondrop.experiments.report.interval_plot import ends_of, group_of, interval_marks, interval_scale
 from attentiondrop.experiments.report.markup import Markup, tag
 from attentiondrop.experiments.report.palette import Look, looks
 from attentiondrop.experiments.report.scales import Scale, fit, without_far_off
@@ -120,8 +120,10 @@ def table(study: Study, extra: dict[str, tuple[str, float, int]] | None = None) 
         level = Spread.of(list(method.scores.values())).times(metric.factor) if method.scores else None
         cells = [f"`{method.label}`", f"{len(method.scores)} of {method.ended}"]
         cells.append("-" if level is None else level.text(metric.digits))
-        if found is None:
+        if method is study.methods[0]:
             cells += ["baseline", "", "", ""]
+        elif found is None:  # it shares no finished seed with the baseline
+            cells += ["-", "-", "-", "not resolved"]
         else:
             after = found.holm_interval
             cells.append(found.text(metric.digits) + (" *" if found.marked else ""))
@@ -165,12 +167,14 @@ def forest(study: Study) -> str | None:
 def _row(label: str, each: Difference, scale: Scale, y: float, metric: Metric) -> list[Markup]:
     drawn = [tag("text", label if len(label) < 48 else f"{label[:46]}...", x=4, y=y + 4, class_="code")]
     drawn += interval_marks(each, scale, _place, y)
-    if not scale.low <= each.mean <= scale.high:
-        left = each.mean < scale.low
-        x, turn = (_LEFT, 1) if left else (_WIDTH - 2, -1)
-        drawn.append(tag("path", d=f"M{x} {y}l{8 * turn} -5v10z", class_=f"{group_of(each)} dot"))
-        text = f"{each.mean:+.{metric.digits}f}"
-        drawn.append(tag("text", text, x=x + 12 * turn, y=y + 4, text_anchor="start" if left else "end"))
+    ends, text = ends_of(each), f"{each.mean:+.{metric.digits}f}"
+    left = (_LEFT, 1, "start", min(ends) < scale.low, each.mean < scale.low)
+    right = (_WIDTH - 2, -1, "end", max(ends) > scale.high, each.mean > scale.high)
+    for x, turn, anchor, is_cut, is_off in (left, right):
+        if is_cut:  # an arrow: it goes on there
+            drawn.append(tag("path", d=f"M{x} {y}l{8 * turn} -5v10z", class_=f"{group_of(each)} dot"))
+        if is_off:
+            drawn.append(tag("text", text, x=x + 12 * turn, y=y + 4, text_anchor=anchor))
     return drawn
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from attentiondrop.bench.attention import Settings, fastest, numbers, run_attention
+from attentiondrop.bench.attention import Settings, fastest, numbers, prepare, run_attention
 from attentiondrop.bench.clock import clock_for, peak_extra
 from attentiondrop.bench.records import FAILED, SKIPPED, TIMED, failed
 from attentiondrop.bench.report import Report
@@ -141,6 +141,22 @@ def test_the_forward_is_timed_without_gradients() -> None:
     timed.forward(), timed.step()
     assert modes == [False, True]
     assert timed.seconds > 0 and timed.extra_bytes is None
+
+
+@pytest.mark.parametrize(("gigabytes", "captured"), [(1, True), (3, False)])
+def test_a_row_that_is_too_large_for_a_graph_says_so(
+    monkeypatch: pytest.MonkeyPatch, gigabytes: int, captured: bool
+) -> None:
+    monkeypatch.setattr("attentiondrop.bench.turns.captured", lambda work: work)
+    monkeypatch.setattr("attentiondrop.bench.turns.peak_extra", lambda work, device: gigabytes << 30)
+    settings = Settings("cpu", "float32")
+    object.__setattr__(settings, "graph", True)
+    shape = Shape(1, 1, 4, 4)
+    prepared = prepare(SdpaRow(), shape, make_tensors(shape, "cpu", torch.float32), settings)
+    assert prepared.timed is not None and prepared.timed.graph == captured
+    assert prepared.outcome.get("note", "").startswith("" if captured else "timed without a CUDA graph")
+    assert ("note" in prepared.outcome) != captured
+    assert numbers("a", prepared.timed, {"a": Samples([1.0], [1.0])}, {})["graph"] == captured
 
 
 def test_settings_that_cannot_be_met(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -143,6 +144,11 @@ def test_the_commit_of_the_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     git(tmp_path, "commit", "-m", "m")
     clean = source_commit(package)
     assert len(clean) >= 7 and "dirty" not in clean
+    # A touched file makes `git status` write the index, with a lock that stops a commit at the same time.
+    index = tmp_path / ".git" / "index"
+    before = index.read_bytes()
+    os.utime(package / "__init__.py", (1, 1))
+    assert source_commit(package) == clean and index.read_bytes() == before
     (tmp_path / "result.csv").write_text("")
     assert source_commit(package) == clean
     (package / "__init__.py").write_text("1")

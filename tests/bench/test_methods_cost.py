@@ -35,11 +35,13 @@ def run(tmp_path, monkeypatch):
 
 def test_methods_are_measured_or_have_a_reason(run, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.setattr("attentiondrop.experiments.methods.comparators.droppath.DropPath.change", _broken)
-    found = run("--methods", "none", "longer", "droppath")
+    found = run("--methods", "none", "longer", "longer(times=1.5)", "droppath")
     (table,) = tmp_path.glob("methods-*.md")
     assert capsys.readouterr().out == table.read_text()  # printed as it goes
     assert float(found["none"]["cost"]) == float(found["none"]["ratio"]) > 0
     assert float(found["longer"]["cost"]) == pytest.approx(2 * float(found["longer"]["ratio"]))
+    some = next(row for method, row in found.items() if "times=1.5" in method)
+    assert float(some["cost"]) == pytest.approx(1.5 * float(some["ratio"]))
     assert found["droppath"]["note"] == "cannot run: RuntimeError: broken" and not found["droppath"]["cost"]
 
 

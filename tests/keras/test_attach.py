@@ -132,6 +132,38 @@ def test_our_own_layers_get_their_spec_back() -> None:
     assert bare.attention_drop is None
 
 
+def test_attachments_on_the_same_layers_do_not_undo_each_other() -> None:
+    model = classifier()
+    below = ak.attach(model, HARD)
+    above = ak.attach(model, {"first": "noise(sigma=1.0)"})
+    assert [site.name for site in below.sites] == ["second"]
+    below.set_rates({"p": 0.2})
+    assert str(above.sites[0].spec) == "noise(sigma=1.0)"
+    above.remove()
+    assert [(site.name, site.spec.p) for site in below.sites] == [("first", 0.5), ("second", 0.2)]
+    assert not np.array_equal(outputs(model, training=True), outputs(model))
+    above = ak.attach(model, {"second": "noise(sigma=1.0)"})
+    above.update("noise(sigma=2.0)")
+    below.remove()
+    assert [str(site.spec) for site in above.sites] == ["noise(sigma=2.0)"]
+    assert type(model.get_layer("first")) is keras.layers.MultiHeadAttention
+    above.remove()
+    assert type(model.get_layer("second")) is keras.layers.MultiHeadAttention
+    assert np.array_equal(outputs(model, training=True), outputs(model))
+
+
+def test_our_own_layers_go_on_where_they_were() -> None:
+    """An attachment changes neither the rates that were set before it nor the sequence of draws."""
+    model = classifier(ak.MultiHeadAttention, attention_drop="noise(sigma=0.1)", seed=3)
+    ak.set_rates(model, {"sigma": 0.3})
+    outputs(model, training=True)
+    generator = model.get_layer("first")._attentiondrop_site.generator
+    with ak.attach(model, HARD):
+        outputs(model, training=True)
+    assert str(model.get_layer("first").attention_drop) == "noise(sigma=0.3)"
+    assert model.get_layer("first")._attentiondrop_site.generator is generator and state(generator)[1] == 1
+
+
 def test_layers_of_one_name_are_told_apart() -> None:
     class Twins(keras.layers.Layer):
         def __init__(self) -> None:

@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from every_regulariser import examples
-from keras_parity import BACKEND, CASES, Case, errors, to_numpy, value_and_gradients
+from keras_parity import BACKEND, CASES, Case, errors, relative_error, to_numpy, value_and_gradients
 
 import attentiondrop as ad
 import attentiondrop.keras as ak
@@ -98,6 +98,32 @@ def test_blur_of_both_axes(edges: str, sampling: str) -> None:
     for case in (Case("causal", is_causal=True), Case("pairs", mask="pairs")):
         with pytest.raises(ad.ArgumentError, match=r'axes: expected "keys" under a .*mask.*, received "both"'):
             errors(spec, case, "float32")
+
+
+@pytest.mark.parametrize("case", [Case("self"), Case("cross", rows=5, columns=11)], ids=str)
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_an_additive_mask_is_added_in_evaluation_too(case: Case, is_causal: bool, with_bias: bool) -> None:
+    """`keras.ops.dot_product_attention` would read its numbers as booleans, and show exactly what it hides."""
+    (q, k, v), _, _ = case.make()
+    rng = np.random.default_rng(1)
+    mask = np.where(rng.random((case.batch, 1, case.rows, case.columns)) < 0.6, rng.normal(), -np.inf)
+    mask[..., 0] = 0.0
+    bias = rng.normal(size=(1, case.heads, case.rows, case.columns)).astype("float32") if with_bias else None
+    want = reference.attention(
+        *(x.swapaxes(1, 2) for x in (q, k, v)), attn_mask=mask.astype("float32"), bias=bias, is_causal=is_causal
+    ).output.swapaxes(1, 2)
+    mask[0, 0, 1] = -np.inf  # a row that sees nothing: as for Keras, any finite result will do
+    tensors = [keras.ops.convert_to_tensor(x, dtype="float32") for x in (q, k, v)]
+    for options in ({"drop": None}, {"drop": ad.DropKey(0.5), "training": False}):
+        have = to_numpy(ak.attention(*tensors, bias=bias, mask=mask.astype("float32"), is_causal=is_causal, **options))
+        assert np.isfinite(have).all()
+        have[0, 1] = want[0, 1]
+        assert relative_error(have, want) < 1e-6
+    narrow = [keras.ops.cast(x, "float16") for x in tensors]
+    have = to_numpy(ak.attention(*narrow, bias=bias, mask=mask.astype("float32"), is_causal=is_causal, training=False))
+    have[0, 1] = want[0, 1]
+    assert relative_error(have, want) < 3e-3
 
 
 def test_ties_go_to_the_lower_key() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 import attentiondrop as ad
 from attentiondrop import schedules as sc
-from attentiondrop.keras import MultiHeadAttention, ScheduleCallback, attach, attention
+from attentiondrop.keras import ConsistencyModel, MultiHeadAttention, ScheduleCallback, attach, attention, set_rates
 
 
 def model(layers: int = 2) -> Any:
@@ -53,6 +53,67 @@ def test_a_layer_is_saved_with_its_schedule() -> None:
     again = MultiHeadAttention.from_config(layer.get_config())
     assert again.attention_drop == ad.DropKey(0.1)
     assert again.get_config()["attention_drop"] == ad.DropKey(sc.Linear(0.1, 0.2)).to_dict()
+
+
+def test_a_number_that_was_set_stays_next_to_a_schedule() -> None:
+    plain = model()
+    spec = ad.Compose([ad.HardMasking(p=sc.Linear(0.0, 0.4), k=2), ad.GaussianNoise(0.1)])
+    attachment = attach(plain, spec)
+    attachment.set_rates({"p": 0.3, "sigma": 0.3})
+    assert str(attachment.sites[0].spec) == "hard(p=0.3,k=2)+noise(sigma=0.3)"
+    attachment.set_progress(0.5)
+    assert str(attachment.sites[0].spec) == "hard(p=0.2,k=2)+noise(sigma=0.3)"
+    layer = MultiHeadAttention(2, 4, attention_drop=spec)
+    set_rates(layer, {"sigma": 0.3})
+    saved = ad.Compose([ad.HardMasking(p=sc.Linear(0.0, 0.4), k=2), ad.GaussianNoise(0.3)])
+    assert layer.get_config()["attention_drop"] == saved.to_dict()
+
+
+@pytest.mark.parametrize("how", ["attachment", "model", "progress"])
+def test_a_callback_of_ones_own_may_set_rates(how: str) -> None:
+    """`fit` on JAX keeps variables elsewhere between batches, and used to write the old rates back."""
+    plain = model()
+    attachment = attach(plain, ad.DropKey(sc.Linear(0.0, 0.4)))
+
+    class Set(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            if how == "progress":
+                attachment.set_progress(batch / 2)
+            elif how == "model":
+                set_rates(plain, {"p": 0.2 * batch})
+            else:
+                attachment.set_rates({"p": 0.2 * batch})
+
+    x, y = np.random.default_rng(0).normal(size=(16, 6, 8)), np.zeros(16, dtype="int32")
+    plain.fit(x, y, batch_size=8, verbose=0, callbacks=[Set()])
+    for site in attachment.sites:
+        assert site.spec.p == pytest.approx(0.2)
+        assert keras.ops.convert_to_numpy(site.rates.state) == pytest.approx([0.2])
+
+
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="only JAX keeps variables elsewhere during fit")
+def test_rates_that_an_outer_model_would_overwrite_are_refused() -> None:
+    inner = model()
+    attachment = attach(inner, ad.DropKey(0.1))
+    outer = ConsistencyModel(inner)
+    outer.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+
+    class Set(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            attachment.set_rates({"p": 0.4})
+
+    x, y = np.random.default_rng(0).normal(size=(8, 6, 8)), np.zeros(8, dtype="int32")
+    with pytest.raises(ad.AttachError, match="expected the model that is in `fit`, received a model inside it"):
+        outer.fit(x, y, verbose=0, callbacks=[Set()])
+
+
+def test_a_consistency_model_is_saved_with_its_schedule() -> None:
+    made = ConsistencyModel(model(), ad.Consistency(sc.Linear(0.0, 1.0)))
+    made._rates.set_progress(0.5)
+    assert made.consistency == ad.Consistency(0.5)
+    again = ConsistencyModel.from_config(made.get_config())
+    again._rates.set_progress(1.0)
+    assert again.consistency == ad.Consistency(1.0)
 
 
 @pytest.mark.parametrize(

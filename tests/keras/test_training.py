@@ -141,11 +141,14 @@ def test_divergence_is_the_formula() -> None:
     mask = np.random.default_rng(1).random((4, 5)) < 0.5
     masked = np.mean([kl(views[a], views[b])[mask].mean() for a, b in pairs])
     assert float(ak.divergence(tensors, mask=mask)) == pytest.approx(masked, rel=1e-5)
+    assert float(ak.divergence(tensors, mask=np.where(mask, 0.5, 0.0))) == pytest.approx(masked, rel=1e-5)
     assert float(ak.divergence(tensors, mask=np.zeros((4, 5), bool))) == 0
     with pytest.raises(ad.ShapeError, match="mask: expected 2 dimensions"):
         ak.divergence(tensors, mask=np.ones(4, bool))
     with pytest.raises(ad.ArgumentError, match="outputs: expected one tensor"):
         ak.divergence([{}, {}])
+    with pytest.raises(ad.ArgumentError, match="direction: expected one of 'forward', 'reverse', 'symmetric'"):
+        ak.divergence(tensors, "both")
 
 
 @pytest.mark.parametrize("task", ["first", "mean"])

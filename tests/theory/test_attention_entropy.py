@@ -14,6 +14,7 @@ import attentiondrop as ad
 from attentiondrop import ArgumentError, oracle_draws, reference
 from attentiondrop.theory import attention_entropy, entropy_sweep
 from attentiondrop.torch import attach
+from attentiondrop.torch.attach import Attachment
 
 
 def row_entropy(weights: np.ndarray) -> np.ndarray:
@@ -125,3 +126,61 @@ def test_a_sweep() -> None:
     assert [entry.spec for entry in found] == [str(ad.parse(spec)) for spec in specs] and done == [1, 2, 3]
     assert found[0].change == pytest.approx(0.0, abs=1e-9)
     assert abs(found[2].change) > abs(found[1].change) > 0
+
+
+def test_every_row_counts_once_in_groups_of_unequal_size() -> None:
+    """17 examples in 8 groups: a group of 3 counts more than one of 2."""
+    layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+    inputs = 4 * torch.randn(17, 10, 16)
+    inputs[:3] *= 10
+    with torch.no_grad():
+        weights = layer.self_attn(inputs, inputs, inputs, average_attn_weights=False)[1]
+    found = attention_entropy(layer, inputs, "drophead(p=0.5)")
+    assert found.before == pytest.approx(row_entropy(weights.double().numpy()).mean(), rel=1e-5)
+
+
+def trained_for_a_while(spec: ad.Spec) -> tuple[nn.Module, Attachment, torch.Tensor]:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 4, 32, dropout=0.0, batch_first=True)
+    attachment = attach(layer, spec, backend="eager")
+    inputs = 3 * torch.randn(16, 10, 16)
+    for _ in range(5):
+        (layer(inputs) * torch.arange(16)).square().sum().backward()
+    return layer, attachment, inputs
+
+
+def test_what_is_attached_is_measured_with_its_present_rates() -> None:
+    """Not with the first ones of its learned and adaptive rates, which also do not move meanwhile."""
+    layer, attachment, inputs = trained_for_a_while(ad.BlurSmoothing(ad.Learnable(0.1, high=2.0), sampling="sample"))
+    for raw in attachment.parameters():
+        raw.data.fill_(4.0)
+    (rate,) = attachment.rates()["self_attn"].values()
+    (stats,) = attention_entropy(layer, inputs, draws=64).sites.values()
+    assert stats.sigmas["blur"] == pytest.approx([rate / 2] * 4, rel=0.1)
+
+    target = ad.EntropyTarget(0.99, high=0.4, start=0.1, speed=0.1)
+    layer, attachment, inputs = trained_for_a_while(ad.DropKey(target))
+    (rate,) = attachment.rates()["self_attn"].values()
+    assert 0.12 < rate < 0.35
+    (stats,) = attention_entropy(layer, inputs, draws=64).sites.values()
+    assert stats.drop_rates["dropkey"] == pytest.approx([rate] * 4, abs=0.01)
+    assert attachment.rates()["self_attn"] == {"dropkey.p": rate}
+
+    layer, attachment, inputs = trained_for_a_while(ad.HeadMask(1, choice="important"))
+    state = attachment.state_dict()
+    attachment.load_state_dict({**state, "importance": {name: torch.eye(4)[2] for name in state["importance"]}})
+    (stats,) = attention_entropy(layer, inputs).sites.values()
+    assert stats.drop_rates["headmask"] == [0.0, 0.0, 1.0, 0.0]
+
+
+def test_attachments_to_parts_of_a_model() -> None:
+    layers = [nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True) for _ in range(2)]
+    model = nn.Sequential(*layers)
+    for layer, sigma in zip(layers, (0.0, 3.0), strict=True):
+        attach(layer, ad.GaussianNoise(sigma))
+    found = attention_entropy(model, torch.randn(16, 10, 16))
+    assert {name: stats.sigmas["noise"][0] for name, stats in found.sites.items()} == {
+        "0.self_attn": 0.0,
+        "1.self_attn": 3.0,
+    }
+    assert found.spec == "0.self_attn: noise(sigma=0.0); 1.self_attn: noise(sigma=3.0)"

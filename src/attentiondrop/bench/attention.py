@@ -17,7 +17,7 @@ from .report import Report
 from .rows import DROPOUT, FLEX, OURS, PLAIN, CannotRunError, Row, one_line
 from .shapes import Shape
 from .tensors import Attend, Tensors, make_tensors
-from .turns import Samples, Timed, take_turns, warmed
+from .turns import LARGEST_GRAPH, Samples, Timed, take_turns, warmed
 
 
 class Listener(Protocol):
@@ -123,7 +123,6 @@ def _run_shape(shape: Shape, rows: Sequence[Row], settings: Settings, part: _Par
         "causal": shape.causal,
         "dtype": settings.dtype,
         "compiled": settings.compile,
-        "graph": settings.graph,
     }
     return [
         AttentionOutcome(**entry.outcome, **common, **numbers(name, entry.timed, samples, bases))
@@ -157,6 +156,8 @@ def prepare(row: Row, shape: Shape, tensors: Tensors, settings: Settings) -> Pre
         wrong = row.kind == OURS and verdict is None
         note = f"{type(error).__name__}: {one_line(str(error))}"
         return Prepared(about | {"status": FAILED if wrong else SKIPPED, "note": note}, None)
+    if settings.graph and not timed.graph:
+        about["note"] = f"timed without a CUDA graph, which would keep more than {LARGEST_GRAPH >> 30} GiB"
     return Prepared(about | {"status": TIMED}, timed)
 
 
@@ -183,6 +184,7 @@ def numbers(name: str, timed: Timed | None, samples: Mapping[str, Samples], base
     taken = samples[name]
     step = Quantiles.of(taken.step)
     found: dict[str, Any] = {
+        "graph": timed.graph,
         "repeats": len(taken.step),
         "forward_ms": 1000 * Quantiles.of(taken.forward).middle,
         "step_ms_20": 1000 * step.low,

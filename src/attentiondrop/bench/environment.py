@@ -67,8 +67,10 @@ def source_commit(package: Path) -> str:
 
 
 def _git(git: str, folder: Path, *command: str) -> str | None:
+    # Without this option, `git status` writes the index: a commit at the same time fails, and a lock may stay behind.
+    asked = [git, "--no-optional-locks", *command]
     try:
-        done = subprocess.run([git, *command], cwd=folder, capture_output=True, text=True, timeout=10, check=True)
+        done = subprocess.run(asked, cwd=folder, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip()

@@ -119,7 +119,9 @@ def _prepare(row: StepRow, device: str) -> None:
         if before is not None and after is not None:
             # What was cached while it compiled is gone now; two more steps show what it needs.
             row.run(2)
-            row.memory = _held(device, empty=False) - before  # type: ignore[operator]
+            more = _held(device, empty=False) - before  # type: ignore[operator]
+            # A capture may give back what cuBLAS held for earlier rows. Then the difference is not this row's memory.
+            row.memory = more if more > 0 else None
     except Exception as error:
         row.run, row.note = None, f"cannot run: {_in_one_line(error)}"
         gc.collect()

@@ -25,6 +25,8 @@ class Timed:
     step: Work
     extra_bytes: int | None
     seconds: float
+    #: Whether both are replays of CUDA graphs.
+    graph: bool = False
 
 
 @dataclass
@@ -50,10 +52,11 @@ def warmed(attend: Attend, tensors: Tensors, clock: Clock, graph: bool = False) 
     second: Work = step
     first(), second()
     extra = peak_extra(second, device)
-    if graph and (extra or 0) <= LARGEST_GRAPH:
+    graph = graph and (extra or 0) <= LARGEST_GRAPH
+    if graph:
         first, second = captured(forward), captured(step)
         first(), second()
-    return Timed(first, second, extra, clock(first) + clock(second))
+    return Timed(first, second, extra, clock(first) + clock(second), graph)
 
 
 def take_turns(

@@ -23,8 +23,8 @@ from ..attaching import (
 from ..errors import bad_argument
 from ..schedules import check_progress
 from ..specs import Spec
-from .rates import check_names
-from .sites import RegularisedAttention, Site, install, site_of, uninstall
+from .rates import check_names, take_back_jax_state
+from .sites import RegularisedAttention, Site, install, site_of, take_off
 
 #: The layers whose attention can be reached, and their subclasses that do not override `_compute_attention`.
 STOCK = (keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention)
@@ -35,23 +35,25 @@ class Attachment(BaseAttachment):
 
     def __init__(self, model: Any) -> None:
         self.model = model
-        self._layers: list[tuple[Any, Spec | None]] = []
+        self._layers: list[tuple[Any, Site]] = []
 
     @property
     def sites(self) -> tuple[Site, ...]:
-        """The attached sites: `name` and `spec` of each."""
+        """The attached sites: `name` and `spec` of each. Those that a later attachment replaced are not among them."""
         return tuple(site for site, _ in self.rows())
 
     def rows(self) -> list[tuple[Site, str]]:
         """The attached sites, each with the name of its layer's class."""
-        pairs = ((site_of(layer), type(layer).__name__) for layer, _ in self._layers)
-        return [(site, cls) for site, cls in pairs if site is not None]
+        return [(site, type(layer).__name__) for layer, site in self._layers if site_of(layer) is site]
 
     def assign(self, site: Site, spec: Spec) -> None:
         """Give one site another spec. To change only numbers, use `set_rates`, which needs no new compilation."""
-        layer = next(layer for layer, _ in self._layers if site_of(layer) is site)
-        install(layer, spec, site.name, place=site.rates.layer, places=site.rates.layers)
-        site_of(layer).rates.set_progress(self.progress)  # type: ignore[union-attr]
+        index = next(index for index, (_, own) in enumerate(self._layers) if own is site)
+        layer = self._layers[index][0]
+        new = install(layer, spec, site.name, place=site.rates.layer, places=site.rates.layers)
+        new.before = site.before
+        new.rates.set_progress(self.progress)
+        self._layers[index] = (layer, new)
         _forget_compiled_functions(self.model)
 
     def set_progress(self, progress: float) -> None:
@@ -60,25 +62,27 @@ class Attachment(BaseAttachment):
         Nothing is compiled again. `ScheduleCallback` calls it in `fit`.
         """
         self.progress = check_progress(progress)
+        take_back_jax_state(self.model)
         for site in self.sites:
             site.rates.set_progress(self.progress)
 
     def set_rates(self, rates: Mapping[str, float]) -> None:
         """Change numbers of the specs, such as `{"p": 0.05}` or `{"hard.p": 0.05}`; nothing is compiled again."""
         check_names(rates, [site.spec for site in self.sites])
+        take_back_jax_state(self.model)
         for site in self.sites:
             site.set_rates(rates)
 
     def remove(self) -> None:
-        """Give every layer its own class back. A second call does nothing."""
-        for layer, before in self._layers:
-            name = layer.name
-            uninstall(layer)
+        """Give every layer back what it had before: the site of another attachment, its own spec, or its own class.
+
+        A second call does nothing.
+        """
+        for layer, site in self._layers:
+            take_off(layer, site)
             base = vars(type(layer)).get("_attentiondrop_base")
-            if base is not None:
+            if base is not None and site_of(layer) is None:
                 layer.__class__ = base
-            elif before is not None:
-                install(layer, before, name, layer.seed)
         self._layers.clear()
         _forget_compiled_functions(self.model)
 
@@ -87,7 +91,7 @@ def attach(model: Any, spec: Choice | Patterns) -> Attachment:
     """Perturb the attention of a built `model` in training. Nothing else about the model changes.
 
     Weights stay the same. `save`, `save_weights` and `clone_model` give the plain model. `model(x, training=False)` and
-    `predict` compute the plain model.
+    `predict` compute the plain model. On layers that have a spec already, the new one acts until it is removed.
 
     Args:
         model: a built Keras model or layer (of Keras, of keras-hub, or your own) that contains `MultiHeadAttention` or
@@ -124,11 +128,11 @@ def attach(model: Any, spec: Choice | Patterns) -> Attachment:
     chosen = chosen_sites([entry.name for entry in reachable], patterns)
     check_schedules([drop for _, drop in chosen])
     for number, (place, drop) in enumerate(chosen):
-        layer, before = reachable[place].layer, site_of(reachable[place].layer)
+        layer = reachable[place].layer
         if not isinstance(layer, RegularisedAttention):
             layer.__class__ = _regularised_class(type(layer))
-        install(layer, drop, reachable[place].name, place=number, places=len(chosen))
-        attachment._layers.append((layer, None if before is None else before.rates.template))
+        site = install(layer, drop, reachable[place].name, place=number, places=len(chosen))
+        attachment._layers.append((layer, site))
     # Layers that no pattern asks for are not listed as unreached.
     attachment.unreached = tuple(entry for entry in unreached if choose(entry.name, patterns) is not None)
     _forget_compiled_functions(model)

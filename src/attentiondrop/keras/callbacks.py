@@ -11,7 +11,7 @@ from ..errors import AttachError, bad_argument
 from ..validation import one_of
 from .attach import named_layers
 from .consistency import ConsistencyModel
-from .rates import Rates, check_names
+from .rates import Rates, check_names, take_back_jax_state
 from .sites import site_of
 
 
@@ -27,6 +27,7 @@ def set_rates(model: Any, rates: Mapping[str, float]) -> None:
     """
     found = rates_in(model)
     check_names(rates, [entry.spec for entry in found])
+    take_back_jax_state(model)
     for entry in found:
         entry.set(rates)
 
@@ -78,9 +79,7 @@ class ScheduleCallback(keras.callbacks.Callback):
 
     def set_progress(self, progress: float) -> None:
         """Set every rate to its value at `progress`."""
-        if keras.backend.backend() == "jax" and hasattr(self.model, "jax_state_sync"):
-            # Between batches, `fit` keeps the state outside of the variables. Write it back; `fit` then reads it again.
-            self.model.jax_state_sync()
+        take_back_jax_state(self.model)
         self.progress = progress
         for entry in rates_in(self.model):
             entry.set_progress(progress)

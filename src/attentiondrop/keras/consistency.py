@@ -12,6 +12,7 @@ from keras import ops
 from ..building import from_dict
 from ..errors import ShapeError, bad_argument
 from ..specs import Consistency
+from ..validation import one_of
 from .rates import Rates
 
 Tensor = Any
@@ -38,13 +39,14 @@ def divergence(
         outputs: [..., classes] of each view: logits, or probabilities with `from_logits=False`.
         direction: "forward" `KL(a || b)` for `a` before `b`, "reverse", or "symmetric", the mean of both.
         from_logits: whether the outputs are logits.
-        mask: which positions count, [...] without the classes; all by default.
+        mask: True (or not 0) at the positions that count, [...] without the classes; all by default.
 
     Example:
         >>> view = keras.ops.array([[2.0, 0.0], [0.0, 1.0]])
         >>> float(divergence([view, view]))
         0.0
     """
+    one_of("direction", direction, ("forward", "reverse", "symmetric"))
     for output in outputs:
         if not hasattr(output, "shape"):
             raise bad_argument("outputs", "one tensor of logits or probabilities a view", type(output).__name__)
@@ -77,9 +79,9 @@ def _mean_kl(one: Tensor, other: Tensor, mask: Tensor | None) -> Tensor:
             f"mask: expected {len(each.shape)} dimensions, those of the outputs without the classes, "
             f"received {list(mask.shape)}"
         )
-    counted = ops.cast(mask, each.dtype)
-    shown = ops.where(ops.cast(mask, "bool"), each, ops.zeros_like(each))
-    total = ops.sum(ops.broadcast_to(counted, ops.shape(each)))
+    mask = ops.cast(mask, "bool")
+    shown = ops.where(mask, each, ops.zeros_like(each))
+    total = ops.sum(ops.broadcast_to(ops.cast(mask, each.dtype), ops.shape(each)))
     return ops.sum(shown) / ops.where(total > 0, total, ops.ones_like(total))
 
 
@@ -199,7 +201,7 @@ class ConsistencyModel(keras.Model):
         return {
             **super().get_config(),
             "model": keras.saving.serialize_keras_object(self.model),
-            "consistency": self.consistency.to_dict(),
+            "consistency": self._rates.template.to_dict(),
             "from_logits": self.from_logits,
         }
 

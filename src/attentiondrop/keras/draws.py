@@ -45,6 +45,11 @@ def seed_words(seed: Any) -> tuple[Tensor, Tensor]:
     return words[0], words[1]
 
 
+def next_seed(generator: Any) -> Tensor:
+    """The next seed of a `keras.random.SeedGenerator`, as a tensor of two integers."""
+    return draw_seed(generator)
+
+
 class Stream:
     """The draws of one regulariser in one call: a seed and the number of the regulariser within its spec."""
 

@@ -12,7 +12,7 @@ from ..specs import Spec
 from .attend import Sight, attend_on_logits, attend_to_blurred_keys, perturbed_weights, runs_on_blurred_keys, work_dtype
 from .leaves import LogitShape, leaves_of
 from .rates import check_computable
-from .visibility import both, check_both_axes, split
+from .visibility import as_bias, both, check_both_axes, is_additive, split
 
 Tensor = Any
 
@@ -35,8 +35,8 @@ def attention(
 ) -> Tensor:
     """`keras.ops.dot_product_attention`, with attention perturbed as `drop` says.
 
-    With `drop=None` or `training=False` it makes that call with the same arguments. Otherwise, rows that see no key
-    give zeros.
+    With `drop=None` or `training=False` it makes that call with the same arguments, except that an additive mask is
+    passed as a bias: Keras would read it as a boolean one. Otherwise, rows that see no key give zeros.
 
     Args:
         query: [B, N, H, D].
@@ -67,6 +67,8 @@ def attention(
     """
     check_spec("drop", drop, optional=True)
     if drop is None or not training:
+        if is_additive(mask):
+            bias, mask, is_causal = as_bias(mask, bias, is_causal, query, key), None, False
         return ops.dot_product_attention(
             query,
             key,

@@ -10,7 +10,7 @@ from ..building import from_dict
 from ..parsing import parse
 from ..specs import Spec
 from .functional import attention_weights, check_spec
-from .sites import RegularisedAttention, Site, install, site_of
+from .sites import RegularisedAttention, WithSite, install, site_of
 
 Tensor = Any
 
@@ -21,13 +21,6 @@ def spec_from(drop: Any, name: str) -> Spec:
     check_spec(name, spec)
     result: Spec = spec
     return result
-
-
-def _saved(site: Site) -> dict[str, Any]:
-    """The spec as given if it has schedules, otherwise with its present rates."""
-    template = site.rates.template
-    scheduled = any(leaf.scheduled() for leaf in template.leaves())
-    return (template if scheduled else site.spec).to_dict()
 
 
 class _WithAttentionDrop(RegularisedAttention):
@@ -49,7 +42,7 @@ class _WithAttentionDrop(RegularisedAttention):
         """The configuration of the stock layer, and the spec as plain JSON types."""
         config: dict[str, Any] = super().get_config()  # type: ignore[misc]
         site = site_of(self)
-        return {**config, "attention_drop": None if site is None else _saved(site)}
+        return {**config, "attention_drop": None if site is None else site.rates.template.to_dict()}
 
 
 @keras.saving.register_keras_serializable(package="attentiondrop")
@@ -87,7 +80,7 @@ class GroupedQueryAttention(_WithAttentionDrop, keras.layers.GroupQueryAttention
 
 
 @keras.saving.register_keras_serializable(package="attentiondrop")
-class AttentionDrop(keras.layers.Layer):
+class AttentionDrop(WithSite, keras.layers.Layer):
     """The paper's interface as a layer: from logits to attention weights; perturbed in training, a softmax otherwise.
 
     Called on its own, it is in training mode; inside a model, it has the mode of the model.
@@ -123,7 +116,7 @@ class AttentionDrop(keras.layers.Layer):
         """Attention weights in the dtype of the logits; rows that see no key give zeros."""
         site, rates = self._site, self._site.rates.state
         return attention_weights(
-            logits, site.spec, mask, is_causal, training=training, seed=site.generator, rates=rates
+            logits, site.spec, mask, is_causal, training=training, seed=site.seed() if training else None, rates=rates
         )
 
     def compute_output_shape(self, logits_shape: tuple[int | None, ...], *args: Any) -> tuple[int | None, ...]:
@@ -132,4 +125,4 @@ class AttentionDrop(keras.layers.Layer):
 
     def get_config(self) -> dict[str, Any]:
         """The configuration of any layer, and the spec as plain JSON types."""
-        return {**super().get_config(), "spec": _saved(self._site), "seed": self.seed}
+        return {**super().get_config(), "spec": self._site.rates.template.to_dict(), "seed": self.seed}

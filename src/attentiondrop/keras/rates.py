@@ -13,7 +13,7 @@ import keras
 import numpy as np
 
 from ..adaptive import EntropyTarget, Learnable
-from ..errors import bad_argument
+from ..errors import AttachError, bad_argument
 from ..schedules import PerHead
 from ..specs import Compose, HardMasking, HeadMask, OneOf, Spec
 
@@ -42,6 +42,8 @@ def rate_names(spec: Spec) -> Iterator[str]:
 def with_rates(spec: Spec, rates: Mapping[str, float]) -> Spec:
     """`spec` with other numbers; `"hard.p"` takes precedence over `"p"`. Bad numbers raise the errors of the spec.
 
+    Schedules stay. (The specs that layers compute have none: theirs are evaluated.)
+
     >>> import attentiondrop as ad
     >>> print(with_rates(ad.parse("hard(p=0.1,k=5)+dropkey(p=0.1)"), {"hard.p": 0.3, "p": 0.2}))
     hard(p=0.3,k=5)+dropkey(p=0.2)
@@ -52,6 +54,8 @@ def with_rates(spec: Spec, rates: Mapping[str, float]) -> Spec:
         return OneOf([with_rates(part, rates) for part in spec.parts], spec.weights)
     changed = {}
     for field in rate_fields(spec):
+        if field in spec.scheduled():
+            continue
         for name in (field, f"{spec.name}.{field}"):
             if name in rates:
                 changed[field] = rates[name]
@@ -90,7 +94,7 @@ class Rates:
 
     def __init__(self, spec: Spec, dtype: str = "float32", layer: int = 0, layers: int = 1) -> None:
         check_computable(spec)
-        #: The spec as given, with its schedules; and which of how many layers it is for.
+        #: The spec with its schedules, and the numbers of `set`; and which of how many layers it is for.
         self.template, self.layer, self.layers = spec, layer, layers
         self.spec = spec.at(0.0, layer, layers)
         values = np.array(rate_values(self.spec), dtype=dtype)
@@ -99,8 +103,14 @@ class Rates:
         )
 
     def set(self, rates: Mapping[str, float]) -> None:
-        """Change some numbers of the spec. Names that the spec does not have are ignored."""
+        """Change some numbers of the spec. Names that the spec does not have are ignored.
+
+        A new number stays, also where the spec has schedules for other numbers. The new number of a schedule stays
+        until the schedule is evaluated again.
+        """
+        template = with_rates(self.template, rates)
         self._assign(with_rates(self.spec, rates))
+        self.template = template
 
     def set_progress(self, progress: float) -> None:
         """Evaluate the schedules of the spec, if it has any."""
@@ -108,5 +118,24 @@ class Rates:
             self._assign(self.template.at(progress, self.layer, self.layers))
 
     def _assign(self, spec: Spec) -> None:
+        if _is_in_a_jax_step(self.state):
+            raise AttachError(
+                "rates: expected the model that is in `fit`, received a model inside it: on JAX, `fit` would not see "
+                "the change; use attentiondrop.keras.set_rates(outer_model, ...) or ScheduleCallback"
+            )
         self.spec = spec
         self.state.assign(np.array(rate_values(self.spec), dtype=self.state.dtype))
+
+
+def take_back_jax_state(model: Any) -> None:
+    """Prepare a change of variables: on JAX, `fit` keeps their values elsewhere between the batches of an epoch.
+
+    They are written back to the variables here. `fit` then reads the variables again before its next batch.
+    """
+    if keras.backend.backend() == "jax" and hasattr(model, "jax_state_sync"):
+        model.jax_state_sync()
+
+
+def _is_in_a_jax_step(variable: Any) -> bool:
+    """Whether `fit` has taken the value out of the variable, and will overwrite what is assigned to it."""
+    return keras.backend.backend() == "jax" and variable._value is None

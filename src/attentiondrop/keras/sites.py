@@ -11,8 +11,10 @@ from typing import Any
 import keras
 from keras import ops
 
+from ..errors import AttachError
 from ..specs import Spec
 from .attend import Sight, attend_on_logits, attend_to_blurred_keys, perturbed_weights, runs_on_blurred_keys, work_dtype
+from .draws import next_seed
 from .leaves import Leaf, LogitShape, leaves_of
 from .rates import Rates
 from .visibility import check_both_axes
@@ -39,8 +41,13 @@ class Site:
         layers: int = 1,
     ) -> None:
         self.name = name
+        #: The site that this one replaced on its layer, and whether this one was removed: `take_off` needs both.
+        self.before: Site | None = None
+        self.removed = False
         self.generator = keras.random.SeedGenerator(None if seed is None else (seed + _SEED_OFFSET) % 2**31)
         self.rates = Rates(spec, dtype, layer, layers)
+        #: The seed of the runs of one call, while `with_one_seed` is at work: empty before the first run.
+        self._seed_of_call: list[Tensor] | None = None
 
     @property
     def spec(self) -> Spec:
@@ -53,30 +60,77 @@ class Site:
 
     def leaves(self, shape: LogitShape) -> list[Leaf]:
         """The regularisers of one call."""
-        return leaves_of(self.spec, shape, self.generator, rates=self.rates.state)
+        return leaves_of(self.spec, shape, self.seed(), rates=self.rates.state)
+
+    def with_one_seed(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """One call of the layer, which makes the same draws whenever it is run: rematerialisation runs it again."""
+        drawn: list[Tensor] = []
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            before, self._seed_of_call = self._seed_of_call, drawn
+            try:
+                return call(*args, **kwargs)
+            finally:
+                self._seed_of_call = before
+
+        return run
+
+    def seed(self) -> Any:
+        """What the next call draws from: the generator, or the seed of a call that may be run again."""
+        drawn = self._seed_of_call
+        if drawn is None:
+            _refuse_backward()
+            return self.generator
+        if not drawn:
+            _refuse_backward()
+            drawn.append(next_seed(self.generator))
+        return drawn[0]
+
+
+def _refuse_backward() -> None:
+    """New draws in a backward belong to a call that is computed again, whose first draws nobody remembers."""
+    if keras.backend.backend() == "torch":
+        import torch
+
+        if not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1:
+            raise AttachError(
+                "attention: expected draws in the forward pass, received a call that the backward computes again, with "
+                "other draws; use keras.RematScope for the attention layer itself, not for a layer or model around it"
+            )
 
 
 def install(layer: Any, spec: Spec, name: str, seed: int | None = None, place: int = 0, places: int = 1) -> Site:
-    """Put a site on a layer, replacing an existing one; it is number `place` of `places`.
+    """Put a new site on a layer in place of an existing one; it is number `place` of `places`."""
+    dtype = "float64" if layer.variable_dtype == "float64" else "float32"
+    site = Site(spec, name, seed, dtype, place, places)
+    site.before = site_of(layer)
+    _put(layer, site)
+    return site
+
+
+def take_off(layer: Any, site: Site) -> None:
+    """Remove `site`; if it is the site of the layer, the one before it (of those not removed) acts again."""
+    site.removed = True
+    if site_of(layer) is site:
+        before = site.before
+        while before is not None and before.removed:
+            before = before.before
+        _put(layer, before)
+
+
+def _put(layer: Any, site: Site | None) -> None:
+    """Make `site` the only site of a layer.
 
     Its state is stored in the layer's list of seed generators: JAX passes it through a compiled step, and it is no
     weight.
     """
-    uninstall(layer)
-    dtype = "float64" if layer.variable_dtype == "float64" else "float32"
-    site = Site(spec, name, seed, dtype, place, places)
-    layer._seed_generators.extend([site.generator, site.rates])
-    layer._attentiondrop_site = site
-    return site
-
-
-def uninstall(layer: Any) -> None:
-    """Remove the site of a layer, if it has one."""
-    site = site_of(layer)
-    if site is not None:
-        for state in (site.generator, site.rates):
+    old = site_of(layer)
+    if old is not None:
+        for state in (old.generator, old.rates):
             layer._seed_generators.remove(state)
-        layer._attentiondrop_site = None
+    if site is not None:
+        layer._seed_generators.extend([site.generator, site.rates])
+    layer._attentiondrop_site = site
 
 
 def site_of(layer: Any) -> Site | None:
@@ -98,10 +152,22 @@ class _ComputeAttention:
         return stock if layer is None else types.MethodType(_attend_as(stock), layer)
 
 
-class RegularisedAttention:
-    """A base class to put before `MultiHeadAttention`, `GroupedQueryAttention`, or a subclass that computes alike."""
+class WithSite:
+    """A base class to put before a layer that has a site."""
 
     _attentiondrop_site: Site | None = None
+
+    def rematerialized_call(self, layer_call: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[..., Any]:
+        """The call of the layer under `keras.RematScope`: the second run, in the backward, draws as the first."""
+        site = self._attentiondrop_site
+        call = layer_call if site is None else site.with_one_seed(layer_call)
+        result: Callable[..., Any] = super().rematerialized_call(call, *args, **kwargs)  # type: ignore[misc]
+        return result
+
+
+class RegularisedAttention(WithSite):
+    """A base class to put before `MultiHeadAttention`, `GroupedQueryAttention`, or a subclass that computes alike."""
+
     _compute_attention = _ComputeAttention()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import keras
 import numpy as np
 from keras import ops
 
@@ -29,6 +30,30 @@ def split(mask: Any, name: str = "mask") -> tuple[Tensor | None, Tensor | None]:
     # A NaN hides nothing, so that it reaches the output, where users see it.
     visible = ops.logical_not(mask <= lowest(dtype) / 2)
     return visible, ops.where(visible, mask, ops.zeros_like(mask))
+
+
+def is_additive(mask: Any) -> bool:
+    """Whether a mask is added to the logits: it has a floating-point dtype. `keras.ops` knows boolean masks only."""
+    if mask is None:
+        return False
+    dtype = mask.dtype if hasattr(mask, "dtype") else np.asarray(mask).dtype
+    return "float" in keras.backend.standardize_dtype(dtype)
+
+
+def as_bias(mask: Any, bias: Any, is_causal: bool, query: Tensor, key: Tensor) -> Tensor:
+    """An additive mask, a bias and causality in one finite bias, which `ops.dot_product_attention` takes everywhere.
+
+    Hidden keys get what Keras itself gives them for a boolean mask, so a row that sees no key gives no NaN. (On torch,
+    Keras takes a bias neither together with a mask nor with causality.)
+    """
+    dtype = keras.backend.standardize_dtype(query.dtype)
+    visible, added = split(mask)
+    if bias is not None:
+        seen, shift = split(bias, "bias")
+        visible, added = both(visible, seen), ops.add(added, shift)
+    if is_causal:
+        visible = both(visible, past(ops.shape(query)[1], ops.shape(key)[1]))
+    return ops.where(visible, ops.cast(added, dtype), ops.cast(0.7 * lowest(dtype), dtype))
 
 
 def lowest(dtype: str) -> float:

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import ArgumentError
-from ..parsing import parse
 from ..specs import Spec
 from ..torch import attach, detach
+from ..torch.attach.sites import Site, site_of
 from ..torch.rates.monitoring import SiteStats
 from ..validation import integer
-from .stochastic import device_of, seeded, sites_of
+from .stochastic import device_of, seeded, sites_of, vectorisable
 
 #: More rows than any attention has, so that all rows are measured.
 _ALL = 2**30
@@ -63,7 +63,7 @@ def attention_entropy(
     Args:
         model: any model that `attach` reaches.
         inputs: a batch.
-        spec: what to attach; by default what is attached already.
+        spec: what to attach; by default what is attached already, with its present rates.
         draws: how many calls, each with new draws.
         groups: into how many groups the examples are split, for the standard error.
         seed: of the draws.
@@ -77,24 +77,24 @@ def attention_entropy(
     draws, groups = integer("draws", draws, minimum=1), integer("groups", groups, minimum=2)
     if len(inputs) < groups:
         raise ArgumentError(f"inputs: expected at least {groups} examples, one for each group, received {len(inputs)}")
-    watched = copy.deepcopy(model)
-    specs, progress = _specs(watched, spec)
-    detach(watched)
-    attachment = attach(watched, specs, backend="eager")
-    attachment.set_progress(progress)
+    watched = _watched(model, spec)
+    named = _named_sites(watched)
     _only_attention(watched)
     device = device_of(model)
+    parts = inputs.to(device).tensor_split(groups)
     found: list[dict[str, SiteStats]] = []
     with seeded(seed, device), torch.no_grad():
-        for group in inputs.to(device).tensor_split(groups):
-            attachment.watch(rows=_ALL, samples=len(group))
+        for group in parts:
+            for site in named.values():
+                site.watch(rows=_ALL, samples=len(group))
             for _ in range(draws):
                 watched(group)
-            found.append(attachment.stats())
+            found.append(_measured(named))
     changes = [_mean(stats, "entropy_after") - _mean(stats, "entropy_before") for stats in found]
-    sites = {name: _average([stats[name] for stats in found]) for name in found[0]}
+    sizes = [len(group) for group in parts]
+    sites = {name: _average([stats[name] for stats in found], sizes) for name in found[0]}
     return AttentionEntropy(
-        _text(specs),
+        _text({name: site.spec for name, site in named.items()}),
         _mean(sites, "entropy_before"),
         _mean(sites, "entropy_after"),
         stdev(changes) / math.sqrt(groups),
@@ -120,17 +120,34 @@ def entropy_sweep(
     return found
 
 
-def _specs(model: nn.Module, spec: Spec | str | None) -> tuple[dict[str, Spec | str | None], float]:
-    """Pattern -> spec, and the progress of schedules."""
-    if spec is not None:
-        return {"*": parse(spec) if isinstance(spec, str) else spec}, 0.0
-    sites = sites_of(model)
-    if not sites:
-        raise ArgumentError("spec: expected one, since nothing is attached to the model, received None")
-    return {site.name: site.spec for site in sites}, sites[0].progress
+def _watched(model: nn.Module, spec: Spec | str | None) -> nn.Module:
+    """A copy of the model with the spec, or with what is attached already: with its present rates, which stay."""
+    if spec is None:
+        if not sites_of(model):
+            raise ArgumentError("spec: expected one, since nothing is attached to the model, received None")
+        return vectorisable(model)
+    watched = copy.deepcopy(model)
+    detach(watched)
+    attach(watched, spec, backend="eager")
+    for site in sites_of(watched):
+        site.freeze()
+    return watched
 
 
-def _text(specs: dict[str, Spec | str | None]) -> str:
+def _named_sites(model: nn.Module) -> dict[str, Site]:
+    """The sites by their names; by their paths in the model if several attachments gave the same name twice."""
+    paths = {path: site for path, module in model.named_modules() if (site := site_of(module)) is not None}
+    names = {site.name: site for site in paths.values()}
+    return names if len(names) == len(paths) else paths
+
+
+def _measured(sites: dict[str, Site]) -> dict[str, SiteStats]:
+    """What the sites that were called have measured."""
+    watched = {name: site.monitor for name, site in sites.items() if site.monitor is not None}
+    return {name: monitor.stats() for name, monitor in watched.items() if monitor.sums}
+
+
+def _text(specs: dict[str, Spec]) -> str:
     texts = list(dict.fromkeys(map(str, specs.values())))
     return texts[0] if len(texts) == 1 else "; ".join(f"{name}: {spec}" for name, spec in specs.items())
 
@@ -148,11 +165,11 @@ def _mean(sites: dict[str, SiteStats], name: str) -> float:
     return fmean(value for stats in sites.values() for value in getattr(stats, name))
 
 
-def _average(stats: list[SiteStats]) -> SiteStats:
-    """The mean over groups; their sizes differ by at most one example."""
+def _average(stats: list[SiteStats], sizes: list[int]) -> SiteStats:
+    """The mean over groups of these sizes, which differ by at most one example."""
 
     def mean(rows: list[list[float]]) -> list[float]:
-        return [fmean(column) for column in zip(*rows, strict=True)]
+        return [fmean(column, weights=sizes) for column in zip(*rows, strict=True)]
 
     def named(field: str) -> dict[str, list[float]]:
         return {key: mean([getattr(entry, field)[key] for entry in stats]) for key in getattr(stats[0], field)}

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from .stochastic import quiet_vmap, refuse_batch_norm, seeded, vectorisable
+from .stochastic import frozen, quiet_vmap, refuse_batch_norm, seeded, vectorisable
 
 #: `loss(model(inputs), labels)`, a mean over the batch.
 Loss = Callable[[Any, Tensor], Tensor]
@@ -54,7 +54,7 @@ class PairedGradients:
         self.by_sample = batch_size is None
         self.inputs, self.labels = inputs, labels
         self.plain = copy.deepcopy(model).eval()
-        self.perturbed = (vectorisable(model) if self.by_sample else copy.deepcopy(model)).train()
+        self.perturbed = (vectorisable(model) if self.by_sample else frozen(model)).train()
         self.names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
         size = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
         generator = torch.Generator().manual_seed(seed)

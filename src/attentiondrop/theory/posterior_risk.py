@@ -26,7 +26,7 @@ from .certificate import PSEUDO_RANDOM, UNIT_LOSS, Certificate, mean_bound
 from .fitting import Objective, Schedule, fit_model, fit_posterior, steps, task_loss
 from .gaussian_weights import GaussianWeights, query_key_projections
 from .pac_bayes import Bound, pac_bayes_bound
-from .stochastic import RandomisedPredictor, device_of, modes_kept, predictions, seeded
+from .stochastic import RandomisedPredictor, device_of, frozen, modes_kept, predictions, seeded
 
 #: Called with a label for the present step and the share of all work that is done, from 0 to 1.
 OnProgress = Callable[[str, float], None]
@@ -132,7 +132,9 @@ def posterior_certificate(
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(settings.seed)).to(device)
     seen, fresh = order[:first], order[first:]
     with modes_kept(model), seeded(settings.seed, device):
-        prior, posterior = _train(model, inputs, labels, seen, len(fresh), objective, settings, delta, on_progress)
+        model, prior, posterior = _train(
+            model, inputs, labels, seen, len(fresh), objective, settings, delta, on_progress
+        )
         on_progress("risk of prior and posterior", 0.85)
         rest = (inputs[fresh], labels[fresh])
         losses = _losses(model, posterior, *rest, settings.draws)
@@ -171,8 +173,11 @@ def _train(
     settings: PosteriorSettings,
     delta: float,
     on_progress: OnProgress,
-) -> tuple[GaussianWeights, GaussianWeights]:
-    """Train `model` as the model of the prior, then the posterior; return both."""
+) -> tuple[nn.Module, GaussianWeights, GaussianWeights]:
+    """Train `model` as the model of the prior, then the posterior. Return a frozen copy of the model, and both.
+
+    Frozen, because adaptive rates would go on moving, by examples that the prior must not have seen.
+    """
 
     def counter(label: str, total: int, start: float, end: float) -> Callable[[], None]:
         done = 0
@@ -186,11 +191,12 @@ def _train(
 
     step = counter("training the prior", steps(len(seen), settings.prior), 0.0, 0.5)
     fit_model(model, objective, inputs[seen], labels[seen], settings.prior, settings.seed, step)
-    projections = query_key_projections(model)
+    fixed = frozen(model)
+    projections = query_key_projections(fixed)
     prior, posterior = (GaussianWeights(projections, settings.prior_scale).to(inputs.device) for _ in range(2))
     step = counter("training the posterior", steps(len(labels), settings.posterior), 0.5, 0.85)
-    fit_posterior(model, posterior, inputs, labels, fresh, delta, settings.posterior, settings.seed + 1, step)
-    return prior, posterior
+    fit_posterior(fixed, posterior, inputs, labels, fresh, delta, settings.posterior, settings.seed + 1, step)
+    return fixed, prior, posterior
 
 
 def _prior_examples(inputs: Tensor, labels: Tensor, settings: PosteriorSettings) -> int:

@@ -68,9 +68,17 @@ def predictions(model: nn.Module, inputs: Tensor) -> Tensor:
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
-def vectorisable(model: nn.Module) -> nn.Module:
-    """A copy whose attached sites use plain tensor operations, since our kernels do not support `vmap`."""
+def frozen(model: nn.Module) -> nn.Module:
+    """A copy that does not change while it is measured: adaptive rates and the importance of heads stay as they are."""
     own = copy.deepcopy(model)
+    for site in sites_of(own):
+        site.freeze()
+    return own
+
+
+def vectorisable(model: nn.Module) -> nn.Module:
+    """A frozen copy whose attached sites use plain tensor operations, since our kernels do not support `vmap`."""
+    own = frozen(model)
     for site in sites_of(own):
         site.backend = "eager"
     return own

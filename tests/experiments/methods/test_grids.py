@@ -1,4 +1,4 @@
-"""Grids are checked without advice about their values: who uses one is advised then."""
+"""Grids are checked without advice about their values; which of their settings are tried."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import pytest
 
 import attentiondrop as ad
 from attentiondrop import errors
-from attentiondrop.experiments.methods.grids import check_grids
+from attentiondrop.experiments.config.recipe_files import read_recipe
+from attentiondrop.experiments.methods.grids import candidates, check_grids
+from attentiondrop.experiments.studies.compare import _trials
 
 
 def test_checking_a_grid_gives_no_advice_and_takes_none_away(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -14,3 +16,21 @@ def test_checking_a_grid_gives_no_advice_and_takes_none_away(monkeypatch: pytest
     check_grids({"hard": {"p": [0.1, 0.9]}}, "ablations")  # a warning would be an error in the tests
     with pytest.warns(errors.AttentionDropWarning, match="0.9 is legal"):
         ad.HardMasking(p=0.9)
+
+
+def test_drawn_settings_begin_with_the_start_and_reach_the_highest_rates() -> None:
+    listed, drawn = (candidates("r-drop", 6, 1000, draw=draw) for draw in (False, True))
+    assert drawn[0] == listed[0] and sorted(drawn) == sorted(listed) and drawn != listed
+    assert candidates("r-drop", 3, 1000, draw=True) == drawn[:3] and listed[-1] in drawn[:3]
+    assert candidates("r-drop", 6, 1, draw=True) != drawn
+    # Methods of several parts draw anyway.
+    both = "blur+consistency"
+    assert candidates(both, 4, 1000, draw=True) == candidates(both, 4, 1000)
+
+
+def test_the_trials_of_a_recipe_are_drawn_if_it_says_so() -> None:
+    found = {
+        draw: _trials(read_recipe("digits", None, ["tuning.trials=3", f"tuning.draw={draw}"]), ["none", "dropout"])
+        for draw in (False, True)
+    }
+    assert found[False]["dropout"] == candidates("dropout", 3, 1000) != found[True]["dropout"]

@@ -184,6 +184,12 @@ def test_gpu_seconds_come_from_steps_measured_alone(comparison: Maker, tmp_path:
         write_json(folder / COSTS, costs)
         page_of(folder)
         assert heading in (folder / "report.html").read_text(encoding="utf-8")
+    assert "measured in the run itself" not in (folder / "report.html").read_text(encoding="utf-8")
+    assert "different devices" not in (folder / "report.html").read_text(encoding="utf-8")
+    write_json(folder / COSTS, costs | {"none": {"seconds": 0.002, "capture": "no", "device": "NVIDIA A100"}})
+    page_of(folder)
+    words = "Steps were measured on different devices (NVIDIA A100, NVIDIA H200): do not compare their times."
+    assert words in (folder / "report.html").read_text(encoding="utf-8")
     table = (folder / "results.csv").read_text(encoding="utf-8").splitlines()
     names = table[0].split(",")
     assert table[1].split(",")[names.index("gpu_seconds")] == "1.0"
@@ -191,12 +197,22 @@ def test_gpu_seconds_come_from_steps_measured_alone(comparison: Maker, tmp_path:
 
 def test_a_run_that_was_alone_counts_with_its_own_throughput(comparison: Maker, tmp_path: Path) -> None:
     summary = summarise(read_study(comparison(tmp_path, ENDS)))
+    on_gpu = comparison(tmp_path / "gpu", ENDS)
+    for path in on_gpu.rglob("run.json"):
+        path.write_text(path.read_text().replace("aarch64 CPU, 2 cores, 2 threads", "NVIDIA H200"))
+    page_of(on_gpu)
+    assert "divided by its throughput. These runs did not share" in (on_gpu / "report.md").read_text(encoding="utf-8")
     found = []
     for each in summary.rows[0].outcomes:
         assert each.run is not None and each.run.result is not None and each.run.result.throughput is not None
         found.append(sum(epoch.samples for epoch in each.run.epochs) / each.run.result.throughput)
     assert summary.rows[0].gpu_seconds is not None
     assert summary.rows[0].gpu_seconds.mean == pytest.approx(sum(found) / 4)
+    # An epoch that was recorded twice, as older versions did after a crash, counts once.
+    lines = run_folder(tmp_path, "none", 0) / "metrics.jsonl"
+    lines.write_text(lines.read_text() + lines.read_text().splitlines(keepends=True)[-1])
+    again = summarise(read_study(tmp_path)).rows[0].gpu_seconds
+    assert again is not None and again.mean == pytest.approx(sum(found) / 4)
 
 
 def test_costs_that_cannot_be_read_are_named(tmp_path: Path) -> None:

@@ -102,6 +102,30 @@ def test_a_truncated_state_is_said_and_started_again(job) -> None:
     assert len(lines) == 1 and "starts again, since" in lines[0] and "cannot be read" in lines[0]
 
 
+def test_the_time_before_an_interruption_counts(job) -> None:
+    """Of a run that is stopped after its first epoch, which took an hour, and that then fails once."""
+
+    class Stopped(BaseException):
+        pass
+
+    def stop(epoch: int) -> None:
+        if epoch == 1:
+            raise Stopped
+
+    one = job()
+    with pytest.raises(Stopped):
+        execute(dataclasses.replace(one, at_once=8), on_epoch=stop)
+    (line,) = read_lines(one.folder / EPOCHS)
+    (one.folder / EPOCHS).write_text(json.dumps(line | {"seconds": 3600.0}) + "\n")
+    with pytest.MonkeyPatch.context() as broken:
+        broken.setattr(execution, "scores_of", lambda *args: 1 / 0)
+        failed = execute(one)
+    assert (failed.status, failed.epochs) == ("failed", 2)
+    result = execute(one)
+    assert result.status == "finished" and 3600 < result.seconds < 3700
+    assert read_run(one.folder).environment["runs at once"] == "8"  # it was not alone all the time
+
+
 def test_weights_of_trials_are_not_kept(job) -> None:
     one = job(part=TUNING, keep_weights=False)
     execute(one)

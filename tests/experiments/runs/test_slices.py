@@ -13,12 +13,13 @@ from types import SimpleNamespace
 import pytest
 
 from attentiondrop.experiments.config.recipe_files import read_recipe
+from attentiondrop.experiments.files.whole_files import write_json
 from attentiondrop.experiments.runs import pool
 from attentiondrop.experiments.runs.job import Job
 from attentiondrop.experiments.runs.pool import OutOfTimeError, Where
 from attentiondrop.experiments.runs.store import Result
 from attentiondrop.experiments.studies.compare import compare
-from attentiondrop.experiments.studies.step_costs import measure_costs, read_costs
+from attentiondrop.experiments.studies.step_costs import COSTS, measure_costs, read_costs
 
 from ..conftest import TINY
 
@@ -155,3 +156,8 @@ def test_costs_are_measured_once_and_kept(tiny, tmp_path) -> None:
     assert measure_costs(recipe, ["none", "hard"], tmp_path, said.append) == found == read_costs(tmp_path)
     assert len(said) == 2
     assert measure_costs(recipe, ["blur"], tmp_path, said.append, lambda: True) == found
+    # Those of another device are measured again.
+    other = dataclasses.asdict(found["none"]) | {"seconds": 1e-9, "device": "NVIDIA H200"}
+    write_json(tmp_path / COSTS, {"none": other, "hard(p=0.1,k=5)": dataclasses.asdict(found["hard(p=0.1,k=5)"])})
+    again = measure_costs(recipe, ["none", "hard"], tmp_path, said.append)
+    assert len(said) == 3 and again["none"].device == found["none"].device and again["none"].seconds > 1e-9

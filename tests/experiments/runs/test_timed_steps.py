@@ -56,3 +56,15 @@ def test_a_run_is_timed_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.M
     # (The start is what is left of the whole time: nothing, if the machine was busy elsewhere.)
     assert min(found.step, found.validation) > 0 and found.start >= 0
     assert found.of(job) > job.epochs * found.steps * found.step
+
+
+def test_what_is_not_done_in_every_epoch_does_not_count_in_every_epoch(tmp_path: Path) -> None:
+    pace = timed_steps.Pace(start=1.0, step=0.5, validation=10.0, save=1000.0, steps=2, parts=2.0)
+
+    def seconds(*changes: str) -> float:
+        recipe = read_recipe("digits", "demo", ["training.epochs=7", "measure.probes=0", *changes])
+        return pace.of(Job(recipe.to_dict(), "none", 0, str(tmp_path)))
+
+    assert seconds() == 1 + 7 * (2 * 0.5 + 10 + 1000) + 2 * 10
+    # After the epochs 3, 6 and 7, and after the epochs 5 and 7.
+    assert seconds("training.validate_every=3", "training.save_every=5") == 1 + 7 * 2 * 0.5 + 3 * 10 + 2 * 1000 + 2 * 10

@@ -68,6 +68,14 @@ def test_all_certificates(run: Path) -> None:
     json.dumps(found.to_dict(), allow_nan=False)
 
 
+def test_a_test_error_of_other_weights_is_named(tmp_path: Path, run: Path) -> None:
+    other = "the run's own test error is that of its last weights, and its best weights are certified"
+    folder = make(tmp_path, "none", "training.select=last")
+    assert other in certify_run(folder, draws=2, prior_epochs=0).notes
+    assert not any("own test error" in note for note in certify_run(folder, weights="last", prior_epochs=0).notes)
+    assert not any("own test error" in note for note in certify_run(run, draws=2, prior_epochs=0).notes)
+
+
 def test_the_prior_can_be_left_out(run: Path) -> None:
     found = certify_run(run, draws=2, prior_epochs=0)
     assert found.posterior is None and found.to_dict()["posterior"] is None

@@ -14,9 +14,10 @@ from attentiondrop.experiments.runs import execute as execution
 from attentiondrop.experiments.runs.finished_run import load_run
 from attentiondrop.experiments.runs.folders import run_folder
 from attentiondrop.experiments.runs.kinds import FINAL, TUNING, VARIED
+from attentiondrop.experiments.runs.pool import Where
 from attentiondrop.experiments.runs.store import RESULT, Result
 from attentiondrop.experiments.studies.ablate import ablate
-from attentiondrop.experiments.studies.compare import _best, compare
+from attentiondrop.experiments.studies.compare import _best, compare, jobs_of_comparison
 from attentiondrop.experiments.studies.plan import COMPARISON, read_study
 from attentiondrop.experiments.tasks.classification.task import Classification
 
@@ -97,6 +98,21 @@ def test_every_method_gets_the_same_number_of_trials_and_the_best_setting_is_run
 
 
 METRICS = Classification.metrics
+
+
+def test_a_dry_run_of_a_tuned_study_knows_the_settings_that_its_trials_chose(listener, tmp_path, trained) -> None:
+    recipe = read_recipe("digits", "demo", [*TINY, "tuning.trials=3"])
+
+    def finals() -> list[str]:
+        jobs = jobs_of_comparison(recipe, ["dropout", "hard(p=0.1)"], 2, tmp_path, Where())
+        assert [job.part for job in jobs["dropout, tuning"]] == [TUNING] * 3
+        return [job.method for job in jobs["dropout"]]
+
+    assert finals() == ["dropout(p=0.1)"] * 2  # nothing is known yet
+    compare(recipe, ["dropout", "hard(p=0.1)"], 2, tmp_path, listener)
+    assert finals() == ["dropout(p=0.2)"] * 2
+    (run_folder(tmp_path, "dropout(p=0.05)", recipe.tuning.seed, TUNING) / RESULT).unlink()
+    assert finals() == ["dropout(p=0.1)"] * 2
 
 
 def test_equal_trials_are_told_apart_by_likelihood_and_failed_ones_do_not_win() -> None:

@@ -22,4 +22,6 @@ def gpu_seconds(each: Outcome, costs: Mapping[str, StepCost]) -> float | None:
         return result.steps * cost.seconds
     if run.environment.get(AT_ONCE, "1") != "1" or not result.throughput:
         return None
-    return sum(epoch.samples for epoch in run.epochs) / result.throughput
+    # A resumed run of an older version may have recorded an epoch twice.
+    samples = {epoch.epoch: epoch.samples for epoch in run.epochs}
+    return sum(samples.values()) / result.throughput

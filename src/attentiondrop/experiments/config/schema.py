@@ -138,6 +138,9 @@ class TuningSettings:
     epochs: int | None = None
     #: The seed of all trials.
     seed: int = 1000
+    #: Whether the settings after the first are drawn with `seed` for every method. By default, methods of several parts
+    #: draw, and a method of one part tries its settings in the order in which it lists them.
+    draw: bool = False
     #: Method -> field -> values, or method -> a list of settings, in place of the built-in grids.
     grids: dict[str, Any] = field(default_factory=dict)
 

@@ -42,16 +42,24 @@ def settings_of(grid: Grid) -> list[dict[str, Any]]:
 
 
 def candidates(
-    text: str, trials: int, seed: int, grids: Mapping[str, Any] | None = None, points: int = POINTS
+    text: str,
+    trials: int,
+    seed: int,
+    grids: Mapping[str, Any] | None = None,
+    points: int = POINTS,
+    draw: bool = False,
 ) -> list[str]:
     """The first `trials` of the `points` settings of the method `text`, in the order of its grid.
 
     A list of settings begins with the published default. Of values for each field, the default comes first. Fields that
     `text` gives are not varied, so such a method may have fewer settings. Of a method of several parts, the settings
-    after the first are drawn with `seed` from all combinations. With `trials` 0 there is only the default.
+    after the first are drawn with `seed` from all combinations; with `draw`, those of every method. With `trials` 0
+    there is only the default.
 
     >>> candidates("dropout", trials=2, seed=0)
     ['dropout(p=0.1)', 'dropout(p=0.05)']
+    >>> candidates("dropout", trials=2, seed=0, draw=True)
+    ['dropout(p=0.1)', 'dropout(p=0.3)']
     >>> candidates("dropout(p=0.4)", trials=2, seed=0)
     ['dropout(p=0.4)']
     """
@@ -67,7 +75,7 @@ def candidates(
     varied = [own.get(term.name) or _varied(term, known[term.name]) for term in parts]
     combined = [read_method("+".join(texts)).text for texts in itertools.product(*varied)]
     first, *rest = dict.fromkeys(combined)
-    if sum(len(texts) > 1 for texts in varied) > 1:
+    if draw or sum(len(texts) > 1 for texts in varied) > 1:
         random.Random(seed).shuffle(rest)
     fixed = any(term.name not in own and _is_fixed(term, known[term.name]) for term in parts)
     if len(rest) + 1 < points and not fixed:

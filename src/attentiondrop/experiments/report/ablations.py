@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from ..analysis.intervals import Difference
+from ..analysis.intervals import Difference, signed
 from ..analysis.remarks import ablation_remark, origin_remarks, status_counts
 from ..analysis.summary import Cell as Place
 from ..analysis.summary import GridSummary, Summary
@@ -28,7 +28,7 @@ def ablations(summary: Summary) -> Section | None:
     level = "has no finished run"
     if baseline.score is not None:
         level = f"reaches {with_unit(baseline.score, metric)} {metric.label}"
-    start = f"Judged on the validation part, never on the test part; {seeds} seed{'s' * (seeds != 1)} everywhere. "
+    start = f"Judged on the validation part, never on the test part; {seeds} seed{'s' * (seeds != 1)} at each point. "
     blocks: list[Block] = [Text(f"{start}The baseline `{baseline.method}` {level} there.")]
     for grid in summary.grids:
         blocks += (_heat_map if len(grid.grid.axes) == 2 else _line)(grid, metric)
@@ -56,6 +56,8 @@ def _heat(place: Place, metric: Metric, strongest: float) -> Cell:
     if place.difference is None:
         return Cell(status_counts(place.outcomes) or ("baseline" if place.method == NONE else DASH), words=True)
     text = place.difference.times(metric.factor).text(metric.digits)
+    if lost := status_counts(place.outcomes):  # its mean has fewer seeds than the others
+        text += f" ({lost})"
     return Cell(text, marked=place.difference.marked, shade=metric.better(place.difference.mean) / strongest)
 
 
@@ -100,7 +102,7 @@ def _plot(grid: GridSummary, metric: Metric, field: str) -> Picture | None:
     chart.rule(0.0)
     chart.intervals(points, Look(None))
     chart.line(points, Look(None))
-    words = [f"{point.y:+.2f} at {label}" for label, point in known]
+    words = [f"{signed(point.y, metric.digits)} at {label}" for label, point in known]
     to_baseline = f"Difference of validation {metric.label} to the baseline{metric.after_difference}"
     text = f"{to_baseline}, by {field}: {'; '.join(words)}."
     svg = chart.svg(text)

@@ -19,6 +19,11 @@ HOW = {
     "Training": "Training seconds: the steps of a run times the time of one step, with augmentation, without "
     "validation. Other programs on the machine may have slowed it down.",
 }
+#: For rows without a step that was measured alone.
+IN_THE_RUN = (
+    "Where the time of a step was measured in the run itself, seconds are the samples of the run divided by its "
+    "throughput. These runs did not share the machine with other runs of the study."
+)
 
 
 def gpu_seconds(summary: Summary, looks: dict[str, Look]) -> Section | None:
@@ -48,6 +53,13 @@ def gpu_seconds(summary: Summary, looks: dict[str, Look]) -> Section | None:
     headings.append(Cell("Step", words=True))
     blocks.append(Table(f"{seconds} of a run", headings, [_cells(row, summary.rows[0], metric) for row in rows]))
     blocks.append(Text(HOW[kind]))
+    if kind == "GPU" and any(row.cost is None for row in rows):
+        blocks.append(Text(IN_THE_RUN))
+    devices = list(dict.fromkeys(row.cost.device for row in rows if row.cost is not None))
+    if len(devices) > 1:
+        blocks.append(
+            Text(f"Steps were measured on different devices ({', '.join(devices)}): do not compare their times.")
+        )
     return Section("gpu-seconds", f"Score against {kind if kind == 'GPU' else kind.lower()} time", blocks)
 
 

@@ -19,12 +19,13 @@ def interval_scale(differences: Sequence[Difference]) -> Scale | None:
     """
     if not differences:
         return None
-    intervals = without_far_off([[0.0, *_ends(each)] for each in differences])
+    intervals = without_far_off([[0.0, *ends_of(each)] for each in differences])
     # A wide interval, of few seeds, is cut off sooner than a mean.
     return fit([0.0, *intervals, *without_far_off([[0.0, each.mean] for each in differences])])
 
 
-def _ends(each: Difference) -> list[float]:
+def ends_of(each: Difference) -> list[float]:
+    """The mean, and the ends of both intervals."""
     known = [interval for interval in (each.interval, each.holm_interval) if interval is not None]
     return [each.mean, *(end for interval in known for end in (interval.low, interval.high))]
 
@@ -72,7 +73,7 @@ def interval_plot(difference: Difference | None, scale: Scale, margin: float | N
     if difference is not None:
         group = group_of(difference)
         drawn += interval_marks(difference, scale, _left, middle)
-        ends = _ends(difference)
+        ends = ends_of(difference)
         drawn += [_arrow(-1, middle, group)] * (min(ends) < scale.low)
         drawn += [_arrow(1, middle, group)] * (max(ends) > scale.high)
     return _svg(*drawn, label=None)

@@ -87,6 +87,7 @@ def _outcome(summary: Summary) -> str:
         return f"The baseline `{baseline.label}` has no finished run yet, so there is nothing to compare with."
     start = f"The baseline `{baseline.label}` reaches a test {metric.label} of {with_unit(level, metric)}."
     unit = f"In {metric.difference_unit}, " if metric.difference_unit else ""
+    lower = "" if metric.higher_is_better else " Lower is better."
     differences = {row.label: row.difference.times(metric.factor) for row in summary.rows if row.difference is not None}
     if not differences:
         return start
@@ -98,30 +99,32 @@ def _outcome(summary: Summary) -> str:
     after = f"after Holm's correction for {plural(summary.comparisons, 'comparison')}"
     told = {label: each for label, each in apart.items() if each.marked}
     only = {label: each for label, each in apart.items() if not each.marked}
-    found = [_sentence(f"{unit}{after}, {_listed(told)}.") if told else f"No difference remains {after}."]
+    found = [
+        _sentence(f"{unit}{after}, {_listed(told, metric.digits)}.") if told else f"No difference remains {after}."
+    ]
     if only:
-        found.append(_sentence(f"{unit}without that correction, {_listed(only)}."))
+        found.append(_sentence(f"{unit}without that correction, {_listed(only, metric.digits)}."))
     rest = summary.comparisons - len(apart)
     if rest:
         found.append(f"For the other {'one' if rest == 1 else rest}, the interval includes zero.")
-    return " ".join([start, *found])
+    return " ".join([start + lower, *found])
 
 
 def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _listed(told: dict[str, Difference]) -> str:
+def _listed(told: dict[str, Difference], digits: int) -> str:
     """Which methods are above the baseline, and which below."""
-    return listed([_told(label, each) for label, each in told.items()])
+    return listed([_told(label, each, digits) for label, each in told.items()])
 
 
-def _told(label: str, points: Difference) -> str:
+def _told(label: str, points: Difference, digits: int) -> str:
     where = f"`{label}` is {'above' if points.mean > 0 else 'below'} the baseline"
     if points.interval is None:
         return where
-    low, high = signed(points.interval.low, 2), signed(points.interval.high, 2)
-    return f"{where} ({signed(points.mean, 2)}, {low} to {high})"
+    mean, low, high = (signed(each, digits) for each in (points.mean, points.interval.low, points.interval.high))
+    return f"{where} ({mean}, {low} to {high})"
 
 
 def _limits(summary: Summary) -> str:

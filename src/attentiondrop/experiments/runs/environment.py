@@ -43,13 +43,17 @@ def _commit() -> str:
 
 
 def continued(then: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a resumed run. Where a version differs from the one it began with, both are named.
+    """The environment of a resumed run. Where a version or the device differs from those it began with, both are named.
 
-    >>> continued({"torch": "2.11.0"}, {"torch": "2.15.0", "python": "3.12"})
-    {'torch': '2.11.0, then 2.15.0', 'python': '3.12'}
+    Of the runs at once, the larger number counts: a run that shared the machine for a while was not alone.
+
+    >>> continued({"torch": "2.11.0", "runs at once": "8"}, {"torch": "2.15.0", "python": "3.12", "runs at once": "1"})
+    {'torch': '2.11.0, then 2.15.0', 'python': '3.12', 'runs at once': '8'}
     """
     found = dict(now)
-    for key in VERSIONS:
+    if AT_ONCE in then:
+        found[AT_ONCE] = str(max(int(then[AT_ONCE]), int(now.get(AT_ONCE, "1"))))
+    for key in (*VERSIONS, "device"):
         if key in then and then[key].split(", then ")[-1] != now.get(key):
             found[key] = f"{then[key]}, then {now.get(key)}"
         elif key in then:

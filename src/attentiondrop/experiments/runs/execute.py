@@ -151,8 +151,12 @@ def _train_and_test(job: Job, data: Data, on_epoch: OnEpoch, say: Say) -> Result
         torch.cuda.reset_peak_memory_stats()
     training = Training(recipe, method, job.seed, data, job.folder, lambda line: say(f"{job.label}: {line}"))
     accelerator = training.accelerator
+    earlier = 0.0
     if training.resume():
         say(f"{job.label}: resumes after epoch {training.done}")
+        # The time of the epochs before the interruption counts, too. (That of their validation was not recorded.)
+        before = read_run(job.folder)
+        earlier = 0.0 if before is None else sum(epoch.seconds for epoch in before.epochs)
     on_epoch(training.done)
     with Trackers(job, accelerator.is_main_process) as trackers:
 
@@ -166,7 +170,7 @@ def _train_and_test(job: Job, data: Data, on_epoch: OnEpoch, say: Say) -> Result
         cuda = accelerator.device.type == "cuda"
         so_far = Result(
             status="diverged",
-            seconds=time.perf_counter() - start,
+            seconds=earlier + time.perf_counter() - start,
             epochs=len(epochs),
             error="the loss stopped being a number",
             throughput=_throughput(epochs),
@@ -181,7 +185,7 @@ def _train_and_test(job: Job, data: Data, on_epoch: OnEpoch, say: Say) -> Result
             return so_far
         scores = scores_of(job, data, epochs, accelerator)
         result = dataclasses.replace(so_far, status="finished", error=None, **scores)
-        result = dataclasses.replace(result, seconds=time.perf_counter() - start)
+        result = dataclasses.replace(result, seconds=earlier + time.perf_counter() - start)
         trackers.result(result)
         return result
 
@@ -196,4 +200,4 @@ def _failed(job: Job, error: str, start: float) -> Result:
     """The result of a failed run. Call it while handling the error: it writes the traceback into the folder."""
     if is_main_process():
         write_text(job.folder / TRACEBACK, traceback.format_exc())
-    return Result("failed", time.perf_counter() - start, epochs=0, error=error)
+    return Result("failed", time.perf_counter() - start, epochs=job.epochs_done(), error=error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
@@ -47,9 +48,12 @@ class Pace:
 
     def of(self, job: Job) -> float:
         """The seconds of a whole run: epochs, measurements (counted as training steps), final scores."""
-        measure = job.settings().measure
+        recipe = job.settings()
+        measure, training = recipe.measure, recipe.training
         probed = len(probe_epochs(job.epochs, measure.probes)) * (measure.batches + 1) * self.step
-        epochs = job.epochs * (self.steps * self.step + self.validation + self.save)
+        # What is done every so many epochs is done after the last one, too.
+        validated, saved = (math.ceil(job.epochs / every) for every in (training.validate_every, training.save_every))
+        epochs = job.epochs * self.steps * self.step + validated * self.validation + saved * self.save
         return self.start + epochs + probed + self.parts * self.validation
 
 
@@ -68,7 +72,10 @@ def _timed(job: Job, folder: Path) -> Pace:
     recipe = job.settings()
     whole = data_for(recipe)
     data = _FewBatches(whole)
-    settings = dataclasses.replace(recipe.training, epochs=_EPOCHS, average_last=1, keep_every=None)
+    # Each of them validates and saves, so that both are timed.
+    settings = dataclasses.replace(
+        recipe.training, epochs=_EPOCHS, average_last=1, keep_every=None, validate_every=1, save_every=1
+    )
     few = dataclasses.replace(recipe, training=settings, measure=dataclasses.replace(recipe.measure, probes=0))
     begin = time.perf_counter()
     training = Training(few, read_method(job.method), job.seed, data, folder)

@@ -16,6 +16,7 @@ from ...theory.fitting import Schedule
 from ...theory.overlap import repeated
 from ..methods.apply import Applied
 from ..runs.finished_run import LoadedRun, load_rates, load_run
+from ..runs.store import scored_by
 from ..tasks.interface import Batch, ExampleData
 from ..train.loop import initial_model
 from ..train.seeding import own_generators
@@ -127,6 +128,11 @@ def certify_run(
     notes.append("the parts were split by class, which keeps class shares steadier than i.i.d. sampling would")
     on_progress("certified", 1.0)
     test_error = None if test is None else 1.0 - test[_CERTIFIED]
+    tested = scored_by(run.record).get("training", {}).get("select", weights)
+    if test_error is not None and tested != weights:
+        notes.append(
+            f"the run's own test error is that of its {tested} weights, and its {weights} weights are certified"
+        )
     return RunCertificates(run.method.text, weights, part, held_out, posterior, test_error, tuple(notes))
 
 

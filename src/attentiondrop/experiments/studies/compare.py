@@ -73,8 +73,8 @@ def compare(
     def decide(results: Mapping[Job, Result]) -> None:
         """Choose a setting for each method whose trials have all ended."""
         for text in [text for text in tuned if entries[text].method is None]:
-            if all(jobs[text, trial] in results for trial in trials[text]):
-                best = _best(metrics, {trial: results[jobs[text, trial]] for trial in trials[text]})
+            best = _chosen(metrics, {trial: jobs[text, trial] for trial in trials[text]}, results)
+            if best is not None:
                 listener.say(f"{text}: {best} did best of {len(trials[text])}")
                 entries[text] = Entry(text, best, trials[text])
 
@@ -98,28 +98,38 @@ def compare(
 def jobs_of_comparison(
     recipe: Recipe, methods: Sequence[str], seeds: int, out: Path, where: Where, overwrite: bool = False
 ) -> dict[str, list[Job]]:
-    """The jobs of `compare` by method, in the order in which they run. A tuned method has its first setting."""
+    """The jobs of `compare` by method, in the order in which they run.
+
+    A tuned method has the setting that the trials in `out` choose; its first setting, if some of them are missing.
+    """
     recipe = on_this_machine(recipe)
     methods = expanded(methods)
+    checksums, metrics = data_for(recipe).checksums, find_task(recipe.task).metrics
     trials, tuning = _trials(recipe, methods), recipe.tuning
     epochs = seeds * sum(method.training(recipe.training).epochs for method in read_methods(methods))
     where = with_workers(where, recipe, seeds * len(methods), epochs)
     tried = {
-        f"{text}, tuning": [_job(recipe, TUNING, trial, tuning.seed, out, where, (), overwrite) for trial in each]
+        text: {trial: _job(recipe, TUNING, trial, tuning.seed, out, where, (), overwrite) for trial in each}
         for text, each in trials.items()
         if len(each) > 1
     }
+    results = finished([job for jobs in tried.values() for job in jobs.values()], checksums)
+    chosen = {text: _chosen(metrics, jobs, results) for text, jobs in tried.items()}
     final = {
-        text: [_job(recipe, FINAL, each[0], seed, out, where, (), overwrite) for seed in recipe.seed_numbers(seeds)]
+        text: [
+            _job(recipe, FINAL, chosen.get(text) or each[0], seed, out, where, (), overwrite)
+            for seed in recipe.seed_numbers(seeds)
+        ]
         for text, each in trials.items()
     }
-    return tried | final
+    return {f"{text}, tuning": list(jobs.values()) for text, jobs in tried.items()} | final
 
 
 def _trials(recipe: Recipe, methods: Sequence[str]) -> dict[str, list[str]]:
     """Method -> the settings that tuning tries; one setting without tuning."""
     tuning = recipe.tuning
-    return {text: candidates(text, tuning.trials, tuning.seed, tuning.grids, tuning.points) for text in methods}
+    how = tuning.trials, tuning.seed, tuning.grids, tuning.points, tuning.draw
+    return {text: candidates(text, *how) for text in methods}
 
 
 def _job(
@@ -144,6 +154,13 @@ def check_alone(command: str) -> None:
             f"{command} starts its runs itself: under torchrun or accelerate launch use train, one run at a time, "
             f"and then {command} with the same --out for what is missing"
         )
+
+
+def _chosen(metrics: Metrics, trials: Mapping[str, Job], results: Mapping[Job, Result]) -> str | None:
+    """The setting that the trials of a method choose; None while one of them has not ended."""
+    if any(job not in results for job in trials.values()):
+        return None
+    return _best(metrics, {trial: results[job] for trial, job in trials.items()})
 
 
 def _best(metrics: Metrics, results: dict[str, Result]) -> str:

@@ -55,7 +55,8 @@ def measure_costs(
 ) -> dict[str, StepCost]:
     """Measure the methods that `folder` has no cost of, one after the other, and write each at once.
 
-    Nothing else may use the device. Ends early when `is_over()`.
+    A cost of another device is measured again: times of two devices must not be compared. Nothing else may use the
+    device. Ends early when `is_over()`.
     """
     from ..runs.environment import environment
     from ..runs.execute import data_for
@@ -66,7 +67,7 @@ def measure_costs(
     device = environment(device_of(recipe.training), 1)["device"]
     for text in methods:
         method = read_method(text)
-        if method.text in found:
+        if method.text in found and found[method.text].device == device:
             continue
         if is_over():
             break

@@ -107,6 +107,12 @@ class Site:
         if self.reminders is not None:
             self.reminders.done(topic)
 
+    def freeze(self) -> None:
+        """Keep adaptive rates and the importance of heads as they are, whatever the module computes from now on."""
+        self.monitor = None
+        for importance in ({} if self.driven is None else self.driven.states).values():
+            importance.fixed = True
+
     def watch(self, rows: int, samples: int) -> None:
         """Start to measure, with sums of zero."""
         before = Monitor() if self.monitor is None else self.monitor

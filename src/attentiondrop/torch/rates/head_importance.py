@@ -28,6 +28,9 @@ class HeadImportance:
     output of a masked head is 0, and so is its importance: its mean falls until another head is masked in its place.
     """
 
+    #: Whether the means stay as they are.
+    fixed = False
+
     def __init__(self, device: torch.device) -> None:
         self.room = torch.zeros(MOST_HEADS, device=device)
         #: None until the first call.
@@ -53,6 +56,8 @@ class HeadImportance:
         self._check(heads)
         self.to(seed.device)
         self.heads, means = heads, self.room[:heads]
+        if self.fixed:
+            return means
         if not torch.compiler.is_compiling():
             if runs_in_backward():
                 return self.recent.surely_rates_of(seed)[0]
@@ -65,7 +70,7 @@ class HeadImportance:
 
     def watched(self, factors: Tensor) -> Tensor:
         """The factors [B, H] on the outputs of heads. Their gradient moves the means."""
-        if not torch.is_grad_enabled() or factors.is_meta:
+        if self.fixed or not torch.is_grad_enabled() or factors.is_meta:
             return factors
         result: Tensor = _Watch.apply(self.anchor, factors, self.room)
         return result
