@@ -133,6 +133,14 @@ def test_evaluation_does_not_count() -> None:
     train(model, 30)
 
 
+def test_nor_do_models_that_are_measured() -> None:
+    model = encoder()
+    attachment = attach(model, WARMUP)
+    for site in attachment.sites:
+        site.freeze()
+    train(model, 30)
+
+
 @pytest.mark.parametrize("twin", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
 def test_copies_count_on_their_own(twin: Callable[[Any], Any]) -> None:
     model = encoder()

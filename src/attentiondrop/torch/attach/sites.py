@@ -110,6 +110,7 @@ class Site:
     def freeze(self) -> None:
         """Keep adaptive rates and the importance of heads as they are, whatever the module computes from now on."""
         self.monitor = None
+        self.reminders = None  # it is measured now, not trained
         for importance in ({} if self.driven is None else self.driven.states).values():
             importance.fixed = True
 
