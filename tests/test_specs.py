@@ -206,7 +206,21 @@ def test_bad_fields(build: Any, message: str) -> None:
         ("hard(p=2)", "p: expected a number in [0, 1], received 2"),
         ("hard(p=0.1", "at position 10: expected ',', found the end"),
         ("hard(p=0.1,p=0.2)", "field 'p' is given twice"),
-        ("hard(0.1)", "expected field=value in hard(...), found '0.1'"),
+        ("hard(0.1,5)", "expected field=value in hard(...), such as p=0.1, found '0.1'"),
+        ("hardmasking(p=0.1)", "did you mean 'hard'?"),
+        ("HardMasking", "did you mean 'hard'?"),
+        ("hard-masking", "unknown spec 'hard-masking': expected one of hard, "),
+        ("dropkey(p=0.1)+blursmoothng", "unknown spec 'blursmoothng': expected one of hard, "),
+        ("attention_dropout", "did you mean 'attndropout'?"),
+        (
+            "r-drop",
+            "unknown spec 'r-drop': it is the method 'r-drop' of attentiondrop compare; attach nothing, and pass ",
+        ),
+        ("r_drop(weight=1.0)", "unknown spec 'r_drop': it is the method 'r-drop' of attentiondrop compare"),
+        ("mixup", "it is the method 'mixup' of attentiondrop compare; use torchvision"),
+        ("talkingheads", "attentiondrop compare; it changes more than the attention, so attach cannot do it"),
+        ("blur(sigma=0.5)", "did you mean 'sigma_max'?"),
+        ("blur(sigma_mni=0.5)", "did you mean 'sigma_min'?"),
         ("hard(p=0.1;k=2)", "at position 10: unreadable characters"),
         ("hard)", "unexpected ')'"),
         ("hard+", "expected a name or value, found the end"),
@@ -214,13 +228,20 @@ def test_bad_fields(build: Any, message: str) -> None:
         ("compose", "compose: field 'parts' is missing"),
         ("oneof(hard,weights=[1,2])", "weights: expected 1 numbers"),
         ("consistency+consistency", "parts: expected at most one consistency(...)"),
-        ("dropout(p=0.1)", "unknown spec 'dropout'"),
+        ("dropout(p=0.1)", "set the dropout rate of your model, or attach attndropout(p=0.1)"),
     ],
 )
 def test_bad_texts(text: str, message: str) -> None:
     with pytest.raises(ad.ParseError) as error:
         ad.parse(text)
     assert f"cannot read spec {text!r}" in str(error.value) and message in str(error.value)
+
+
+@pytest.mark.parametrize("cls", [cls for cls in REGISTRY.values() if cls.level != "container"])
+def test_names_of_classes_lead_to_specs(cls: type[ad.Spec]) -> None:
+    for name in {cls.__name__, cls.__name__.lower()} - {cls.name}:
+        with pytest.raises(ad.ParseError, match=f"did you mean '{cls.name}'"):
+            ad.parse(name)
 
 
 def test_parse_wants_a_text() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from . import schedules
 from .errors import ArgumentError, bad_argument, did_you_mean
 from .specs import REGISTRY, Compose, OneOf, Spec
+from .unknown_names import explain_unknown
 
 
 def from_dict(data: dict[str, Any]) -> Spec:
@@ -31,12 +32,11 @@ def from_dict(data: dict[str, Any]) -> Spec:
 
 
 def spec_class(name: str) -> type[Spec]:
-    """The class registered under `name`, or an error that lists the known names."""
+    """The class registered under `name`, or an error that lists the known names or says what to use instead."""
     try:
         return REGISTRY[name]
     except KeyError:
-        hint = did_you_mean(name, REGISTRY)
-        raise ArgumentError(f"unknown spec {name!r}: expected one of {', '.join(REGISTRY)}{hint}") from None
+        raise ArgumentError(explain_unknown(name, REGISTRY)) from None
 
 
 def build(cls: type[Spec], fields: dict[str, Any]) -> Spec:
@@ -44,7 +44,8 @@ def build(cls: type[Spec], fields: dict[str, Any]) -> Spec:
     known = [field.name for field in dataclasses.fields(cls)]
     for field in fields:
         if field not in known:
-            hint = did_you_mean(field, known)
+            # "sigma" is as close to sigma_min as to sigma_max: the field that people set comes first.
+            hint = did_you_mean(field, [name for name in cls.headline if name.startswith(field)] or known)
             raise ArgumentError(f"{cls.name}: unknown field {field!r}, expected one of {', '.join(known)}{hint}")
     missing = [name for name in known if name == "parts" and name not in fields]
     if missing:

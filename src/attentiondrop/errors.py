@@ -84,15 +84,15 @@ def without_advice() -> Iterator[None]:
         _is_quiet.reset(token)
 
 
-def warn_once(topic: str, message: str) -> None:
+def warn_once(topic: str, message: str, *packages: str) -> None:
     """Warn once per `topic` in this process (Python's own filters would warn once per call site).
 
-    The warning points at the first line outside of this package.
+    The warning points at the first line outside of this package, and of `packages`.
     """
     if topic in _warned or _is_quiet.get():
         return
     _warned.add(topic)
-    warn_outside(message)
+    warn_outside(message, *packages)
 
 
 def warn_outside(message: str, *packages: str) -> None:

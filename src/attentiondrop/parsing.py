@@ -11,6 +11,7 @@ The grammar, in full::
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from typing import Any
 
@@ -22,6 +23,7 @@ from .specs import Compose, OneOf, Spec
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _TOKEN = re.compile(rf"\s*(?P<token>{_NUMBER}|[-+]?\w+|'[^']*'|\"[^\"]*\"|[()\[\],=+])")
 _NAME = re.compile(r"[A-Za-z_]\w*")
+_HYPHENATED = re.compile(r"\s*(?P<name>[A-Za-z_]\w*(?:-\w+)+)")
 #: The deepest nesting of brackets: the reader calls itself for each, and Python limits recursion.
 _DEEPEST = 50
 
@@ -124,9 +126,12 @@ def _expression(reader: _Reader) -> Spec:
 
 
 def _term(reader: _Reader) -> Spec:
+    start = reader.position
     name = reader.take()
     if not _NAME.fullmatch(name):
         raise reader.error(f"expected the name of a spec, found {name!r}")
+    hyphenated = _HYPHENATED.match(reader.text, start)
+    name = hyphenated["name"] if hyphenated else name  # no spec has such a name; the error must show all of it
     try:
         cls = spec_class(name)
     except ArgumentError as error:
@@ -150,7 +155,8 @@ def _argument(reader: _Reader, cls: type[Spec], fields: dict[str, Any], parts: l
     word = reader.take()
     if reader.peek() != "=":
         if not issubclass(cls, (Compose, OneOf)):
-            raise reader.error(f"expected field=value in {cls.name}(...), found {word!r}")
+            first = dataclasses.fields(cls)[0].name
+            raise reader.error(f"expected field=value in {cls.name}(...), such as {first}={word}, found {word!r}")
         reader.position = start
         parts.append(_expression(reader))
         return

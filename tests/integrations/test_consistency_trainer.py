@@ -220,8 +220,9 @@ def test_a_loss_function_without_labels(tmp_path: Path, constant_seed: None) -> 
 
 def test_settings_come_from_the_attachment(tmp_path: Path) -> None:
     trainer = trainer_for("bert", tmp_path)
-    with pytest.raises(ad.ArgumentError, match="consistency: expected a spec"):
+    with pytest.raises(ad.ArgumentError, match="no consistency settings: pass consistency="):
         ConsistencyTrainer(trainer.model, trainer.args)
+    assert ConsistencyTrainer(trainer.model, trainer.args, consistency=0.25).consistency.weight == 0.25
     with pytest.raises(ad.ArgumentError, match="consistency_mode: expected one of"):
         ConsistencyTrainer(trainer.model, trainer.args, consistency="consistency()", consistency_mode="both")
     model, late = build("bert")

@@ -42,10 +42,10 @@ class Net(ConsistencyMixin, pl.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
-def fit(module: Net, callback: AttentionDropCallback, **options: Any) -> Any:
-    data = [(torch.randn(6, 16), index % 5) for index in range(8)]
+def fit(module: Net, callback: AttentionDropCallback, batches: int = 2, data: Any = None, **options: Any) -> Any:
+    data = [(torch.randn(6, 16), index % 5) for index in range(4 * batches)] if data is None else data
     trainer = pl.Trainer(
-        max_epochs=1,
+        max_epochs=options.pop("max_epochs", 1),
         accelerator="cpu",
         logger=False,
         enable_checkpointing=False,
@@ -83,6 +83,72 @@ def test_the_callback_detaches_after_an_error_and_sets_progress(monkeypatch: pyt
         fit(net, AttentionDropCallback("hard", submodule="encoder"))
     assert progress[-2:] == [0.0, 0.5]
     assert all(site_of(module) is None for module in net.modules())
+
+
+class OwnStep(Net):
+    consistency = 0.5
+
+    def training_step(self, batch: Any, index: int) -> Tensor:
+        return self.task_loss(self(batch[0]), batch)
+
+
+class Calling(OwnStep):
+    def training_step(self, batch: Any, index: int) -> Tensor:
+        return self.consistency_loss(batch[0], lambda output: self.task_loss(output, batch)).loss
+
+
+class Plain(OwnStep):
+    consistency = None
+
+
+class Base(pl.LightningModule):
+    ended = 0
+
+    def on_train_batch_end(self, *args: Any) -> None:
+        self.ended += 1
+
+
+class WithBase(OwnStep, Base):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("module", "batches", "warned"),
+    [(OwnStep, 3, False), (OwnStep, 6, True), (WithBase, 6, True), (Calling, 6, False), (Plain, 6, False)],
+)
+def test_an_own_step_that_leaves_out_the_loss(
+    module: type[Net], batches: int, warned: bool, recwarn: pytest.WarningsRecorder
+) -> None:
+    net = module()
+    fit(net, AttentionDropCallback("dropkey(p=0.4)"), batches=batches)
+    found = [str(one.message) for one in recwarn.list if isinstance(one.message, ad.AttentionDropWarning)]
+    assert len(found) == warned
+    if warned:
+        assert f"training_step of {module.__name__} replaces that of ConsistencyMixin" in found[0]
+        assert "write task_loss(output, batch)" in found[0]
+    assert getattr(net, "ended", batches) == batches, "hooks of other bases still run"
+
+
+def test_the_callback_says_once_that_it_knows_no_progress(recwarn: pytest.WarningsRecorder) -> None:
+    class Endless(torch.utils.data.IterableDataset):
+        def __iter__(self) -> Any:
+            return iter([(torch.randn(6, 16), torch.tensor(0)) for _ in range(60)])
+
+    class Stopping(Plain):
+        def training_step(self, batch: Any, index: int) -> Tensor:
+            self.trainer.should_stop = index == 13
+            return super().training_step(batch, index)
+
+    net = Stopping()
+    fit(net, AttentionDropCallback("dropkey(p=warmup(0.4))"), data=Endless(), max_epochs=-1)
+    found = [str(one.message) for one in recwarn.list if isinstance(one.message, ad.AttentionDropWarning)]
+    assert len(net.seen) == 14
+    assert len(found) == 1 and "the length of this fit is unknown" in found[0]
+
+
+def test_without_settings() -> None:
+    with pytest.raises(ad.ArgumentError, match=r"no consistency settings: pass consistency="):
+        fit(Net(), AttentionDropCallback("dropkey(p=0.4)"))
 
 
 def test_batches() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,31 @@ def train(
     )
     trainer.train(resume_from_checkpoint=None if resume is None else str(resume))
     return model, attachments
+
+
+@pytest.mark.parametrize("watched", [False, True])
+def test_a_trainer_without_the_callback_is_noticed(tmp_path: Path, watched: bool) -> None:
+    def run() -> None:
+        train(tmp_path, {"*": "dropkey(p=warmup(0.2))"}, watched=watched, max_steps=14, save_strategy="no")
+
+    if watched:
+        run()  # our warnings are errors here
+        return
+    with pytest.warns(ad.AttentionDropWarning, match=r"nobody sets the progress .* p stays at 0\.0") as found:
+        run()
+    ours = [one for one in found if isinstance(one.message, ad.AttentionDropWarning)]
+    assert len(ours) == 1 and ours[0].filename == __file__
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_an_optimiser_without_the_learned_rates_is_noticed(tmp_path: Path, given: bool) -> None:
+    model = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    attachment = attach(model, LEARNED)
+    rates = attachment.parameters() if given else ()
+    optimiser = torch.optim.SGD([*model.parameters(), *rates])
+    arguments = arguments_for(tmp_path), TrainerState(), TrainerControl()
+    with contextlib.nullcontext() if given else pytest.warns(ad.AttentionDropWarning, match="not in the optimiser"):
+        ScheduleCallback(attachment).on_train_begin(*arguments, model=model, optimizer=optimiser)
 
 
 def numbers(attachment: Attachment) -> dict[str, Any]:

@@ -28,7 +28,7 @@ class ConsistencyTrainer(Trainer):  # type: ignore[misc]
     divergence is averaged over the samples, or over the tokens with a label, of the whole accumulated batch.
 
     Args:
-        consistency: a spec, its text, or None for the one in the specs attached to the model.
+        consistency: a spec, its text, its weight alone, or None for the one in the specs attached to the model.
         consistency_mode: `"batch"`, `"sequential"` or `"shared"`, as for `consistency_loss`. With `"sequential"` the
             model computes its own loss in each pass. Otherwise the loss is the cross entropy of logits and labels,
             shifted by one if the model does so. The first step compares it with the model's own loss in a plain pass,
@@ -38,7 +38,11 @@ class ConsistencyTrainer(Trainer):  # type: ignore[misc]
     """
 
     def __init__(
-        self, *args: Any, consistency: Consistency | str | None = None, consistency_mode: Mode = "batch", **kwargs: Any
+        self,
+        *args: Any,
+        consistency: Consistency | str | float | None = None,
+        consistency_mode: Mode = "batch",
+        **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
         one_of("consistency_mode", consistency_mode, MODES)

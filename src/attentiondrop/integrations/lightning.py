@@ -18,6 +18,7 @@ from ..torch.attach.attachment import Attachment
 from ..torch.consistency.loss import ConsistencyResult, consistency_loss
 from ..torch.consistency.views import Mode
 from ..torch.dispatch import Backend
+from ..torch.rates.scheduled import changing_rates
 from ..validation import number
 
 if TYPE_CHECKING:
@@ -95,6 +96,7 @@ class AttentionDropCallback(Callback):  # type: ignore[misc]
                 "lightning",
                 "pytorch_lightning",
             )
+            self.attachment.set_progress(self.attachment.progress)  # one warning is enough
 
     def on_train_batch_start(self, trainer: Any, pl_module: nn.Module, batch: Any, batch_idx: int) -> None:
         """Tell the attachment how much of the training is done."""
@@ -185,20 +187,19 @@ def _progress(trainer: Any, module: Any, batch: int = 0) -> float | None:
 
 def _has_schedule(attachment: Attachment) -> bool:
     """Whether a rate changes with the progress. Rates over layers or heads and adaptive rates do not."""
-    sites = attachment.sites
-    return any(
-        site.spec.at(step / 100, layer, len(sites)) != site.spec.at(0.0, layer, len(sites))
-        for layer, site in enumerate(sites)
-        for step in range(1, 101)
-    )
+    return any(changing_rates(site.spec, *site.layer) for site in attachment.sites)
+
+
+#: A batch or two may be special.
+_PATIENCE = 3
 
 
 class ConsistencyMixin:
     """A base class to put before `LightningModule`. Its `training_step` uses the consistency loss.
 
-    Define `task_loss(output, batch)`. Override `model_inputs(batch)`, unless the inputs of the model are the first of a
-    pair, or all entries of a dict but the labels. In your own training step, call
-    `self.consistency_loss(inputs, task_loss)`.
+    Define `task_loss(output, batch)` and no `training_step`: yours would replace the one here. If you need your own,
+    call `self.consistency_loss(inputs, task_loss)` in it. Override `model_inputs(batch)`, unless the inputs of the
+    model are the first of a pair, or all entries of a dict but the labels.
 
     Example::
 
@@ -210,10 +211,12 @@ class ConsistencyMixin:
                 return F.cross_entropy(output, batch[1])
     """
 
-    #: A spec, its text, or None for the one in the attached specs.
-    consistency: Consistency | str | None = None
+    #: A spec, its text, its weight alone, or None for the one in the attached specs.
+    consistency: Consistency | str | float | None = None
     #: `"batch"`, `"sequential"` or `"shared"`.
     consistency_mode: Mode = "batch"
+    #: Batches that may still come without `consistency_loss`, before a warning; None: it was called.
+    _batches_without: int | None = _PATIENCE
 
     def task_loss(self, output: Any, batch: Any) -> Tensor:
         """The loss of one view."""
@@ -232,8 +235,27 @@ class ConsistencyMixin:
 
     def consistency_loss(self, inputs: Any, task_loss: Callable[[Any], Tensor], **options: Any) -> ConsistencyResult:
         """Call `attentiondrop.torch.consistency_loss` with this module and its settings."""
+        self._batches_without = None
         module: Any = self
         return consistency_loss(module, inputs, task_loss, self.consistency, self.consistency_mode, **options)
+
+    def on_train_batch_end(self, *args: Any, **kwargs: Any) -> None:
+        """Warn if the settings of the class have no effect, because its own training step does not use them."""
+        parent: Any = super()
+        parent.on_train_batch_end(*args, **kwargs)
+        if self._batches_without is None or self.consistency is None:
+            return
+        self._batches_without -= 1
+        if self._batches_without < 0:
+            self._batches_without = None
+            name = type(self).__name__
+            warn_outside(
+                f"training_step of {name} replaces that of ConsistencyMixin and has not called self.consistency_loss "
+                f"in {_PATIENCE + 1} batches, so the setting `consistency` of {name} has no effect: remove "
+                "training_step and write task_loss(output, batch), or call self.consistency_loss(inputs, task_loss)",
+                "lightning",
+                "pytorch_lightning",
+            )
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """Compute the loss, and log it with its parts."""

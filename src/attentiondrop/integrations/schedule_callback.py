@@ -52,9 +52,17 @@ class ScheduleCallback(TrainerCallback):  # type: ignore[misc]
         state: TrainerState,
         control: TrainerControl,
         model: nn.Module | None = None,
+        optimizer: Any = None,
         **kwargs: Any,
     ) -> None:
         """Called by the trainer. In a resumed training, restore the state of the attachment."""
+        if _lacks_rates(optimizer, self.attachment) and not args.deepspeed:
+            warn_outside(
+                "ScheduleCallback: the rates of the attachment that are to be learned are not in the optimiser of the "
+                "Trainer, so they stay where they are: pass Trainer(optimizers=(optimiser, None)) with an optimiser "
+                "that has attachment.parameters() as well",
+                "transformers",
+            )
         if state.global_step == 0:
             return
         stored = state.stateful_callbacks.get(_ENTRY, {}).get(_key(self.attachment, model))
@@ -101,6 +109,14 @@ class ScheduleCallback(TrainerCallback):  # type: ignore[misc]
         temporary = path.with_suffix(".tmp")
         state.save_to_json(str(temporary))
         os.replace(temporary, path)  # whole or not at all: without this file the checkpoint is of no use
+
+
+def _lacks_rates(optimiser: Any, attachment: Attachment) -> bool:
+    """Whether no learned rate of the attachment is in the optimiser. (With DeepSpeed nobody can tell.)"""
+    groups = getattr(optimiser, "param_groups", ())
+    held = {id(parameter) for group in groups for parameter in group["params"]}
+    rates = {id(rate) for rate in attachment.parameters()}
+    return bool(held and rates and not held & rates)
 
 
 def _key(attachment: Attachment, model: nn.Module | None) -> str:

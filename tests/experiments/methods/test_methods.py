@@ -13,8 +13,14 @@ from attentiondrop.experiments.methods.grids import built_in_grids, candidates, 
 from attentiondrop.experiments.methods.groups import ALL, expanded, groups
 from attentiondrop.experiments.methods.parse import Method, read_method, read_methods, terms
 from attentiondrop.specs import REGISTRY
+from attentiondrop.unknown_names import OF_EXPERIMENTS
 
 DEFAULTS = ("none", "dropout", "dropconnect", "r-drop", "hard", "blur", "blur+consistency")
+
+
+def test_the_errors_of_specs_know_every_comparator() -> None:
+    """`attach` refuses these names, and says where they belong."""
+    assert set(OF_EXPERIMENTS) == set(COMPARATORS)
 
 
 @pytest.mark.parametrize(

@@ -48,12 +48,64 @@ def test_arguments(model: nn.Module, x: Tensor) -> None:
     for empty in ((), {"x": 3}, torch.zeros(0, 3)):
         with pytest.raises(ad.ArgumentError, match=r"inputs: expected at least one tensor with a batch"):
             views(model, empty)
-    with pytest.raises(ad.ArgumentError, match=r"consistency: expected a spec such as .* received None"):
+    missing = r"no consistency settings: pass .*Consistency\(weight=0\.5\), or attach a spec that ends in \+consistency"
+    with pytest.raises(ad.ArgumentError, match=missing):
         consistency_loss(model, x, mean)
+    for wrong in (True, [0.5]):
+        with pytest.raises(ad.ArgumentError, match=r"consistency: expected a spec such as"):
+            consistency_loss(model, x, mean, wrong)
+    with pytest.raises(ad.ArgumentError, match=r"weight: expected a number >= 0, received -1"):
+        consistency_loss(model, x, mean, -1)
     with pytest.raises(ad.ArgumentError, match=r"consistency: expected a spec such as"):
         consistency_loss(model, x, mean, "hard(p=0.1)")
     with pytest.raises(ad.ArgumentError, match=r"task_loss: expected .* without dimensions, received \[3, 6, 5\]"):
         consistency_loss(model, x, lambda output: output, "consistency()")
+
+
+@pytest.mark.parametrize(
+    ("labels", "received"), [(torch.zeros(3, 6), r"a tensor of shape \[3, 6\]"), (None, "None"), (0.5, "0.5")]
+)
+def test_the_task_loss_is_a_function(model: nn.Module, x: Tensor, labels: Any, received: str) -> None:
+    attach(model, LATE)
+    expected = r"task_loss: expected a function .* lambda logits: F\.cross_entropy\(logits, labels\), received "
+    with pytest.raises(ad.ArgumentError, match=f"{expected}.*{received}"):
+        consistency_loss(model, x, labels, "consistency()")
+
+
+@pytest.mark.parametrize("spec", ["dropkey(p=0.3)", "dropkey(p=0.3)+consistency(weight=2.0)"])
+def test_a_number_is_the_weight(model: nn.Module, x: Tensor, spec: str) -> None:
+    attach(model, spec)
+    result = consistency_loss(model, x, mean, 0.25)
+    assert torch.equal(result.loss, result.task + 0.25 * result.divergence)
+
+
+def test_a_number_must_not_be_ambiguous(model: nn.Module, x: Tensor) -> None:
+    attach(model, "dropkey(p=0.3)+consistency(weight=2.0,views=3)")
+    with pytest.raises(ad.ArgumentError, match=r"with other settings is attached \(.*views=3\)\), received 0\.25"):
+        consistency_loss(model, x, mean, 0.25)
+
+
+@pytest.mark.parametrize("keep", [slice(0, 1), 0])
+@pytest.mark.parametrize("mode", ["batch", "sequential", "shared"])
+def test_logits_of_sigmoids(model: nn.Module, x: Tensor, keep: Any, mode: Any) -> None:
+    """The error says how to compare them, and that is the KL of the Bernoulli distributions."""
+    attach(model, LATE)
+
+    class Head(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = model
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.inner(x)[:, 0, keep]
+
+    with pytest.raises(ad.ArgumentError, match=r"two classes, received \[3(, 1)?\]: .*softmax.*last dimension.*views"):
+        consistency_loss(Head(), x, mean, 0.5, mode)
+    two = lambda y: torch.stack([torch.zeros_like(y), y], dim=-1)  # noqa: E731
+    result = consistency_loss(Head(), x, mean, 0.5, mode, logits=two)
+    first, second = (torch.distributions.Bernoulli(logits=output) for output in result.outputs)
+    torch.testing.assert_close(result.divergence, torch.distributions.kl_divergence(first, second).mean())
+    assert result.divergence > 0
 
 
 def test_settings_of_the_attachment(model: nn.Module, x: Tensor) -> None:

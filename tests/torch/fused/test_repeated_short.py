@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 import attentiondrop as ad
 from attentiondrop.torch import attach, attention, dispatch, functional
+from attentiondrop.torch.attach.reminders import Reminders
 from attentiondrop.torch.attach.sites import site_of
 from attentiondrop.torch.call import sharded
 from attentiondrop.torch.call.leaves import Driven
@@ -229,6 +230,7 @@ def test_sites_take_the_shortest_way(looked_for: list[str], monkeypatch: pytest.
         ("rank", 1),
         ("stacks", (SimpleNamespace(belongs=lambda place, device: False),)),
         ("monitor", Monitor()),
+        ("reminders", Reminders(["consistency"])),
     ],
 )
 def test_sites_that_do_more_take_the_usual_way(field: str, value: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -107,7 +107,7 @@ def attach(
         entry = reachable[place]
         install(entry.module, Site(entry.name, drop, backend, str(entry.way), known.get(entry.module)))
         attachment._modules.append(entry.module)
-    attachment.set_progress(0.0)
+    attachment._evaluate_rates()
     asked = _Asked(patterns, wanted, {clean_name(name): known.get(module) for name, module in root.named_modules()})
     attachment.unreached = asked.among(unreached)
     missed: list[Unreached] = []

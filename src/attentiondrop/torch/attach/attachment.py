@@ -32,6 +32,8 @@ class Attachment(BaseAttachment):
         #: The argument `kinds` of `attach`.
         self.kinds: tuple[str, ...] | None = None
         self._modules: list[nn.Module] = []
+        #: Whether somebody has set the progress.
+        self._is_told = False
         #: Called with the attention that the first training step computes unperturbed.
         self._report: Report | None = None
 
@@ -59,7 +61,7 @@ class Attachment(BaseAttachment):
     def update(self, spec: Choice | Patterns) -> None:
         """Give the sites other specs; every site must still get one. A compiled model uses the new specs, too."""
         super().update(spec)
-        self.set_progress(self.progress)
+        self._evaluate_rates()
 
     def remove(self) -> None:
         """Give every module its own class back. A second call does nothing."""
@@ -83,11 +85,17 @@ class Attachment(BaseAttachment):
         >>> attachment.specs()
         {'self_attn': HardMasking(p=0.1, k=5, fill='zero', heads='independent')}
         """
-        self.progress = check_progress(progress)
+        self.progress, self._is_told = check_progress(progress), True
+        self._evaluate_rates()
+
+    def _evaluate_rates(self) -> None:
+        """Set the rates of all schedules for the present progress."""
         sites = self.sites
         modules = [module for module in self._modules if site_of(module) is not None]
         for layer, (site, module) in enumerate(zip(sites, modules, strict=True)):
             site.set_progress(self.progress, layer, len(sites), module)
+            if self._is_told:
+                site.done("progress")
 
     def set_data_parallel_rank(self, rank: int | None) -> None:
         """For tensor parallelism: processes with the same rank make the same draws.

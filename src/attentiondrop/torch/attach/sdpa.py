@@ -145,7 +145,7 @@ def _redirected_sdpa(
         and site.monitor is None
         and not site.stacks
         and site.rank is None
-        and site.passes_alone is None
+        and (site.reminders is None or not site.reminders.left)
     ):
         known = repeat(query, key, value, site.spec, dropout_p, is_causal, scale, enable_gqa, site.backend)
         if known is not None:

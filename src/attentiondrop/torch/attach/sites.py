@@ -15,16 +15,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from ...errors import warn_once
-from ...specs import Consistency, Spec
+from ...specs import Spec
 from ..call.leaves import Bounds, Driven
 from ..rates.monitoring import Monitor
 from ..rates.scheduled import controllers_of, driven_at
 from .exchange_class import exchanged, own_class
+from .reminders import Reminders, reminders_of
 from .scripting import check_scriptable, passing_for
-
-#: A pass or two outside of the loss is no mistake: people look at outputs, and measure.
-_MOST_ALONE = 3
 
 #: The key of the site in its module's `__dict__`. It is neither parameter nor buffer, so it is not in the `state_dict`.
 ATTRIBUTE = "_attentiondrop_site"
@@ -47,6 +44,8 @@ class Site:
     driven: Driven | None = None
     #: The progress at which the schedules were evaluated.
     progress: float = 0.0
+    #: Its number among the attached layers, and their number.
+    layer: tuple[int, int] = (0, 1)
     #: Measures what happens to the attention, for `watch` and for adaptive rates.
     monitor: Monitor | None = None
     #: How many views are stacked in the batch that the module gets, while `attentiondrop.torch.views` runs.
@@ -57,12 +56,11 @@ class Site:
     rank: int | None = None
     #: Whether the forward of the module makes all calls of its attention itself (`own_calls`); None: nobody has looked.
     own_calls: bool | None = None
-    #: Passes that may still come without a `consistency_loss`, before a warning; None: the spec has no use for one, or
-    #: one was computed.
-    passes_alone: int | None = field(init=False, default=None)
+    #: What the spec needs from the training loop, and may not get; None if it needs nothing.
+    reminders: Reminders | None = field(init=False, default=None, compare=False)
 
     def __post_init__(self) -> None:
-        self._expect_consistency()
+        self.reminders = reminders_of(self.spec)
 
     def __getstate__(self) -> dict[str, Any]:
         """The state for a pickle: without running passes, and without what another process may know otherwise."""
@@ -85,13 +83,15 @@ class Site:
     @property
     def drop(self) -> Spec | Driven:
         """What to pass to `perturbed_attention`."""
-        if self.passes_alone is not None and not torch.compiler.is_compiling() and torch.is_grad_enabled():
-            self._pass_alone()
+        # Compiled code must not look at what is left: it would be compiled again when that changes.
+        waiting = self.reminders
+        if waiting is not None and not torch.compiler.is_compiling() and waiting.left and torch.is_grad_enabled():
+            waiting.count(self)
         return self.spec if self.driven is None else self.driven
 
     def set_progress(self, progress: float, layer: int, layers: int, module: nn.Module) -> None:
         """Evaluate the schedules for this layer, in the same tensors, so that a compiled model stays valid."""
-        self.progress = progress
+        self.progress, self.layer = progress, (layer, layers)
         first = self.driven is None
         self.driven = driven_at(self.spec, progress, layer, layers, module, self.driven)
         if first and (controllers := controllers_of(self.spec, self.driven)):
@@ -100,27 +100,17 @@ class Site:
     def respec(self, spec: Spec) -> None:
         """Replace the spec; `set_progress` must be called next."""
         self.spec, self.driven, self.monitor = spec, None, None
-        self._expect_consistency()
+        self.reminders = reminders_of(spec)
 
-    def _expect_consistency(self) -> None:
-        has_part = any(isinstance(leaf, Consistency) for leaf in self.spec.leaves())
-        self.passes_alone = _MOST_ALONE if has_part else None
-
-    def _pass_alone(self) -> None:
-        """Warn if training goes on without the loss that a part of the spec is for."""
-        self.passes_alone = (self.passes_alone or 0) - 1
-        if self.passes_alone < 0:
-            self.passes_alone = None
-            warn_once(
-                "consistency",
-                f"the attached spec {self.spec} has a consistency part, which acts only in a loss: compute it with "
-                "attentiondrop.torch.consistency_loss (or train with ConsistencyTrainer or ConsistencyMixin). "
-                f"There were {_MOST_ALONE + 1} training passes without it",
-            )
+    def done(self, topic: str) -> None:
+        """Somebody has done what the spec needs: `topic` is one of `reminders.PATIENCE`."""
+        if self.reminders is not None:
+            self.reminders.done(topic)
 
     def freeze(self) -> None:
         """Keep adaptive rates and the importance of heads as they are, whatever the module computes from now on."""
         self.monitor = None
+        self.reminders = None  # it is measured now, not trained
         for importance in ({} if self.driven is None else self.driven.states).values():
             importance.fixed = True
 

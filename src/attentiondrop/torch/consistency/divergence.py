@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...errors import ShapeError, bad_argument
+from ...errors import ArgumentError, ShapeError, bad_argument
 from ...validation import one_of
 
 
@@ -74,11 +74,19 @@ def _kl(log_p: Tensor, log_q: Tensor) -> Tensor:
     return (log_p.exp() * difference).sum(dim=-1)
 
 
+_OTHER_OUTPUTS = (
+    "the divergence is between softmax distributions over the last dimension. For the logits of sigmoids, use "
+    "torch.stack([torch.zeros_like(y), y], dim=-1) as logits; for other outputs, call attentiondrop.torch.views and "
+    "use your own distance"
+)
+
+
 def check_logits(value: Any) -> Tensor:
     """Return `value`, or raise if it cannot be logits: a floating point tensor [..., classes], at least two classes."""
     if not isinstance(value, Tensor) or not value.is_floating_point():
         what = f"{value.dtype} tensor" if isinstance(value, Tensor) else type(value).__name__
         raise bad_argument("logits", "a floating point tensor of logits", what)
     if value.dim() < 2 or value.shape[-1] < 2:
-        raise bad_argument("logits", "[..., classes] with a batch and at least two classes", list(value.shape))
+        wanted = "[..., classes] with a batch and at least two classes"
+        raise ArgumentError(f"logits: expected {wanted}, received {list(value.shape)}: {_OTHER_OUTPUTS}")
     return value

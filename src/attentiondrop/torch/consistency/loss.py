@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -30,7 +31,7 @@ def consistency_loss(
     model: nn.Module,
     inputs: Any,
     task_loss: Callable[[Any], Tensor],
-    consistency: Consistency | str | None = None,
+    consistency: Consistency | str | float | None = None,
     mode: Mode = "batch",
     *,
     logits: Callable[[Any], Tensor] | None = None,
@@ -40,13 +41,16 @@ def consistency_loss(
 ) -> ConsistencyResult:
     """The loss of several random passes over the same input: `task + weight * KL` between their predictions.
 
-    Gradients flow through every view. Call `result.loss.backward()` as usual.
+    The predictions are the softmax distributions over the last dimension of the logits. For other outputs, call `views`
+    and use your own distance. Gradients flow through every view. Call `result.loss.backward()` as usual.
 
     Args:
         model: in training mode, with attached sites or dropout.
         inputs: a tensor, a tuple of positional arguments or a dict of keyword arguments, without labels.
-        task_loss: maps the output of one view to its loss.
+        task_loss: maps the output of one view to its loss, for example
+            `lambda logits: F.cross_entropy(logits, labels)`.
         consistency: weight, number of views, direction and task; by default the `Consistency` in the attached specs.
+            A number is the weight.
         mode: `"batch"`, `"sequential"` or `"shared"`, as for `views`.
         logits: maps the output of one view to logits [batch, ..., classes]; by default the output itself if it is a
             tensor, or its `logits`.
@@ -70,6 +74,12 @@ def consistency_loss(
         >>> bool(result.divergence > 0), torch.equal(result.loss, result.task + 0.5 * result.divergence)
         (True, True)
     """
+    if not callable(task_loss):
+        raise bad_argument(
+            "task_loss",
+            "a function of the model's output, such as lambda logits: F.cross_entropy(logits, labels)",
+            f"a tensor of shape {list(task_loss.shape)}" if isinstance(task_loss, Tensor) else task_loss,
+        )
     settings = settings_for(model, consistency)
     outputs = views(model, inputs, settings.views, mode)
     scores = [check_logits(pick_logits(output) if logits is None else logits(output)) for output in outputs]
@@ -82,18 +92,24 @@ def consistency_loss(
     return ConsistencyResult(task + settings.weight * apart, task, apart, outputs)
 
 
-def settings_for(model: nn.Module, consistency: Consistency | str | None) -> Consistency:
+def settings_for(model: nn.Module, consistency: Consistency | str | float | None) -> Consistency:
     """The given `Consistency`, or that in the specs attached to `model`, with its schedules evaluated."""
-    given: Any = parse(consistency) if isinstance(consistency, str) else consistency
     sites = [site for module in model.modules() if (site := site_of(module)) is not None]
+    attached = next((leaf for site in sites for leaf in site.spec.leaves() if isinstance(leaf, Consistency)), None)
+    given: Any = parse(consistency) if isinstance(consistency, str) else consistency
     if given is None:
-        given = next((leaf for site in sites for leaf in site.spec.leaves() if isinstance(leaf, Consistency)), None)
-    if not isinstance(given, Consistency):
-        raise bad_argument(
-            "consistency", "a spec such as attentiondrop.Consistency(weight=0.5), here or in attach", consistency
+        given = attached
+    elif isinstance(given, int | float) and not isinstance(given, bool):
+        given = _of_weight(given, attached)
+    if given is None:
+        raise ArgumentError(
+            "no consistency settings: pass consistency=attentiondrop.Consistency(weight=0.5), or attach a spec that "
+            "ends in +consistency(weight=0.5)"
         )
+    if not isinstance(given, Consistency):
+        raise bad_argument("consistency", "a spec such as attentiondrop.Consistency(weight=0.5)", consistency)
     for site in sites:
-        site.passes_alone = None  # the loss is computed, so nobody has forgotten it
+        site.done("consistency")  # the loss is computed, so nobody has forgotten it
     if given.scheduled() and not sites:
         raise bad_argument(
             "consistency", "a weight that is a number where nothing is attached: nothing knows the progress", str(given)
@@ -102,6 +118,14 @@ def settings_for(model: nn.Module, consistency: Consistency | str | None) -> Con
     evaluated: Any = given.at(sites[0].progress if sites else 0.0)
     result: Consistency = evaluated
     return result
+
+
+def _of_weight(weight: float, attached: Consistency | None) -> Consistency:
+    """The settings for a plain number. It must not matter whether it replaces the attached weight, or all of them."""
+    given = Consistency(weight=weight)
+    if attached is not None and dataclasses.replace(attached, weight=given.weight) != given:
+        raise bad_argument("consistency", f"a spec, since one with other settings is attached ({attached})", weight)
+    return given
 
 
 def pick_logits(output: Any) -> Any:

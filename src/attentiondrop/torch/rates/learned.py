@@ -19,9 +19,13 @@ class LearnedRate(nn.Module):
         share = (rule.init - rule.low) / (rule.high - rule.low)
         shape = () if rule.heads is None else (rule.heads,)
         dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
-        start = torch.full(shape, math.log(share / (1 - share)), dtype=dtype, device=like.device)
-        self.raw = nn.Parameter(start)
+        self.start = math.log(share / (1 - share))
+        self.raw = nn.Parameter(torch.full(shape, self.start, dtype=dtype, device=like.device))
 
     def forward(self) -> Tensor:
         """The rate."""
         return self.low + (self.high - self.low) * self.raw.sigmoid()
+
+    def is_at_start(self) -> bool:
+        """Whether nothing has changed the parameter so far. This waits for a GPU."""
+        return torch.equal(self.raw.detach(), torch.full_like(self.raw, self.start))

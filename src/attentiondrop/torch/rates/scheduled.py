@@ -58,6 +58,16 @@ def driven_at(
     return before
 
 
+def changing_rates(spec: Spec, layer: int = 0, layers: int = 1) -> list[tuple[Spec, str]]:
+    """The rates (regulariser, field) that depend on the progress; those of layers, heads and adaptive ones do not."""
+    return [
+        (leaf, field)
+        for leaf in spec.leaves()
+        for field, schedule in leaf.scheduled().items()
+        if len({schedule.at(step / 100, layer, layers) for step in range(101)}) > 1
+    ]
+
+
 def controllers_of(spec: Spec, driven: Driven | None) -> tuple[Controller, ...]:
     """A controller for each adaptive rate (`EntropyTarget`)."""
     if driven is None:
