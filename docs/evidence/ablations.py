@@ -198,20 +198,20 @@ def loses(change: Change) -> str:
 def high_rates() -> tuple[str, str]:
     """P15: rates over 0.5 lose more than two points. Verdict and what was found."""
     found = read()
-    changes = {p: at_rate(found, p) for p in found.grids[HARD]["p"] if p > 0.5}
-    words = "; ".join(f"p = {p}: {change}" for p, change in changes.items())
-    return (
-        verdicts.together([loses(change) for change in changes.values()]),
-        f"To `none`, in points of validation accuracy, mean over k and both fills: {words}",
-    )
+    return _judged({f"p = {p}": at_rate(found, p) for p in found.grids[HARD]["p"] if p > 0.5}, "k and both fills")
 
 
 def wide_blurs() -> tuple[str, str]:
     """P16: widths over 9 lose more than two points. Verdict and what was found."""
     found = read()
-    changes = {width: at_width(found, width) for width in found.grids[BLUR]["width"] if width > 9}
-    words = "; ".join(f"width {width}: {change}" for width, change in changes.items())
+    return _judged(
+        {f"width {width}": at_width(found, width) for width in found.grids[BLUR]["width"] if width > 9}, "sigma"
+    )
+
+
+def _judged(changes: dict[str, Change], over: str) -> tuple[str, str]:
+    words = "; ".join(f"{name}: {change}" for name, change in changes.items())
     return (
         verdicts.together([loses(change) for change in changes.values()]),
-        f"To `none`, in points of validation accuracy, mean over sigma: {words}",
+        f"To `none`, in points of validation accuracy, mean over {over}: {words}",
     )
