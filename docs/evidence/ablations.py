@@ -164,25 +164,30 @@ def _mean(found: Ablations, methods: Sequence[str]) -> Change:
     return change
 
 
-def bullets() -> str:
-    """The means that the tables are about."""
+def means() -> str:
+    """The means that the tables are about: a line for each setting that varies."""
     found = read()
-    rates = [f"p = {p}: {at_rate(found, p)}" for p in found.grids[HARD]["p"]]
-    widths = [f"{width}: {at_width(found, width)}" for width in found.grids[BLUR]["width"]]
-    sigmas = [f"{x}: {_mean(found, found.points(BLUR, sigma_max=[x]))}" for x in found.grids[BLUR]["sigma_max"]]
-    weights = [
-        f"{weight}: {_mean(found, found.points(WEIGHTS, weight=[weight], views=[2]))}"
-        for weight in found.grids[WEIGHTS]["weight"]
-    ]
-    shares = [f"{share}: {_mean(found, found.points(TAIL, share=[share]))}" for share in found.grids[TAIL]["share"]]
-    lines = [
-        f"**Rate of hard masking**, mean over k and both fills: {'; '.join(rates)}.",
-        f"**Width of the blur**, mean over sigma: {'; '.join(widths)}.",
-        f"**Sigma of the blur** (`sigma_max`), mean over widths: {'; '.join(sigmas)}.",
-        f"**Weight of the consistency loss**, two views, `hard(p=0.5,k=5,fill=-inf)`: {'; '.join(weights)}.",
-        f"**Share of the layers that run twice** (`tailhard`), mean over weights: {'; '.join(shares)}.",
-    ]
-    return "\n".join(f"- {line}" for line in lines)
+    weights = found.grids[WEIGHTS]["weight"]
+    lines = {
+        "`p` of hard masking, over k and both fills": {p: at_rate(found, p) for p in found.grids[HARD]["p"]},
+        "`width` of the blur, over sigma": {width: at_width(found, width) for width in found.grids[BLUR]["width"]},
+        "`sigma_max` of the blur, over widths": _by(found, BLUR, "sigma_max"),
+        "`weight` of the consistency loss, two views, with `hard(p=0.5,k=5,fill=-inf)`": {
+            weight: _mean(found, found.points(WEIGHTS, weight=[weight], views=[2])) for weight in weights
+        },
+        "`share` of the layers that run twice (`tailhard`), over weights": _by(found, TAIL, "share"),
+    }
+    most = max(map(len, lines.values()))
+    table = [_line(["mean difference to `none`", *[""] * most]), "| --- |" + " --- |" * most]
+    for name, changes in lines.items():
+        cells = [f"**{value}**: {change}" for value, change in changes.items()]
+        table.append(_line([name, *cells, *[""] * (most - len(cells))]))
+    return "\n".join(table)
+
+
+def _by(found: Ablations, name: str, field: str) -> dict[Any, Change]:
+    """Value of a field -> the mean over the others."""
+    return {value: _mean(found, found.points(name, **{field: [value]})) for value in found.grids[name][field]}
 
 
 # --- the paper -------------------------------------------------------------------------------------------------------

@@ -183,7 +183,7 @@ def ablated() -> dict[Path, str]:
 
     path = HERE / "ablations.md"
     page = filled(path.read_text(encoding="utf-8"), "ablations state", ablations.state())
-    page = filled(page, "ablations means", ablations.bullets())
+    page = filled(page, "ablations means", ablations.means())
     return {path: filled(page, "ablations", ablations.grid_tables())}
 
 
