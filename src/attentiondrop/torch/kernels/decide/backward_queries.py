@@ -280,7 +280,8 @@ def _along_keys(
     for place in tl.range(begin, end, BN, num_stages=STAGES):
         start = first_of(place, LIST, SIDE)
         columns = start + tl.arange(0, BN)
-        key_words = load_key_words(tables, columns, columns < M, NOISE, DROP, DROPOUT_A, DROPOUT_B)
+        known = (columns < M) if EDGE else None
+        key_words = load_key_words(tables, columns, known, NOISE, DROP, DROPOUT_A, DROPOUT_B)
         k = load_tile(K, columns[None, :], k_m, d[:, None], M, D, BLOCK_D, EDGE)
         v = load_tile(V, columns[None, :], v_m, e[:, None], M, E, BLOCK_E, EDGE)
         _, _, ds = weights_and_gradient(

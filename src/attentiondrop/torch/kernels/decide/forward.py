@@ -6,6 +6,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ..shared.decided import SEEN, filled
 from ..shared.hashing import joined
 from ..shared.local import first_of, near_of, places_of
 from ..shared.logits import (
@@ -325,18 +326,24 @@ def _sweep(
         start = first_of(place, LIST, SIDE)
         columns = start + tl.arange(0, BN)
         k = load_tile(K, columns[None, :], k_m, d[:, None], M, D, BLOCK_D, EDGE)
-        key_words = load_key_words(tables, columns, columns < M, NOISE, DROP, DROPOUT_A, DROPOUT_B)
+        known = (columns < M) if EDGE else None
+        key_words = load_key_words(tables, columns, known, NOISE, DROP, DROPOUT_A, DROPOUT_B)
         s = visible_logits(
             tl.dot(q, k, input_precision="ieee"), rows[:, None], columns[None, :], row_words[0][:, None],
             key_words[0][None, :], VISIBLE, visible_n, visible_m, BIAS, bias_n, bias_m, scale, rates[0], N, M,
             HAS_VISIBLE, HAS_BIAS, NOISE, DIAGONAL, EDGE, near, (first_row, start), WINDOW, SIDE,
         )  # fmt: skip
         if DROP != "":
-            dropped = is_dropped(
-                s, columns[None, :], row_words[1][:, None], key_words[1][None, :], rates[1], low[:, None],
-                high[:, None], cut[:, None], RANKED, TIES,
-            )  # fmt: skip
-            s = tl.where(dropped, 0.0 if DROP == "zero" else float("-inf"), s)
+            fill = 0.0 if DROP == "zero" else float("-inf")
+            if TIES:
+                dropped = is_dropped(
+                    s, columns[None, :], row_words[1][:, None], key_words[1][None, :], rates[1], low[:, None],
+                    high[:, None], cut[:, None], RANKED, TIES,
+                )  # fmt: skip
+                s = tl.where(dropped, fill, s)
+            else:
+                least = low[:, None] if RANKED else SEEN
+                s = filled(s, row_words[1][:, None], key_words[1][None, :], rates[1], least, fill)
         higher = tl.maximum(largest, tl.max(s, 1))
         base = _finite(higher)
         p = power_of_two(s - base[:, None], WIDE)

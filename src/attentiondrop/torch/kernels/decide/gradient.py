@@ -6,6 +6,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ..shared.decided import SEEN, hidden_unless, kept_bits, only_bits
 from ..shared.logits import is_dropped, visible_logits, weight_factor
 from ..shared.powers import power_of_two
 
@@ -58,14 +59,23 @@ def weights_and_gradient(
         corner, WINDOW, SIDE,
     )  # fmt: skip
     if DROP != "":
-        dropped = is_dropped(s, columns, line_words[1], column_words[1], rates[1], low, high, cut, RANKED, TIES)
-        if DROP == "zero":
-            s = tl.where(dropped, 0.0, s)
+        if RANKED and (TIES or DROP != "zero"):
+            dropped = is_dropped(s, columns, line_words[1], column_words[1], rates[1], low, high, cut, RANKED, TIES)
+            if DROP == "zero":
+                s = tl.where(dropped, 0.0, s)
+            else:
+                s = tl.where(dropped & (columns != keep), float("-inf"), s)
+        elif DROP == "zero":
+            kept = kept_bits(s, line_words[1], column_words[1], rates[1], low if RANKED else SEEN)
+            s = only_bits(s, kept)
         else:
-            s = tl.where(dropped & (columns != keep), float("-inf"), s)
+            s = hidden_unless(s, line_words[1], column_words[1], rates[1], columns, keep)
     p = power_of_two(s - lse, WIDE) * share
     factor = weight_factor(line_words, column_words, columns, keep, rates, DROPOUT_A, DROPOUT_B)
     ds = p * (value_products * factor - delta)
     if DROP == "zero":
-        ds = tl.where(dropped, 0.0, ds)
+        if TIES:
+            ds = tl.where(dropped, 0.0, ds)
+        else:
+            ds = only_bits(ds, kept)
     return p, factor, ds

@@ -10,6 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from .decided import kept_factor
 from .hashing import joined, to_normal
 from .local import in_block
 
@@ -19,8 +20,12 @@ SIZES = ("H", "HK", "GROUP", "N", "M", "LINES", "left", "right", "slot_words", "
 
 @triton.jit
 def load_words(pointer, place, mask):
-    """Words from a table, as unsigned."""
-    return tl.load(pointer + place, mask=mask, other=1).to(tl.uint32, bitcast=True)
+    """Words from a table, as unsigned; `mask` is None if all places exist."""
+    if mask is None:
+        words = tl.load(pointer + place)
+    else:
+        words = tl.load(pointer + place, mask=mask, other=1)
+    return words.to(tl.uint32, bitcast=True)
 
 
 @triton.jit
@@ -284,10 +289,11 @@ def weight_factor(line_words, column_words, columns, keep, rates, A: tl.constexp
     """
     factor = 1.0
     if A != "":
-        dropped = joined(line_words[2], column_words[2]) <= rates[2]
         if A == "share":
-            dropped = dropped & (columns != keep)
-        factor = tl.where(dropped, 0.0, rates[4])
+            dropped = (joined(line_words[2], column_words[2]) <= rates[2]) & (columns != keep)
+            factor = tl.where(dropped, 0.0, rates[4])
+        else:
+            factor = kept_factor(line_words[2], column_words[2], rates[2], rates[4])
     if B:
         factor = tl.where(joined(line_words[3], column_words[3]) <= rates[3], 0.0, factor * rates[5])
     return factor
