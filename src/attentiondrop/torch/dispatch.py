@@ -21,20 +21,16 @@ from .call.decisions import is_ranked
 from .call.leaves import Active, Branch, are_exclusive
 from .call.one_call import Call
 from .call.stages import PLACES, SINGLE, Plan
-from .call.visibility import visible_keys
 from .eager.table import entry_of
 from .fused import amended_hard
-from .fused.blur_arguments import suits_operators
 from .fused.blurred_keys import can_blur_by_kernel
 from .fused.decide_inside import why_not_by_kernels
 from .fused.derivatives import has_tangent, is_in_functional_gradient
-from .fused.short_rows import drops_of, kind_of
 from .fused.slots import drop_of, stage_of
+from .fused.why_not_short import why_not_short
 from .kernels import library_attention
 from .kernels.attention_with_lse import has_lse
-from .kernels.short import build as short_kernels
-from .kernels.short import variants as short
-from .kernels.support import compute_capability, has_kernels
+from .kernels.support import has_kernels
 
 Backend = Literal["auto", "eager", "fused"]
 BACKENDS = ("auto", "eager", "fused")
@@ -325,73 +321,6 @@ def _fused_route(call: Call, plan: Plan, inside: bool) -> Route:
     if is_unmasked and inputs.q.shape[1] == inputs.k.shape[1] and can_blur_by_kernel(call, plan.blurs):
         kernel = library_attention.choose(inputs.q, inputs.k, inputs.v) or ""
     return Route("blurred" if kernel else "sdpa", call, plan, kernel)
-
-
-def why_not_short(call: Call, plan: Plan) -> str | None:
-    """The reason why the kernels for short rows do not serve this call."""
-    inputs, visibility = call.inputs, call.visibility
-    q, shape = inputs.q, inputs.shape
-    if q.device.type != "cuda" or torch.version.hip is not None:
-        return "the kernels for short rows need CUDA"
-    if not 0 < shape.columns <= short.MOST_KEYS:
-        return f"rows are short up to {short.MOST_KEYS} keys"
-    if q.dtype not in (torch.float16, torch.bfloat16):
-        return f"there are no kernels for short rows of {q.dtype}"
-    if q.shape[-1] not in short.HEAD_SIZES or inputs.v.shape[-1] != q.shape[-1]:
-        return f"the kernels for short rows need a head size of {', '.join(map(str, short.HEAD_SIZES))}"
-    if 2 * q.shape[1] * max(shape.rows, shape.columns) * q.shape[-1] > short.FARTHEST:
-        return f"the kernels for short rows take at most {short.FARTHEST} bytes of a sample"
-    if call.bias is not None or inputs.scale <= 0:
-        return "the kernels for short rows know no additive bias, and no scale of 0 or less"
-    if plan.noise is not None:
-        return "the kernels for short rows know no noise"
-    drop, dropout = drops_of(plan)
-    if (dropout is not None and call.dropout_p > 0) or (drop is not plan.drop and plan.drop is not None):
-        return "the kernels for short rows do one drop and one dropout, not several"
-    # (Where all keys are candidates, none has to be chosen.)
-    kind = None if drop is None else kind_of(drop, shape.columns)
-    if kind is not None and kind.top > short.MOST_OF_TOP:
-        return f"the kernels for short rows choose from at most {short.MOST_OF_TOP} of the largest logits"
-    visible = visible_keys(visibility)
-    if visibility.is_local or (visible is None and visibility.pairs is not None):
-        return "the kernels for short rows know masks of keys only"
-    if visible is not None and visible.shape[1] > 1 and q.shape[1] != inputs.k.shape[1]:
-        return "heads that share keys need one mask"
-    has_dropout = dropout is not None or call.dropout_p > 0
-    wanted = (-(-shape.columns // 16), q.shape[-1], "" if kind is None else kind.drop, has_dropout)
-    return _why_not_short_blur(call, plan) or _why_no_short_kernels(q.device.index, *wanted)
-
-
-def _why_not_short_blur(call: Call, plan: Plan) -> str | None:
-    if not plan.blurs:
-        return None
-    spec = plan.blurs[0].spec
-    if len(plan.blurs) > 1 or spec.axes != "keys" or spec.width > short.WIDEST_BLUR:
-        return f"the kernels for short rows blur once, along the keys, with a width of at most {short.WIDEST_BLUR}"
-    if not suits_operators(plan.blurs[0]):
-        return (
-            "the kernels for short rows take a sigma that is a tensor if it is not learned, heads share it, and "
-            "sigma_min is 0 or sampling is 'batch'"
-        )
-    if call.visibility.causal and not has_kernels(call.inputs.q):
-        return "causal blur in short rows also needs Triton"
-    if spec.sampling == "head" and call.inputs.q.shape[1] != call.inputs.k.shape[1]:
-        return "heads that share keys need one sigma"
-    return None
-
-
-def _why_no_short_kernels(index: int, key_tiles: int, head_size: int, drop: str, dropout: bool) -> str | None:
-    """The same for the device. (Plain values: the compiler of torch 2.15 empties a named tuple that it hands over.)"""
-    if compute_capability(index) < 80:
-        return "the kernels for short rows need compute capability 8.0"
-    if reason := short_kernels.why_not_built():
-        return reason
-    wanted = short.Wanted(key_tiles, head_size, drop, dropout)
-    return None if short.fits(wanted, short_kernels.device_of(index)) else "there is not enough shared memory"
-
-
-# A compiler treats the result as a constant.
-_why_no_short_kernels._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def amending_kernel(call: Call, leaf: Active) -> str:

@@ -54,9 +54,9 @@ def sdpa_attention(call: Call, plan: Plan) -> Tensor:
         blind = ~visible.any(dim=-1, keepdim=True)
         shown = visible | blind
         mask, is_causal = shown if bias is None else bias.masked_fill(~shown, -torch.inf), False
-    output = F.scaled_dot_product_attention(
-        q, k, v, mask, 0.0, is_causal, scale=inputs.scale, enable_gqa=k.shape[1] != q.shape[1]
-    )
+    # (A compiler that does not know the numbers of heads decides here: SDPA takes no open question.)
+    is_grouped = True if k.shape[1] != q.shape[1] else False  # noqa: SIM210
+    output = F.scaled_dot_product_attention(q, k, v, mask, 0.0, is_causal, scale=inputs.scale, enable_gqa=is_grouped)
     return output if blind is None else output.masked_fill(blind, 0.0)
 
 

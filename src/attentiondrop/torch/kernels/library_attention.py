@@ -25,12 +25,13 @@ def choose(q: Tensor, k: Tensor, v: Tensor) -> str | None:
         return None
     size = q.shape[-1]
     fits = k.shape[1] == v.shape[1] and k.shape[-1] == v.shape[-1] == size
-    if not fits or size % 8 or q.shape[2] < 2 or k.shape[2] < 2:
+    if not fits or size % 8 or size > 256 or q.shape[2] < 2 or k.shape[2] < 2:
         return None
-    # (A branch, not an argument: a compiler for changing lengths then only asks which of the two it is.)
+    # (Branches: a compiler for changing sizes then only asks which case it is.)
+    upto = 128 if size <= 128 else 256
     if _ends_with_half(k.shape[2]):
-        return _kernel_for(q.device.index, size, half=True)
-    return _kernel_for(q.device.index, size, half=False)
+        return _kernel_for(q.device.index, upto, half=True)
+    return _kernel_for(q.device.index, upto, half=False)
 
 
 #: The first cuDNN whose gradients are right at all lengths, as `torch.backends.cudnn.version` says it.
@@ -50,12 +51,13 @@ def _ends_with_half(columns: int) -> bool:
     return columns % 128 == 64
 
 
-def _kernel_for(index: int, size: int, half: bool) -> str | None:
+def _kernel_for(index: int, upto: int, half: bool) -> str | None:
+    """The same for head sizes up to 128 or 256."""
     capability = compute_capability(index)
     unsound = half and cudnn_may_fail(64)
-    if capability >= 90 and size <= 128 and torch.backends.cuda.cudnn_sdp_enabled() and not unsound:
+    if capability >= 90 and upto == 128 and torch.backends.cuda.cudnn_sdp_enabled() and not unsound:
         return "cudnn"
-    return "flash" if capability >= 80 and size <= 256 and torch.backends.cuda.flash_sdp_enabled() else None
+    return "flash" if capability >= 80 and torch.backends.cuda.flash_sdp_enabled() else None
 
 
 # A compiler treats the result as a constant, as it does with SDPA's own choice.

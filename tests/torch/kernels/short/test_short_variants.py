@@ -13,10 +13,9 @@ from attentiondrop.torch.kernels.short.variants import (
     MOST_KEYS,
     Device,
     Variant,
-    Wanted,
     backward_of,
-    fits,
     forward_of,
+    most_keys,
 )
 
 #: Capability, and shared memory of a block and of a multiprocessor, from the tables of the CUDA programming guide.
@@ -78,14 +77,19 @@ def test_what_fits_has_its_kernels(device: Device) -> None:
     for tiles, size, kind in product(range(1, 17), HEAD_SIZES, KINDS.values()):
         variant = kind._replace(key_tiles=tiles, head_size=size)
         found = forward_of(variant, device), backward_of(variant, device, tiles, 1)
-        assert None not in found or not fits(Wanted(tiles, size, variant.drop, variant.dropout), device)
+        assert None not in found or 16 * tiles > most_keys(size, variant.drop, variant.dropout, device)
 
 
 def test_a_head_of_64_fits_everywhere() -> None:
     """What most models have."""
-    for device, tiles, kind in product(DEVICES.values(), range(1, 17), KINDS.values()):
-        variant = kind._replace(key_tiles=tiles)
-        assert fits(Wanted(tiles, 64, variant.drop, variant.dropout), device)
+    for device, kind in product(DEVICES.values(), KINDS.values()):
+        assert most_keys(64, kind.drop, kind.dropout, device) == MOST_KEYS
+
+
+def test_a_head_of_128_fits_up_to_a_length() -> None:
+    assert most_keys(128, "largest", False, DEVICES["A100"]) == 224
+    assert most_keys(128, "largest", False, DEVICES["L40"]) == 80
+    assert most_keys(128, "largest", False, Device(86, 1024, 1024)) == 0
 
 
 def test_the_bit_map_has_a_place_for_every_logit() -> None:

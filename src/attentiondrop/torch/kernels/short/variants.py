@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 #: The most keys of a row.
 MOST_KEYS = 256
+#: The keys of a tile.
+TILE = 16
 #: The head sizes that have kernels.
 HEAD_SIZES = (16, 32, 64, 128)
 #: The most of a row's largest logits that hard masking can choose from.
@@ -109,21 +111,15 @@ class Variant(NamedTuple):
         return self.drop != "" and not self.by_column
 
 
-class Wanted(NamedTuple):
-    """What the shared memory of the kernels of a call depends on most."""
-
-    key_tiles: int
-    head_size: int
-    drop: str
-    dropout: bool = False
-
-
-def fits(wanted: Wanted, device: Device) -> bool:
-    """Whether a device has the memory for all variants of this kind."""
+def most_keys(head_size: int, drop: str, dropout: bool, device: Device) -> int:
+    """The most keys of a row for which a device has the memory, whatever else a call does; 0 if there is none."""
     # Hiding and sharing take the most: the backward then also knows the key that each row keeps, and its share.
-    shares = wanted.drop == "every"
-    variant = Variant(*wanted[:2], False, wanted.drop, 1, True, True, True, 1, True, False, shares, wanted.dropout)
-    return forward_of(variant, device) is not None and backward_of(variant, device, 1, 1) is not None
+    shares = drop == "every"
+    for tiles in range(MOST_KEYS // TILE, 0, -1):
+        variant = Variant(tiles, head_size, False, drop, 1, True, True, True, 1, True, False, shares, dropout)
+        if forward_of(variant, device) is not None and backward_of(variant, device, 1, 1) is not None:
+            return TILE * tiles
+    return 0
 
 
 class Kernel(NamedTuple):

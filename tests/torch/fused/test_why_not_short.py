@@ -19,6 +19,7 @@ from attentiondrop.torch.call.known_calls import describe
 from attentiondrop.torch.call.leaves import Driven, active_leaves
 from attentiondrop.torch.call.one_call import make_call
 from attentiondrop.torch.call.stages import Plan
+from attentiondrop.torch.fused import why_not_short
 from attentiondrop.torch.fused.short_rows import Kind, kind_of
 
 HARD = ad.HardMasking(p=0.1, k=5)
@@ -30,8 +31,9 @@ with warnings.catch_warnings():
 
 @pytest.fixture(autouse=True)
 def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(dispatch, "_why_no_short_kernels", lambda *_: None)
-    monkeypatch.setattr(dispatch, "has_kernels", lambda _: True)
+    monkeypatch.setattr(why_not_short, "_why_no_short_kernels", lambda *_: None)
+    monkeypatch.setattr(why_not_short, "_most_short_keys", lambda *_: 256)
+    monkeypatch.setattr(why_not_short, "has_kernels", lambda _: True)
     with FakeTensorMode():
         yield
 
@@ -64,7 +66,7 @@ def reason(
     call = make_call(inputs, leaves, chosen, seed)
     plan = dispatch.plan_of(leaves)
     assert isinstance(plan, Plan)
-    return dispatch.why_not_short(call, plan)
+    return why_not_short.why_not_short(call, plan)
 
 
 @pytest.mark.parametrize(
