@@ -129,6 +129,7 @@ SCREEN = HERE / "results" / "cifar10-20pct-screen"
 ATTACKED = HERE / "results" / "cifar10-20pct-attack"
 CONTROLS = HERE / "results" / "cifar10-20pct-controls"
 CONFIRM = HERE / "results" / "cifar10-20pct-confirm"
+WIDE = HERE / "results" / "cifar10-20pct-wide"
 #: No comparison of methods: it has a page of its own kind.
 ABLATIONS = HERE / "results" / "cifar10-ablations"
 #: What was published. A study of the protocol gets a line here, and marks in the page that tells of it.
@@ -157,6 +158,7 @@ PAGES = (
         CONTROLS,
         extra=ECE | {"GPU seconds of a run": ("gpu_seconds", 1.0, 1)},
     ),
+    Page("cifar10-20pct-wide", HERE / "study-1.md", WIDE, WIDE, baseline="r-drop(weight=3.0,p=0.1)", extra=ECE),
     Page("cifar10-20pct-attack", HERE / "study-1.md", ATTACKED, ATTACKED, extra=ATTACKS),
 )
 
@@ -190,10 +192,12 @@ def ablated() -> dict[Path, str]:
 def judged() -> dict[Path, str]:
     """The page of claims."""
     import claims
+    import findings
 
     path = HERE / "claims.md"
     page = filled(path.read_text(encoding="utf-8"), "summary", claims.summary())
-    page = filled(page, "headlines", f"{claims.headline_table()}\n\n{claims.beside_scarce()}")
+    beside = f"{claims.beside_scarce()}\n\nIn H3, R-Drop had tried weights up to 1.0 only. {findings.all_settings()}"
+    page = filled(page, "headlines", f"{claims.headline_table()}\n\n{beside}")
     page = filled(page, "paper", claims.paper_table())
     page = filled(page, "others", claims.others_table())
     page = filled(page, "convergence", claims.convergence_table())
