@@ -86,6 +86,32 @@ def test_the_controls_are_compared_with_the_confirming_runs() -> None:
         assert np.array_equal(column(method, "test_accuracy"), column(method, "test_accuracy", "controls"))
 
 
+def test_with_all_settings_r_drop_is_compared_by_the_seeds_of_both(
+    findings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_a_seed: dict[str, dict[str, float]] = {}
+    for row in rows("wide"):
+        if row["part"] == "runs" and row["test_accuracy"]:
+            of_a_seed.setdefault(row["method"], {})[row["seed"]] = 100 * float(row["test_accuracy"])
+    heavier = next(method for method in of_a_seed if method.startswith("r-drop("))
+    assert len(of_a_seed) == 7 and heavier == "r-drop(weight=3.0,p=0.1)"
+    apart = {
+        method: np.array([found[seed] - of_a_seed[heavier][seed] for seed in found if seed in of_a_seed[heavier]])
+        for method, found in of_a_seed.items()
+        if method != heavier
+    }
+    smallest_first = sorted(apart, key=lambda method: stats.ttest_1samp(apart[method], 0).pvalue)
+    ours, step = apart[OURS], len(apart) - smallest_first.index(OURS)
+    half = stats.t.ppf(1 - 0.025 / step, len(ours) - 1) * ours.std(ddof=1) / len(ours) ** 0.5
+    shown = (
+        f"{ours.mean():+.1f} points [{ours.mean() - half:+.1f}, {ours.mean() + half:+.1f}] better ({len(ours)} seeds)"
+    )
+    assert f"R-Drop has a weight of 3, and our method is {shown}" in findings.all_settings()
+    monkeypatch.setattr(findings, "_is_better", lambda study, label: False)
+    with pytest.raises(SystemExit, match="H3 is withdrawn"):
+        findings.all_settings()
+
+
 def test_a_method_that_helps_alone_needs_another_sentence(findings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(findings.claims, "is_of_the_paper", lambda name: findings.claims.is_called("longer"))
     with pytest.raises(SystemExit, match="write its sentence anew"):
@@ -130,9 +156,10 @@ def test_other_pages_tell_the_same(findings: Any, monkeypatch: pytest.MonkeyPatc
 
 
 def test_what_speaks_against_the_methods_comes_first_in_the_readme(findings: Any) -> None:
-    first, second, third = findings.short().splitlines()
+    first, second, wider, third = findings.short().splitlines()
     assert first.startswith("- **More epochs gain more than any method.**") and "show no gain" in first
     assert OURS in second and "twice the epochs" in second and "calibration error" in second
+    assert findings.all_settings() in wider and findings.all_settings() in findings.bullets()
     with (findings.METHODS_COST).open(newline="", encoding="utf-8") as file:
         costs = [float(row["cost"]) for row in csv.DictReader(file) if row["method"] == "blur+consistency"]
     assert len(costs) == 2 and all(f"{cost:.2f} times" in third for cost in costs)
