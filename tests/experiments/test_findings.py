@@ -106,7 +106,7 @@ def test_with_all_settings_r_drop_is_compared_by_the_seeds_of_both(
     shown = (
         f"{ours.mean():+.1f} points [{ours.mean() - half:+.1f}, {ours.mean() + half:+.1f}] better ({len(ours)} seeds)"
     )
-    assert f"R-Drop has a weight of 3, and our method is {shown}" in findings.all_settings()
+    assert f"a weight of 3 for R-Drop, and our method is {shown}" in findings.all_settings()
     monkeypatch.setattr(findings, "_is_better", lambda study, label: False)
     with pytest.raises(SystemExit, match="H3 is withdrawn"):
         findings.all_settings()
