@@ -79,10 +79,10 @@ def all_settings() -> str:
     if not _is_better(to_r_drop, ours):
         raise SystemExit(f"{WIDE}: {ours} is not better than R-Drop: H3 is withdrawn, write the summaries anew")
     seeds = len(_method(study, r_drop).scores)
+    weight = read_method(r_drop).comparators[0].weight
     return (
         "So all six settings of each method were tried (R-Drop: weights up to 5). Tuning chose a weight of "
-        f"{read_method(r_drop).comparators[0].weight:g} for R-Drop, and our method is {_difference(to_r_drop, ours)} better "
-        f"({seeds} seeds)."
+        f"{weight:g} for R-Drop, and our method is {_difference(to_r_drop, ours)} better ({seeds} seeds)."
     )
 
 
