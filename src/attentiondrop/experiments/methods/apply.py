@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from ...errors import ArgumentError
 from ...presets import plain
@@ -123,7 +124,7 @@ class Applied:
         compiled = self._compiled_loss
         if compiled is None:
             compiled = self._compiled and task.many_classes
-        loss_of = torch.compile(task.loss, dynamic=task.shapes_vary) if compiled else task.loss
+        loss_of = _compiled_loss(task) if compiled else task.loss
 
         def loss(model: nn.Module, batch: Batch) -> Tensor:
             inputs, targets = batch
@@ -188,6 +189,17 @@ class Applied:
     def parameters(self) -> list[nn.Parameter]:
         """The learned rates."""
         return [] if self.attachment is None else list(self.attachment.parameters())
+
+
+def _compiled_loss(task: Task) -> Callable[..., tuple[Tensor, float | Tensor]]:
+    """The loss of a task, compiled once for all batches: a number that differs between them would compile it anew."""
+    compiled = torch.compile(task.loss, dynamic=task.shapes_vary)
+
+    def loss(output: Any, targets: Any, smoothing: float) -> tuple[Tensor, float | Tensor]:
+        found: tuple[Tensor, float | Tensor] = compiled(output, tree_map_only(float, torch.tensor, targets), smoothing)
+        return found
+
+    return loss
 
 
 def _attach_last(model: nn.Module, spec: Spec, kinds: Any, share: float) -> Attachment:

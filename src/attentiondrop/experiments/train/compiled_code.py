@@ -28,10 +28,10 @@ def compile_calls(model: nn.Module, shapes_vary: bool = False) -> None:
 
     `shapes_vary`: one code serves inputs of all shapes. Otherwise each shape has its own, which is a little faster.
 
-    Call it before an Accelerator wraps `forward`. `nn.Module.compile` would compile that wrapper, too. The wrapper has
-    an object of its run, and torch drops the code that has seen it when the run ends. Here the wrapper stays outside.
+    Call it after `share_compiled_code`, and before an Accelerator wraps `forward`. `nn.Module.compile` would compile
+    that wrapper, too. The wrapper has an object of its run, and torch drops the code that has seen it when the run
+    ends. Here the wrapper stays outside.
     """
-    share_compiled_code()
     call = _CompiledCall(model)
     bound: Any = model.forward
     eager = bound.__func__

@@ -30,7 +30,7 @@ from ..tasks.registry import find_task
 from . import checkpoint
 from .accelerator import make_accelerator
 from .captured_step import CAPTURED, CapturedStep, Recorder
-from .compiled_code import compile_calls
+from .compiled_code import compile_calls, share_compiled_code
 from .epoch_log import BEST, EPOCHS, LAST, STATE, Epoch, rates_of, write_epoch
 from .finite_weights import are_finite
 from .mean_of_last import MeanOfLast
@@ -104,6 +104,8 @@ class Training:
         self.data = data.to(str(self.accelerator.device))
         model = initial_model(recipe, method, seed, data).to(self.accelerator.device)
         compiled = settings.compile, settings.compile_loss
+        if any(compiled):
+            share_compiled_code()
         self.applied = Applied(method, model, *compiled, kinds=settings.kinds, own_kernels=settings.own_kernels)
         self.ema = self._average(model)
         learned = self.applied.parameters()

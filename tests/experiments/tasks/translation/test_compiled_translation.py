@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 from torch._dynamo.testing import CompileCounter
 
 from attentiondrop.experiments.config.recipe_files import read_recipe
@@ -59,3 +63,26 @@ def test_the_loss_can_be_compiled_alone_or_left_out(
 ) -> None:
     losses(tmp_path / "run", "blur+consistency", *f"training.{setting}".split())
     assert set(compilations.asked) == functions
+
+
+def test_the_compiled_loss_gets_no_number_that_changes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Inductor would compile the loss anew for each count of subwords, eight times, and then give up."""
+    plain = losses(tmp_path / "plain", "none")
+    asked: list[Any] = []
+
+    def fake(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+        def call(output: Tensor, targets: Any, smoothing: float) -> Any:
+            asked.append(targets)
+            return function(output, targets, smoothing)
+
+        return call
+
+    monkeypatch.setattr(torch, "compile", fake)
+    assert losses(tmp_path / "compiled", "none", "training.compile_loss=true") == pytest.approx(plain, rel=1e-6)
+    assert len(asked) > 1 and all(isinstance(each, Tensor) for targets in asked for each in targets)
+
+
+def test_a_compiled_loss_alone_has_room_for_all_methods(compilations: CompileCounter, tmp_path: Path) -> None:
+    with torch._dynamo.config.patch(recompile_limit=8):
+        losses(tmp_path / "run", "none", "training.compile_loss=true")
+        assert torch._dynamo.config.recompile_limit >= 64
