@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -17,6 +18,7 @@ from ..call.blocks import Blocks
 from ..call.inputs import Options
 from .attend import attend
 from .packed_documents import refuse_unmasked_documents
+from .shared_masks import simple_form
 from .sites import Site, site_of
 from .transformers_masks import mask_of
 from .transformers_names import NAME, REACHABLE, no_mask
@@ -56,10 +58,13 @@ def attention_forward(
     if attention_mask is None and site is not None and module.training:
         refuse_unmasked_documents(module, site, query, kwargs)
     blocks: Blocks | None = None
+    window: tuple[int, int] | None = None
     if isinstance(attention_mask, Blocks):
         attention_mask, blocks = None, attention_mask
     if attention_mask is not None and attention_mask.shape[-1] > key.shape[-2]:
         attention_mask = attention_mask[..., : key.shape[-2]]
+    if isinstance(attention_mask, Tensor) and site is not None and module.training and _reads_masks(site, origin):
+        attention_mask, window = simple_form(attention_mask, site)
     attended = attend(
         site,
         query,
@@ -77,6 +82,7 @@ def attention_forward(
             # later releases refuse them).
             softcap=None if origin == "sdpa" else softcap,
             sinks=None if origin == "sdpa" else s_aux,
+            window=window,
             blocks=blocks,
         ),
         # Eager attention returns its weights, so its replacement must do so, too.
@@ -85,6 +91,12 @@ def attention_forward(
     )
     weights = attended.weights if origin == "eager" else None
     return attended.output.transpose(1, 2).contiguous(), None if weights is None else weights.to(query.dtype)
+
+
+def _reads_masks(site: Site, origin: str | None) -> bool:
+    """Whether a path may run that depends on the values of a mask, and the values can be read."""
+    may_be_fused = origin != "eager" and site.backend != "eager"
+    return may_be_fused and not torch.compiler.is_compiling()
 
 
 def implementation_now(module: nn.Module, site: Site) -> str:

@@ -109,7 +109,7 @@ def mix_rows(leaves: Iterable[Active]) -> bool:
 
 def compact_form(raw: Visibility, rows: int, rows_are_mixed: bool) -> Visibility:
     """`raw` in the most compact form that can be found; an error if rows are mixed that see different keys."""
-    found = _find_form(raw.pairs, raw.causal, rows)._replace(window=raw.window, blocks=raw.blocks)
+    found = find_form(raw.pairs, raw.causal, rows)._replace(window=raw.window, blocks=raw.blocks)
     if rows_are_mixed and (found.causal or found.pairs is not None or found.is_local):
         kind = "a causal mask" if found.causal else "a mask that hides different keys from different rows"
         raise ArgumentError(
@@ -118,7 +118,7 @@ def compact_form(raw: Visibility, rows: int, rows_are_mixed: bool) -> Visibility
     return found
 
 
-def _find_form(visible: Tensor | None, is_causal: bool, rows: int) -> Visibility:
+def find_form(visible: Tensor | None, is_causal: bool, rows: int) -> Visibility:
     """The most compact form of a mask that can be found.
 
     Shape and strides are looked at first. If they are not enough, the values are compared: many libraries write key
