@@ -126,3 +126,17 @@ def test_masks_are_not_kept() -> None:
     output(model, **padded()).sum().backward()
     gc.collect()
     assert len(shared_masks._known) == before
+
+
+def test_a_compiled_encoder_runs_fused_with_a_mask_of_keys() -> None:
+    """As docs/start/transformers.md says: compiled code cannot look into a full mask."""
+    model, inputs = encoder(), padded()
+    keys = inputs["attention_mask"][:, None, None, :].bool()
+    with torch.no_grad():
+        plain = model.eval()(**inputs).last_hidden_state
+        assert torch.equal(plain, model(inputs["input_ids"], attention_mask=keys).last_hidden_state)
+    attach(model.train(), ad.BlurSmoothing(sigma_max=1.0), backend="fused")
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    assert compiled(inputs["input_ids"], attention_mask=keys).last_hidden_state.isfinite().all()
+    with pytest.raises(ad.BackendError, match="cannot be read while compiling"):
+        torch.compile(model, backend="eager")(**inputs)
