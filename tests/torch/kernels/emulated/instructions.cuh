@@ -210,8 +210,13 @@ DEVICE int divided(int x, Divisor by) { return (int)(__umulhi(2u * (u32)x, by.fa
 
 #if FLOAT16
 #define ONES 0x3c003c00u
-DEVICE u16 short_of(float x) { const _Float16 y = (_Float16)x; u16 z; memcpy(&z, &y, 2); return z; }
-DEVICE float number_of(u16 x) { _Float16 y; memcpy(&y, &x, 2); return (float)y; }
+#ifdef __aarch64__
+typedef __fp16 Half;  // g++ before 13 has no _Float16 here
+#else
+typedef _Float16 Half;
+#endif
+DEVICE u16 short_of(float x) { const Half y = (Half)x; u16 z; memcpy(&z, &y, 2); return z; }
+DEVICE float number_of(u16 x) { Half y; memcpy(&y, &x, 2); return (float)y; }
 #else
 #define ONES 0x3f803f80u
 DEVICE u16 short_of(float x) {
