@@ -160,3 +160,16 @@ def test_nothing_imports_the_experiments() -> None:
     for name in MODULES:
         if not name.startswith(allowed):
             assert not [target for target in imported(name) if target.startswith(f"{PACKAGE}.experiments")], name
+
+
+def test_tuples_of_a_call_have_no_properties() -> None:
+    """torch 2.10, the oldest that is supported, cannot compile them. (The tests run with a newer torch.)"""
+    classes = [
+        node
+        for path in (SOURCE / "torch" / "call").glob("*.py")
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef) and any(ast.unparse(base) == "NamedTuple" for base in node.bases)
+    ]
+    assert {"Inputs", "Active", "Visibility", "Call"} <= {node.name for node in classes}
+    members = [(node.name, member) for node in classes for member in node.body if isinstance(member, ast.FunctionDef)]
+    assert [(name, member.name) for name, member in members if member.decorator_list] == []

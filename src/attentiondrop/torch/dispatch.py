@@ -75,8 +75,8 @@ def choose(call: Call, backend: Backend) -> Route:
         reason = _why_not_fused(call, plan, inside)
         if reason is None:
             return _fused_route(call, plan, inside)
-        wanted = call.visibility.is_local if backend == "fused" else _are_many_logits(call)
-        if wanted and (plan.blurs or call.visibility.is_local) and _why_not_row_blocks(call, plan) is None:
+        wanted = call.visibility.is_local() if backend == "fused" else _are_many_logits(call)
+        if wanted and (plan.blurs or call.visibility.is_local()) and _why_not_row_blocks(call, plan) is None:
             return Route("row blocks", call, plan)
     else:
         reason = plan
@@ -181,7 +181,7 @@ def _why_not_blurred(call: Call, plan: Plan, inside: bool) -> str | None:
     q, visibility = call.inputs.q, call.visibility
     if torch.compiler.is_compiling() and q.dtype == torch.float64 and q.device.type == "cpu":
         return "the compiler of torch 2.11 takes the log-sum-exp of float64 attention on a CPU for float32"
-    if visibility.is_local:
+    if visibility.is_local():
         return "rows that see a window or blocks of keys do not share blurred keys"
     if visibility.pairs is not None:
         if torch.compiler.is_compiling():
@@ -212,7 +212,7 @@ def _why_not_row_blocks(call: Call, plan: Plan) -> str | None:
         return "row blocks know no soft cap and no sinks"
     if len(plan.blurs) > 1 or any(leaf.spec.axes != "keys" for leaf in plan.blurs):
         return "row blocks blur once, along the keys"
-    if any(leaf.is_learned for leaf in plan.blurs):
+    if any(leaf.is_learned() for leaf in plan.blurs):
         return "the gradient of a rate that is learned needs the logits"
     return _why_not_decided(call, plan)
 
@@ -224,7 +224,7 @@ def _decides_inside(call: Call, plan: Plan) -> bool:
     also does where the bias is wider than 16-bit queries (the sum of two, or a blurred one): on a GPU torch's kernels
     take a bias in the dtype of the queries only, and rounding it would change the result visibly.
     """
-    if plan.decides_inside(call.dropout_p) or call.visibility.is_local:
+    if plan.decides_inside(call.dropout_p) or call.visibility.is_local():
         return True
     q, bias = call.inputs.q, call.bias
     is_wide = (
@@ -241,9 +241,9 @@ def _runs_in_row_blocks(q: Tensor) -> bool:
 def _why_not_decided(call: Call, plan: Plan) -> str | None:
     """The reason why neither kernels nor row blocks decide in this call."""
     leaves = [leaf for leaf in (plan.noise, plan.drop, plan.dropout) if leaf is not None]
-    if any(leaf.differs_by_head for leaf in leaves):
+    if any(leaf.differs_by_head() for leaf in leaves):
         return "rates that differ between heads need the logits"
-    if any(leaf.is_learned for leaf in leaves):
+    if any(leaf.is_learned() for leaf in leaves):
         return "the gradient of a rate that is learned needs the logits"
     if call.bias is not None and call.bias.requires_grad and torch.is_grad_enabled():
         return "the gradient of a bias or an additive mask needs the gradients of all logits"
@@ -306,7 +306,7 @@ def _fused_route(call: Call, plan: Plan, inside: bool) -> Route:
     if (inside or plan.blurs or is_identity) and why_not_short(call, plan) is None:
         return Route("short rows", call, plan)
     kernel, visibility, drop = "", call.visibility, plan.drop
-    is_masked = visibility.keys is not None or visibility.pairs is not None or visibility.is_local
+    is_masked = visibility.keys is not None or visibility.pairs is not None or visibility.is_local()
     is_unmasked = call.bias is None and not is_masked
     if inside:
         only_drops = plan.noise is None and plan.dropout is None and call.dropout_p == 0

@@ -33,7 +33,10 @@ class Inputs(NamedTuple):
     """Queries [B, H, N, D], keys [B, Hk, M, D], values [B, Hk, M, E], and what hides or shifts logits.
 
     `mask` is a boolean or additive mask and `bias` an additive one that hides nothing, each None or broadcastable to
-    [B, H, N, M]. `lead` is the shape before [N, D] that the caller's tensors had.
+    [B, H, N, M]. `lead` is the shape before [N, D] that the caller's tensors had, `shape` that of the logits, whether
+    they are ever built or not. Logits, kernels and probabilities have `compute_dtype`: float32 or wider.
+
+    (Fields, and no properties: torch 2.10 cannot compile properties of a NamedTuple.)
     """
 
     q: Tensor
@@ -43,16 +46,8 @@ class Inputs(NamedTuple):
     bias: Tensor | None
     scale: float
     lead: tuple[int, ...]
-
-    @property
-    def shape(self) -> LogitShape:
-        """The shape of the logits, whether they are ever built or not."""
-        return LogitShape(self.q.shape[0], self.q.shape[1], self.q.shape[2], self.k.shape[2])
-
-    @property
-    def compute_dtype(self) -> torch.dtype:
-        """Logits, kernels and probabilities are float32 or wider."""
-        return torch.float64 if self.q.dtype == torch.float64 else torch.float32
+    shape: LogitShape
+    compute_dtype: torch.dtype
 
     def restore(self, output: Tensor) -> Tensor:
         """Give an output [B, H, N, E] the leading shape of the caller's queries."""
@@ -108,7 +103,8 @@ def normalise(q: Tensor, k: Tensor, v: Tensor, options: Options) -> Inputs:
         target = (*lead, q.shape[-2], k.shape[-2])
         mask = mask_in_four_dimensions(mask, target, "attn_mask")
         bias = mask_in_four_dimensions(bias, target, "bias")
-    return Inputs(q, k, v, mask, bias, scale, lead)
+    shape = LogitShape(q.shape[0], q.shape[1], q.shape[2], k.shape[2])
+    return Inputs(q, k, v, mask, bias, scale, lead, shape, torch.float64 if q.dtype == torch.float64 else torch.float32)
 
 
 def _shapes(q: Tensor, k: Tensor, v: Tensor) -> str:

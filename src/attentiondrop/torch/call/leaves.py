@@ -138,12 +138,10 @@ class Active(NamedTuple):
         bound: float = getattr(self.spec, field)
         return bound
 
-    @property
     def is_learned(self) -> bool:
         """Whether a rate has a gradient."""
         return torch.is_grad_enabled() and any(value.requires_grad for value in self.values.values())
 
-    @property
     def differs_by_head(self) -> bool:
         """Whether heads have rates of their own."""
         return any(value.ndim == 1 for value in self.values.values())

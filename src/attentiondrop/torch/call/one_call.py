@@ -37,7 +37,7 @@ class Call(NamedTuple):
         """
         mixed = mix_rows(self.leaves)
         # Where there is a window, or blocks, no form of the rest of the mask would help.
-        look = look and self.visibility.pairs is not None and not self.visibility.is_local
+        look = look and self.visibility.pairs is not None and not self.visibility.is_local()
         if not mixed and not look:
             return self
         return self._replace(visibility=compact_form(self.visibility, self.inputs.shape.rows, mixed))

@@ -28,7 +28,6 @@ class Visibility(NamedTuple):
     window: tuple[int, int] | None = None
     blocks: Blocks | None = None
 
-    @property
     def is_local(self) -> bool:
         """Whether there is a window, or blocks."""
         return self.window is not None or self.blocks is not None
@@ -110,7 +109,7 @@ def mix_rows(leaves: Iterable[Active]) -> bool:
 def compact_form(raw: Visibility, rows: int, rows_are_mixed: bool) -> Visibility:
     """`raw` in the most compact form that can be found; an error if rows are mixed that see different keys."""
     found = find_form(raw.pairs, raw.causal, rows)._replace(window=raw.window, blocks=raw.blocks)
-    if rows_are_mixed and (found.causal or found.pairs is not None or found.is_local):
+    if rows_are_mixed and (found.causal or found.pairs is not None or found.is_local()):
         kind = "a causal mask" if found.causal else "a mask that hides different keys from different rows"
         raise ArgumentError(
             f'axes: expected "keys" under {kind}, received "both", which would show a row what only later rows see'

@@ -64,7 +64,7 @@ def alone(call: Call) -> Active | None:
         and call.dropout_p == 0
         and q.dtype == inputs.compute_dtype
         and q.shape[1] == k.shape[1]
-        and not leaf.is_learned
+        and not leaf.is_learned()
         and is_recorded_as_usual(q, k, v)
     )
     return leaf if suits else None

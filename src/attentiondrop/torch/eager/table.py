@@ -162,7 +162,7 @@ def blur_kernel(leaf: Active, shape: LogitShape, dtype: torch.dtype) -> Tensor:
 
 def _are_plain_numbers(leaf: Active) -> bool:
     """Whether the rates of a leaf are numbers that can be read at no cost, and that need no gradient."""
-    return all(value.ndim == 0 and is_at_hand(value) for value in leaf.values.values()) and not leaf.is_learned
+    return all(value.ndim == 0 and is_at_hand(value) for value in leaf.values.values()) and not leaf.is_learned()
 
 
 def _one_sigma(leaf: Active, dtype: torch.dtype) -> np.floating[Any]:

@@ -28,7 +28,7 @@ def suits_operators(leaf: Active) -> bool:
     """
     if not leaf.values:
         return True
-    if leaf.is_learned or leaf.differs_by_head:
+    if leaf.is_learned() or leaf.differs_by_head():
         return False
     return leaf.spec.sampling == "batch" or _begins_at_zero(leaf)
 

@@ -42,7 +42,7 @@ def why_not_short(call: Call, plan: Plan) -> str | None:
     if kind is not None and kind.top > short.MOST_OF_TOP:
         return f"the kernels for short rows choose from at most {short.MOST_OF_TOP} of the largest logits"
     visible = visible_keys(visibility)
-    if visibility.is_local or (visible is None and visibility.pairs is not None):
+    if visibility.is_local() or (visible is None and visibility.pairs is not None):
         return "the kernels for short rows know masks of keys only"
     if visible is not None and visible.shape[1] > 1 and q.shape[1] != inputs.k.shape[1]:
         return "heads that share keys need one mask"
