@@ -49,7 +49,8 @@ def build_model(
             set_rates(config, {name: rate for name, rate in own.items() if rate is not None})
             check(config)
             if settings.checkpoint is None:
-                model = loaded.from_config(config, attn_implementation="sdpa")
+                # Not with "sdpa" by name: some models have only eager attention, and transformers knows which.
+                model = loaded.from_config(config)
             else:
                 model = _loaded(loaded, settings.checkpoint, config, new_head)
             if settings.checkpoint_activations:
@@ -68,7 +69,6 @@ def _loaded(auto_class: Any, folder: str, config: Any, new_head: bool) -> Any:
     model, report = auto_class.from_pretrained(
         folder,
         config=config,
-        attn_implementation="sdpa",
         dtype=torch.float32,
         local_files_only=True,
         use_safetensors=True,
