@@ -151,6 +151,20 @@ def test_bad_settings_are_refused(data) -> None:
         model_of(data, name="gpt-two")
 
 
+def test_an_unknown_field_of_the_configuration_is_refused(data, tmp_path: Path) -> None:
+    """transformers keeps any field, and the model would have its usual size."""
+    wrong = (
+        r"model\.arguments: expected fields of LlamaConfig, received 'intermediate_sise'; did you mean 'intermediate_s"
+    )
+    with pytest.raises(ArgumentError, match=wrong):
+        model_of(data, name="llama", width=16, arguments={"intermediate_sise": 32})
+    known = {"intermediate_size": 32, "rope_theta": 100.0}  # the second is kept under another name
+    model_of(data, name="llama", width=16, arguments=known).save_pretrained(tmp_path)
+    with pytest.raises(ArgumentError, match=wrong):
+        model_of(data, checkpoint=str(tmp_path), arguments={"intermediate_sise": 32})
+    assert model_of(data, checkpoint=str(tmp_path), arguments={"attention_bias": False}) is not None
+
+
 def test_activation_checkpointing_changes_no_gradient(data) -> None:
     batch = next(data.train_batches(seed=0, epoch=0, batch_size=4))
     found = []

@@ -105,4 +105,15 @@ def _configuration(transformers: Any, settings: TransformersSettings, sizes: Map
         if hasattr(transformers.CONFIG_MAPPING[settings.name](), "num_key_value_heads"):
             own["num_key_value_heads"] = settings.heads  # the default would be that of a large model
         config = transformers.AutoConfig.for_model(settings.name, **own | dict(sizes) | settings.arguments)
+    _check_arguments(type(config), settings)
     return config
+
+
+def _check_arguments(cls: Any, settings: TransformersSettings) -> None:
+    """Refuse fields that the configuration does not know: transformers keeps them, and no model would read them."""
+    usual = cls()
+    for name, value in settings.arguments.items():
+        # (What is known and kept under another name, such as rope_theta, is no attribute of that name.)
+        if not hasattr(usual, name) and name in vars(cls(**{name: value})):
+            error = bad_argument("model.arguments", f"fields of {cls.__name__}", name)
+            raise ArgumentError(f"{error}{did_you_mean(name, vars(usual))}")
