@@ -51,6 +51,19 @@ def test_a_comparison_with_tuning(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert not (tmp_path / "out").exists()
 
 
+def test_sizes_of_texts_and_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("transformers")
+    small = ["data.sentences=60", "data.block=16", "model.width=16", "training.epochs=1", "training.device=cpu"]
+    assert main(["train", "toy-language", "--dry-run", "--set", *small, "--out", str(tmp_path / "out")]) == 0
+    text = capsys.readouterr().out
+    found = re.search(
+        r"Data: generated, blocks of 16 tokens: (\d+) for training, (\d+) for validation, (\d+) for the", text
+    )
+    assert found is not None and all(int(count) > 10 for count in found.groups())
+    assert re.search(r"An epoch has \d+ steps\.\n", text) and re.search(r"Model: gpt2, [\d,]{5,} parameters\.", text)
+    assert text.index("Data: ") < text.index("of them to train") < text.index("Model: ") < text.index("Estimated time")
+
+
 def test_finished_runs_are_counted_and_give_the_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = ["--out", str(tmp_path)]
     assert main(["train", *SETTINGS, *out]) == 0

@@ -105,6 +105,22 @@ def test_a_misspelt_name_gets_a_suggestion(
 
 
 @pytest.mark.parametrize(
+    ("name", "method", "hint"),
+    [
+        ("bloom", "hard", "Choose another model, or methods that do not act on attention"),
+        ("llama", "dropout", "choose methods without dropout, or another model"),
+    ],
+)
+def test_a_model_that_a_method_cannot_act_on_gets_advice(
+    name: str, method: str, hint: str, capsys: pytest.CaptureFixture[str], monkeypatch, tmp_path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    small = ["model.width=16", f"model.name={name}", "data.sentences=60"]
+    assert main(["train", "toy-language", "--method", method, "--dry-run", "--set", *small]) == 2
+    assert hint in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
     ("words", "command", "hint"),
     [
         (["compare", "digits", "--methds", "none"], "compare", "--methds'; did you mean '--methods'?"),

@@ -1,4 +1,4 @@
-"""`--dry-run` of train, compare and ablate: print the runs, their number and an estimate of the time."""
+"""`--dry-run` of train, compare and ablate: print sizes, the runs, their number and an estimate of the time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def add_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dry-run",
         action="store_true",
-        help="Print the runs, their number and an estimate of the time, and stop. Nothing is written.",
+        help="Print the sizes of data and model, the runs and an estimate of the time, and stop. Nothing is written.",
     )
 
 
@@ -29,6 +29,7 @@ def show(groups: Callable[[], Mapping[str, Sequence[Job]]], on_cluster: bool = F
         from ..experiments.studies.dry_run import forecast, plan_of
 
         plan = plan_of(groups())
+    print("\n".join(plan.data))
     _print_runs(plan.lines)
     if not any(line.left for line in plan.lines):
         return 0
@@ -57,6 +58,8 @@ def _print_times(found: Forecast) -> None:
     from ..experiments.runs.timed_steps import LIMIT, SECONDS, STEPS
 
     left = [line for line in found.lines if line.left]
+    if found.model:
+        print(found.model)
     _print_table(("time each",), {line.label: (_time(line),) for line in left})
     for text in _sentences(found, left, f"up to {STEPS} steps or {SECONDS:g} second", f"{LIMIT:g} s"):
         print(text)

@@ -220,3 +220,24 @@ def test_compiled(key: str) -> None:
     on_the_config(model, "flash_attention_2")
     with pytest.raises(Exception, match="passes no full mask"):
         compiled(tokens())
+
+
+def test_a_model_that_calls_sdpa_itself_says_how_to_switch_to_it() -> None:
+    """Falcon has its attention in one module with two branches, and no function that could be exchanged."""
+    sizes = {"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "num_kv_heads": 2}
+    config = transformers.FalconConfig(**sizes, bos_token_id=1, eos_token_id=2)
+    words = torch.arange(8)[None]
+
+    def attached(implementation: str) -> Any:
+        model = transformers.FalconForCausalLM._from_config(config, attn_implementation=implementation).train()
+        attach(model, ad.DropKey(p=0.5))
+        return model
+
+    with pytest.raises(
+        ad.AttachError,
+        match=r"so nothing was perturbed: load the model with attn_implementation='sdpa' instead of 'eag",
+    ):
+        attached("eager")(words)
+    attached("sdpa")(words)
+    with pytest.raises(ad.AttachError, match=r"do not ask for attention weights \(output_attentions=True\), or leave"):
+        attached("sdpa")(words, output_attentions=True)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from importlib import import_module
+
 import pytest
 import torch
 from every_regulariser import examples
@@ -12,6 +15,7 @@ from attentiondrop.torch import attach
 from attentiondrop.torch.attach import packed_documents
 
 transformers = pytest.importorskip("transformers")
+transformers_masks = import_module("attentiondrop.torch.attach.transformers_masks")
 
 #: Documents of 5, 1 and 6 tokens.
 LENGTHS = (5, 1, 6)
@@ -93,11 +97,103 @@ def test_later_batches_on_a_device_are_refused_without_waiting(monkeypatch) -> N
     monkeypatch.setattr(Tensor, "__bool__", lambda x, real=Tensor.__bool__: (read.append(x), real(x))[1])
     for _ in range(3):
         model(tokens(0), position_ids=whole, use_cache=True)
-    # The first layer has looked once, in the batch that was refused; the second layer not yet.
-    assert len([x for x in read if x.dim() == 0]) == 3
+    # The first layer looks for all: once in the batch that was refused, once more here, then no longer.
+    assert len([x for x in read if x.dim() == 0]) == 1
     with pytest.raises(RuntimeError, match="position_ids pack several documents into one row") as found:
         outputs(model, tokens(0), use_cache=True)
     assert not isinstance(found.value, ad.AttentionDropError)
+
+
+def test_later_masks_on_a_device_are_refused_without_waiting(monkeypatch) -> None:
+    monkeypatch.setattr(packed_documents, "_takes_waiting", lambda x: True)
+    model = model_of("llama")
+    attach(model, ad.HardMasking(p=0.5, k=2))
+    readers = []
+
+    def noting(x: Tensor, real=Tensor.__bool__) -> bool:
+        readers.append(sys._getframe(1).f_globals["__name__"])
+        return real(x)
+
+    monkeypatch.setattr(Tensor, "__bool__", noting)
+    padding = (torch.arange(12) < 10).long()[None]
+    for _ in range(4):
+        model(tokens(0), position_ids=torch.arange(12)[None], attention_mask=padding, use_cache=True)
+    assert readers.count(packed_documents.__name__) == 2, "only the first layer, and only in two steps"
+    with pytest.raises(RuntimeError, match="position_ids pack several documents into one row") as found:
+        outputs(model, tokens(0), use_cache=True, attention_mask=padding)
+    assert not isinstance(found.value, ad.AttentionDropError)
+
+
+#: Arguments that leave packed documents unseparated: transformers looks at positions only without mask and cache.
+UNSEPARATED = {
+    "padding": {"attention_mask": (torch.arange(12) < torch.tensor([[12], [10]])).long()},
+    "padding and a cache": {
+        "attention_mask": (torch.arange(12) < torch.tensor([[12], [10]])).long(),
+        "use_cache": True,
+    },
+    "padding between": {"attention_mask": (torch.arange(12) // 2 != 2).long().expand(2, 12)},
+    "causal": {"attention_mask": torch.ones(12, 12, dtype=torch.bool).tril().expand(2, 1, 12, 12)},
+    "additive": {"attention_mask": torch.full((12, 12), -torch.inf).triu(1).expand(2, 1, 12, 12), "use_cache": True},
+    "one row": {"position_ids": POSITIONS, "use_cache": True},
+    "boundaries": {
+        "attention_mask": (torch.arange(12) < torch.tensor([[12], [10]])).long(),
+        "position_ids": None,
+        "cu_seq_lens_q": torch.tensor([0, 5, 6, 12, 24]),
+    },
+}
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+@pytest.mark.parametrize("case", UNSEPARATED)
+def test_a_mask_that_does_not_separate_documents_is_not_enough(case: str, implementation: str) -> None:
+    model = model_of("llama", implementation)
+    attach(model, ad.HardMasking(p=0.5, k=2))
+    given = {"position_ids": POSITIONS.expand(2, 12), "use_cache": False} | UNSEPARATED[case]
+    with pytest.raises(
+        ad.AttentionDropError, match=r"pack\w* \w+ documents into one row, and no mask separates them: pa"
+    ):
+        model(tokens(0).expand(2, 12), **given)
+    model.eval()(tokens(0).expand(2, 12), **given)
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("filled", [0, 1])
+def test_positions_of_padding_are_no_documents(side: str, filled: int, implementation: str) -> None:
+    """`generate` and many collators give all padding the position 0, or 1."""
+    model = model_of("llama", implementation)
+    attach(model, ad.HardMasking(p=0.5, k=2))
+    mask = (torch.arange(12) < torch.tensor([[12], [8]])).long()
+    mask = mask.flip(1) if side == "left" else mask
+    positions = (mask.cumsum(1) - 1).masked_fill(mask == 0, filled)
+    model(tokens(0).expand(2, 12), position_ids=positions, attention_mask=mask)
+
+
+def test_documents_may_share_a_beginning() -> None:
+    """Two answers to one question: a mask of the user's own shows both the question, and neither the other."""
+    model = model_of("llama")
+    attach(model, ad.HardMasking(p=0.5, k=2))
+    positions = torch.tensor([[0, 1, 2, 3, 4, 5, 6, 7, 4, 5, 6, 7]])
+    mask = torch.ones(12, 12, dtype=torch.bool).tril()
+    mask[8:, 4:8] = False
+    model(tokens(0), position_ids=positions, attention_mask=mask[None, None], use_cache=False)
+
+
+def test_windows_in_blocks_separate_documents_only_without_a_cache(monkeypatch) -> None:
+    monkeypatch.setattr(transformers_masks, "LONG", 8)
+    monkeypatch.setattr(transformers_masks, "SIZE", 4)
+    config = transformers.MistralConfig(
+        **SIZES, intermediate_size=16, num_key_value_heads=1, sliding_window=3, attn_implementation="attentiondrop"
+    )
+    model = transformers.MistralForCausalLM(config).train()
+    attach(model, ad.HardMasking(p=0.5, k=2))
+    outputs(model, tokens(0))
+    with pytest.raises(ad.AttentionDropError, match="position_ids pack several documents"):
+        outputs(model, tokens(0), use_cache=True)
+    padding = (torch.arange(12) < 10).long()[None]
+    with pytest.raises(ad.AttentionDropError, match="position_ids pack several documents"):
+        outputs(model, tokens(0), attention_mask=padding)
+    model(tokens(0), attention_mask=padding)
 
 
 def test_boundaries_for_flash_attention_are_refused_without_a_mask() -> None:

@@ -215,14 +215,60 @@ def test_batch_norm(x: Tensor, where: str, modes: list[str]) -> None:
     views(model.eval(), x, mode="batch")
 
 
-def test_labels_inside_the_inputs() -> None:
+@pytest.mark.parametrize("mode", ["batch", "shared"])
+def test_labels_inside_the_inputs(mode: Any) -> None:
     model = hugging("BertForSequenceClassification", **BERT).train()
     attach(model, "dropkey(p=0.3)")
     inputs = text() | {"labels": torch.zeros(BATCH, dtype=torch.long)}
-    with pytest.raises(ad.AttentionDropError, match=r"inputs: expected no labels"):
-        consistency_loss(model, inputs, lambda out: out.loss, "consistency()")
+    before = torch.get_rng_state()
+    with pytest.raises(
+        ad.AttentionDropError, match=rf"inputs: expected no labels with mode=\"{mode}\", received 'lab"
+    ) as e:
+        # (Also where the loss has no name in the output.)
+        consistency_loss(model, {**inputs, "return_dict": False}, lambda out: out[0], "consistency()", mode)
+    assert "decoder_input_ids" not in str(e.value)
+    assert torch.equal(torch.get_rng_state(), before), "refused before the model runs"
     result = consistency_loss(model, inputs, lambda out: out.loss, "consistency()", "sequential")
     assert result.loss.isfinite()
+
+
+def test_labels_of_an_encoder_decoder() -> None:
+    sizes = {"vocab_size": 50, "d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 2, "num_heads": 2}
+    model = hugging("T5ForConditionalGeneration", **sizes, decoder_start_token_id=0, dropout_rate=0.0).train()
+    attach(model, "dropkey(p=0.3)")
+    with pytest.raises(
+        ad.AttentionDropError, match=r"Then give decoder_input_ids=model\.prepare_decoder_input_ids_from"
+    ):
+        views(model, {"input_ids": tokens(), "labels": tokens()})
+    inputs = {"input_ids": tokens(), "decoder_input_ids": model.prepare_decoder_input_ids_from_labels(tokens())}
+    assert len(views(model, inputs)) == 2
+
+
+class OwnLoss(nn.Module):
+    """A model of a user's own that returns its loss beside its logits, as nanoGPT does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(16, 2, 16, dropout=0.0, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2)
+
+    def forward(self, x: Tensor, targets: Tensor | None = None) -> Any:
+        logits = self.encoder(x)[:, 0]
+        return logits if targets is None else (logits, nn.functional.cross_entropy(logits, targets))
+
+
+@pytest.mark.parametrize("positional", [False, True])
+def test_a_loss_of_all_views_without_a_name(x: Tensor, positional: bool) -> None:
+    model = OwnLoss().double().train()
+    attach(model, "dropkey(p=0.3)")
+    targets = torch.zeros(len(x), dtype=torch.long)
+    inputs = (x, targets) if positional else {"x": x, "targets": targets}
+    with pytest.raises(ad.AttentionDropError, match=r"inputs: expected no labels.*\('targets' is among the inputs\)"):
+        views(model, inputs, mode="batch")
+    with pytest.raises(ValueError, match="batch_size") as found:
+        views(model, inputs, mode="shared")
+    assert any("leave them out of inputs" in note for note in found.value.__notes__)
+    assert len(views(model, x)) == len(views(model, inputs, mode="sequential")) == 2
 
 
 def test_models_that_shared_cannot_do(x: Tensor) -> None:

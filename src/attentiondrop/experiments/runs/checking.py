@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ...errors import ArgumentError
+from ...errors import ArgumentError, AttachError
 from ..config.schema import Recipe
 from ..failures import in_words
 from ..methods.apply import Applied
@@ -73,7 +73,10 @@ def _try(recipe: Recipe, text: str, data: Data) -> Sequence[str]:
         with torch.no_grad():
             forward(model.eval(), batch.inputs)
     except Exception as error:
+        why = in_words(error)
+        if isinstance(error, AttachError):
+            why += ". Choose another model, or methods that do not act on attention"
         raise ArgumentError(
-            f"model {recipe.model.name} with method {text}: cannot be trained on {data.words}: {in_words(error)}"
+            f"model {recipe.model.name} with method {text}: cannot be trained on {data.words}: {why}"
         ) from error
     return warnings

@@ -9,13 +9,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from ..methods.parse import terms
+from ..config.schema import Recipe
+from ..methods.parse import read_method, terms
 from ..runs.checking import check_jobs
 from ..runs.environment import environment
 from ..runs.execute import data_for
 from ..runs.job import Job, Standing, check_erasing, standing
 from ..runs.store import AT_ONCE
 from ..runs.timed_steps import Pace, TooSlowError, is_timed_uncompiled, pace_of
+from ..tasks.interface import Data
+from ..tasks.registry import find_task
+from ..train.loop import initial_model
 
 #: What must be equal for the time of an earlier run to count: the machine, torch, and how many runs shared the machine.
 _SAME = ("device", "platform", "torch", AT_ONCE)
@@ -57,6 +61,8 @@ class Forecast:
     uncompiled: bool = False
     #: What the final test does beside scoring, which the seconds leave out, such as "attacks".
     left_out: tuple[str, ...] = ()
+    #: A sentence for people about the model; empty if nothing is left to train.
+    model: str = ""
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,8 @@ class Plan:
 
     groups: dict[str, list[Job]]
     found: dict[Job, Standing]
+    #: Sentences for people about the data.
+    data: tuple[str, ...] = ()
 
     @property
     def lines(self) -> list[Line]:
@@ -87,14 +95,31 @@ def plan_of(groups: Mapping[str, Sequence[Job]]) -> Plan:
     Raises what the command would raise if it would erase a run.
     """
     jobs = list(dict.fromkeys(job for group in groups.values() for job in group))
-    checksums = data_for(jobs[0].settings()).checksums
-    found = {job: standing(job, checksums) for job in jobs}
+    recipe = jobs[0].settings()
+    data = data_for(recipe)
+    found = {job: standing(job, data.checksums) for job in jobs}
     check_erasing(jobs, found)
     own, known = dict[str, list[Job]](), set[Job]()
     for label, group in groups.items():
         own[label] = [job for job in dict.fromkeys(group) if job not in known]
         known |= set(own[label])
-    return Plan(own, found)
+    return Plan(own, found, (_sizes(recipe, data), *find_task(recipe.task).notes(data)))
+
+
+def _sizes(recipe: Recipe, data: Data) -> str:
+    """The size of each part of the data, and the steps of an epoch."""
+    parts = {"train": "for training", "validation": "for validation", "test": "for the test"}
+    sizes = [f"{data.counts[part]:,} {words}" for part, words in parts.items() if part in data.counts]
+    steps = data.steps(recipe.training.batch_size)
+    return (
+        f"Data: {recipe.data.name}, {data.words}: {', '.join(sizes)}. An epoch has {steps:,} step{'s' * (steps > 1)}."
+    )
+
+
+def _model(recipe: Recipe, job: Job) -> str:
+    """The size of the model. Another method may change it a little."""
+    model = initial_model(recipe, read_method(job.method), 0, data_for(recipe, job.seed))
+    return f"Model: {recipe.model.name}, {sum(x.numel() for x in model.parameters()):,} parameters."
 
 
 def forecast(
@@ -118,7 +143,8 @@ def forecast(
     """
     jobs = list(plan.found)
     recipe = jobs[0].settings()
-    check_jobs([job for job in jobs if plan.found[job].todo == "train"], say)
+    todo = [job for job in jobs if plan.found[job].todo == "train"]
+    check_jobs(todo, say)
     workers = jobs[0].at_once
     clock = _Clock(workers, recipe.training.device)
     lines, left = list[Line](), list[float | None]()
@@ -133,7 +159,8 @@ def forecast(
     total = None if on_cluster or len(told) < len(left) else _shared(told, workers)
     # Only final runs are tested.
     left_out = dict.fromkeys(words for job in jobs if job.final for words in job.settings().evaluation.beside_scores())
-    return Forecast(lines, total, workers, on_cluster, is_timed_uncompiled(recipe), tuple(left_out))
+    model = _model(recipe, todo[0]) if todo else ""
+    return Forecast(lines, total, workers, on_cluster, is_timed_uncompiled(recipe), tuple(left_out), model)
 
 
 class _Clock:

@@ -190,14 +190,27 @@ def members(base: type[nn.Module]) -> dict[str, Any]:
         if calls == 0:
             raise AttachError(
                 f"{site.name or 'the model'} ({base.__name__}) has a branch without scaled_dot_product_attention and "
-                "took it, so nothing was perturbed: switch its fused attention on, or leave it out of attach "
-                "(compiled, it must not checkpoint its attention itself: checkpoint the whole module)"
+                f"took it, so nothing was perturbed: {_how_to_switch(self)}, or leave it out of attach"
             )
         return output
 
     _ENTRANCES.add(forward.__code__)
     methods = sorted(name for name in methods_of(base) - {"forward"} if not name.startswith("__"))
     return {"forward": forward, **{name: _entering(getattr(base, name), base) for name in methods}}
+
+
+def _how_to_switch(module: nn.Module) -> str:
+    """What makes a module call SDPA instead of computing the attention itself."""
+    chosen = getattr(getattr(module, "config", None), "_attn_implementation", None)
+    if chosen is None:
+        return (
+            "switch its fused attention on (compiled, it must not checkpoint its attention itself: checkpoint the "
+            "whole module)"
+        )
+    if chosen == "sdpa":  # some models of transformers leave it for the weights
+        return "do not ask for attention weights (output_attentions=True)"
+    # (Models like this one cannot be switched later.)
+    return f"load the model with attn_implementation='sdpa' instead of {chosen!r}"
 
 
 def _makes_own_calls(site: Site, module: nn.Module, base: type[nn.Module]) -> bool:

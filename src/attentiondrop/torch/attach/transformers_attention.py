@@ -17,7 +17,7 @@ from ...errors import AttachError
 from ..call.blocks import Blocks
 from ..call.inputs import Options
 from .attend import attend
-from .packed_documents import refuse_unmasked_documents
+from .packed_documents import refuse_unseparated_documents
 from .shared_masks import simple_form
 from .sites import Site, site_of
 from .transformers_masks import mask_of
@@ -55,8 +55,8 @@ def attention_forward(
     else:
         causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
         causal = query.shape[2] > 1 and attention_mask is None and causal
-    if attention_mask is None and site is not None and module.training:
-        refuse_unmasked_documents(module, site, query, kwargs)
+    if site is not None and module.training:
+        refuse_unseparated_documents(module, site, query, key, attention_mask, kwargs)
     blocks: Blocks | None = None
     window: tuple[int, int] | None = None
     if isinstance(attention_mask, Blocks):

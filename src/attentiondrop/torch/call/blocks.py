@@ -52,6 +52,19 @@ class Blocks(NamedTuple):
             visible |= (states >= PATTERN) & self.patterns[(states - PATTERN).clamp_min(0).long(), *inside]
         return visible
 
+    def pairs(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """Whether each of the `rows` [N] sees one key, whose number is in `columns` [..., N]: [B or 1, H or 1, N]."""
+        states = self.states[(None,) * (4 - self.states.ndim)][:, :, rows // self.size]
+        columns = columns.expand(*states.shape[:3])
+        states = states.gather(-1, columns[..., None] // self.size)[..., 0]
+        if states.dtype == torch.bool:
+            return states
+        visible = states == SHOWN
+        if self.patterns is not None:
+            inside = rows % self.size, columns % self.size
+            visible |= (states >= PATTERN) & self.patterns[(states - PATTERN).clamp_min(0).long(), *inside]
+        return visible
+
 
 def checked_blocks(blocks: Any, batch: int, heads: int, rows: int, columns: int, device: torch.device) -> Blocks | None:
     """What users pass as `blocks`, with states [B or 1, H or 1, rows / size, keys / size] in int32."""

@@ -46,7 +46,8 @@ def consistency_loss(
 
     Args:
         model: in training mode, with attached sites or dropout.
-        inputs: a tensor, a tuple of positional arguments or a dict of keyword arguments, without labels.
+        inputs: a tensor, a tuple of positional arguments or a dict of keyword arguments. Labels do not belong to them,
+            but to `task_loss`: with labels, many models compute a loss of their own, over all views at once.
         task_loss: maps the output of one view to its loss, for example
             `lambda logits: F.cross_entropy(logits, labels)`.
         consistency: weight, number of views, direction and task; by default the `Consistency` in the attached specs.

@@ -98,16 +98,20 @@ class Stack:
         batched = is_batched(name, x, self.batch) or is_folded(name, x, self.batch)
         return torch.cat([x] * self.views) if batched else x
 
-    def split(self, output: Any) -> tuple[Any, ...]:
-        """The output of each view. A tensor whose first dimension is not the stacked batch goes to all views."""
+    def split(self, output: Any, labels: str | None = None) -> tuple[Any, ...]:
+        """The output of each view. A tensor whose first dimension is not the stacked batch goes to all views.
+
+        `labels` is the name of an input that the model may have computed a loss from.
+        """
         parts: dict[int, tuple[Tensor, ...]] = {}
 
         def note(name: str, x: Tensor) -> Tensor:
             if x.dim() > 0 and x.shape[0] == self.size:
                 parts[id(x)] = x.unflatten(0, (self.views, self.batch)).unbind(0)
-            elif x.dim() == 0 and name == "loss":
+            elif x.dim() == 0 and (name == "loss" or (labels is not None and x.requires_grad)):
+                given = "" if labels is None else f" ({labels!r} is among the inputs)"
                 raise StackError(
-                    "inputs: expected no labels, received a model output with one loss over all views: "
+                    f"inputs: expected no labels, received a model output with one loss over all views{given}: "
                     'compute the loss in task_loss, or use mode="sequential"'
                 )
             return x

@@ -12,6 +12,7 @@ from ...validation import integer, one_of
 from ..attach import unwrapped
 from ..attach.sites import site_of
 from ..nested_values import call_arguments, map_tensors
+from .given_labels import labels_among, refuse_labels
 from .shared_prefix import shared_prefix
 from .stacked_batch import Stack, StackError
 
@@ -26,7 +27,8 @@ def views(model: nn.Module, inputs: Any, count: int = 2, mode: Mode = "batch") -
         model: in training mode, with attached sites or dropout, so that passes differ. It may be wrapped in
             DistributedDataParallel or compiled.
         inputs: a tensor, a tuple of positional arguments or a dict of keyword arguments. With `"batch"` and `"shared"`
-            the batch comes first in all of them.
+            the batch comes first in all of them, and labels do not belong to them: the model would compute one loss
+            over all views.
         count: how many views.
         mode: `"batch"`: one pass over the repeated batch. `"sequential"`: separate passes, which works for any model.
             `"shared"`: one pass that repeats the batch at the first block with an attached site. The part before it
@@ -54,6 +56,8 @@ def views(model: nn.Module, inputs: Any, count: int = 2, mode: Mode = "batch") -
         return tuple(model(*args, **kwargs) for _ in range(count))
     _check_wrapper(model, mode)
     root = unwrapped(model)
+    labels = labels_among(root, args, kwargs)
+    refuse_labels(root, labels, mode)
     entry = shared_prefix(root) if mode == "shared" else None
     sites = [site for module in root.modules() if (site := site_of(module)) is not None]
     stack = Stack(count, _batch_size(inputs), sites, entry)
@@ -64,14 +68,19 @@ def views(model: nn.Module, inputs: Any, count: int = 2, mode: Mode = "batch") -
     try:
         with stack:
             output = model(*args, **kwargs)
-    except RuntimeError as error:
-        if entry is not None:
+    except (RuntimeError, ValueError) as error:  # (torch's losses raise a ValueError)
+        if entry is not None and labels is not None:
+            error.add_note(
+                f'mode="shared": {labels} are repeated for no view where {type(root).__name__} computes a loss from '
+                "them: leave them out of inputs and compute the loss in task_loss"
+            )
+        elif entry is not None and isinstance(error, RuntimeError):
             error.add_note(
                 f'mode="shared": {type(root).__name__} may use the batch of one view ({stack.batch}) together with '
                 f'that of {count} ({stack.size}) outside of its blocks; mode="batch" repeats the inputs themselves'
             )
         raise
-    return stack.split(stack.watch(output))
+    return stack.split(stack.watch(output), labels)
 
 
 def _batch_size(inputs: Any) -> int:

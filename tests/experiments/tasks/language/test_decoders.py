@@ -95,7 +95,7 @@ def test_weights_depend_on_the_seed_alone(data) -> None:
     assert all(same) and not all(other)
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama", "opt", "gpt_neox"])
+@pytest.mark.parametrize("name", ["gpt2", "llama", "opt", "gpt_neox", "falcon"])
 def test_decoders_of_several_kinds_train(data, name: str) -> None:
     more = {"llama": {"intermediate_size": 32}, "opt": {"ffn_dim": 32, "word_embed_proj_dim": 16}}
     model = model_of(data, name=name, width=16, arguments=more.get(name, {})).train()
@@ -151,6 +151,20 @@ def test_bad_settings_are_refused(data) -> None:
         model_of(data, name="gpt-two")
 
 
+def test_an_unknown_field_of_the_configuration_is_refused(data, tmp_path: Path) -> None:
+    """transformers keeps any field, and the model would have its usual size."""
+    wrong = (
+        r"model\.arguments: expected fields of LlamaConfig, received 'intermediate_sise'; did you mean 'intermediate_s"
+    )
+    with pytest.raises(ArgumentError, match=wrong):
+        model_of(data, name="llama", width=16, arguments={"intermediate_sise": 32})
+    known = {"intermediate_size": 32, "rope_theta": 100.0}  # the second is kept under another name
+    model_of(data, name="llama", width=16, arguments=known).save_pretrained(tmp_path)
+    with pytest.raises(ArgumentError, match=wrong):
+        model_of(data, checkpoint=str(tmp_path), arguments={"intermediate_sise": 32})
+    assert model_of(data, checkpoint=str(tmp_path), arguments={"attention_bias": False}) is not None
+
+
 def test_activation_checkpointing_changes_no_gradient(data) -> None:
     batch = next(data.train_batches(seed=0, epoch=0, batch_size=4))
     found = []
@@ -184,3 +198,48 @@ def test_an_encoder_is_no_language_model(name: str, data) -> None:
 @pytest.mark.parametrize("name", ["mistral", "qwen2", "llama"])
 def test_new_models_with_grouped_heads_have_a_key_head_for_each(name: str, data) -> None:
     assert model_of(data, name=name, layers=1, heads=2, width=16).config.num_key_value_heads == 2
+
+
+SMALL = {"intermediate_size": 32, "head_dim": 8}
+
+
+@pytest.mark.parametrize("name", ["gemma2", "gpt_oss"])
+def test_models_without_sdpa_train_and_predict_as_transformers_does(name: str, data) -> None:
+    """Gemma 2 caps its logits, and GPT-OSS has sinks: transformers has only eager attention for them."""
+    more = {"gemma2": SMALL, "gpt_oss": SMALL | {"num_local_experts": 2, "num_experts_per_tok": 1}}
+    model = model_of(data, name=name, width=16, arguments=more[name], attention_dropout=None, dropout=None)
+    batch = next(data.train_batches(seed=0, epoch=0, batch_size=4))
+    plain = forward(model.eval(), batch.inputs).logits
+    attachment = attach(model.train(), ad.DropKey(p=0.5))
+    assert len(attachment.sites) == 2
+    perturbed = forward(model, batch.inputs).logits
+    assert not torch.allclose(perturbed, plain, rtol=1e-4, atol=1e-6)
+    TASK.loss(forward(model, batch.inputs), batch.targets, 0.0)[0].backward()
+    assert torch.equal(forward(model.eval(), batch.inputs).logits, plain)
+    attachment.remove()
+    model.set_attn_implementation("eager")
+    torch.testing.assert_close(model(batch.inputs["input_ids"]).logits, plain, rtol=1e-4, atol=1e-5)
+
+
+def test_a_model_that_computes_its_attention_itself_trains_without_a_method(data) -> None:
+    model = model_of(data, name="bloom", width=16, attention_dropout=None).train()
+    batch = next(data.train_batches(seed=0, epoch=0, batch_size=4))
+    TASK.loss(forward(model, batch.inputs), batch.targets, 0.0)[0].backward()
+    with pytest.raises(ad.AttachError, match="found no attention in BloomForCausalLM that can be regularised"):
+        attach(model, ad.HardMasking())
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (
+            "roberta",
+            r"model: roberta cannot run on 8 tokens: TypeError: .* \(its pad_token_id is None, since this task never pads",
+        ),
+        ("minimax", r"model\.name: expected a model of attention layers alone, received 'minimax', which cannot be tr"),
+    ],
+)
+def test_models_that_cannot_run_are_refused_when_they_are_built(name: str, message: str, data) -> None:
+    more = {"minimax": SMALL | {"num_local_experts": 2, "num_experts_per_tok": 1}, "roberta": {"is_decoder": True}}
+    with pytest.raises(ArgumentError, match=message):
+        model_of(data, name=name, width=16, arguments=more[name], attention_dropout=None, dropout=None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ....errors import bad_argument
+from ....errors import ArgumentError, bad_argument
 
 #: Rate of a method or recipe -> the names that it has in configurations.
 NAMES = {
@@ -33,8 +33,9 @@ def set_rates(config: Any, rates: Mapping[str, float]) -> None:
     for rate, value in rates.items():
         known = [name for name in NAMES[rate] if hasattr(config, name)]
         if not known and value > 0:
-            raise bad_argument(
+            error = bad_argument(
                 rate, f"0 for {config.model_type}, whose configuration has none of {', '.join(NAMES[rate])}", value
             )
+            raise ArgumentError(f"{error}: choose methods without {rate}, or another model")
         for name in known:
             setattr(config, name, value)

@@ -49,7 +49,8 @@ def build_model(
             set_rates(config, {name: rate for name, rate in own.items() if rate is not None})
             check(config)
             if settings.checkpoint is None:
-                model = loaded.from_config(config, attn_implementation="sdpa")
+                # Not with "sdpa" by name: some models have only eager attention, and transformers knows which.
+                model = loaded.from_config(config)
             else:
                 model = _loaded(loaded, settings.checkpoint, config, new_head)
             if settings.checkpoint_activations:
@@ -68,7 +69,6 @@ def _loaded(auto_class: Any, folder: str, config: Any, new_head: bool) -> Any:
     model, report = auto_class.from_pretrained(
         folder,
         config=config,
-        attn_implementation="sdpa",
         dtype=torch.float32,
         local_files_only=True,
         use_safetensors=True,
@@ -105,4 +105,15 @@ def _configuration(transformers: Any, settings: TransformersSettings, sizes: Map
         if hasattr(transformers.CONFIG_MAPPING[settings.name](), "num_key_value_heads"):
             own["num_key_value_heads"] = settings.heads  # the default would be that of a large model
         config = transformers.AutoConfig.for_model(settings.name, **own | dict(sizes) | settings.arguments)
+    _check_arguments(type(config), settings)
     return config
+
+
+def _check_arguments(cls: Any, settings: TransformersSettings) -> None:
+    """Refuse fields that the configuration does not know: transformers keeps them, and no model would read them."""
+    usual = cls()
+    for name, value in settings.arguments.items():
+        # (What is known and kept under another name, such as rope_theta, is no attribute of that name.)
+        if not hasattr(usual, name) and name in vars(cls(**{name: value})):
+            error = bad_argument("model.arguments", f"fields of {cls.__name__}", name)
+            raise ArgumentError(f"{error}{did_you_mean(name, vars(usual))}")

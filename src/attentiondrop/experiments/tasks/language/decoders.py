@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from ....errors import bad_argument
+from ....errors import ArgumentError, bad_argument
+from ...failures import in_words
 from ..eval_mode import evaluating
 from ..from_transformers.local_models import build_model
 from .language_settings import DecoderSettings
@@ -44,16 +45,38 @@ _LOOKED_AT = 8
 @torch.no_grad()
 def _check_causal(model: nn.Module, name: str, length: int) -> None:
     """Refuse a model whose tokens see later ones, as those of an encoder do: its loss would mean nothing."""
+    from .no_cache import WITHOUT_CACHE
+
     tokens = torch.zeros(2, length, dtype=torch.int64)
     tokens[1, -1] = 1
     with evaluating(model):
-        first, second = model(input_ids=tokens).logits[:, :-1]
-    if not torch.allclose(first, second, rtol=1e-3, atol=1e-5):
-        raise bad_argument(
-            "model.name",
-            "a model whose tokens see no later ones (an encoder may need model.arguments={is_decoder: true})",
-            name,
-        )
+        try:
+            plain = model(input_ids=tokens).logits
+        except Exception as error:  # it may be of any kind
+            raise ArgumentError(
+                f"model: {name} cannot run on {length} tokens: {in_words(error)} (its pad_token_id is None, since this "
+                "task never pads: a model that looks for padding cannot be used)"
+            ) from error
+        first, second = plain[:, :-1]
+        if not torch.allclose(first, second, rtol=1e-3, atol=1e-5):
+            raise bad_argument(
+                "model.name",
+                "a model whose tokens see no later ones (an encoder may need model.arguments={is_decoder: true})",
+                name,
+            )
+        try:
+            uncached = model(input_ids=tokens, **WITHOUT_CACHE).logits
+        except Exception as error:
+            raise _needs_cache(name, in_words(error)) from error
+        if not torch.allclose(plain, uncached, rtol=1e-3, atol=1e-5):
+            raise _needs_cache(name, "its predictions change")
+
+
+def _needs_cache(name: str, why: str) -> ArgumentError:
+    return ArgumentError(
+        f"model.name: expected a model of attention layers alone, received {name!r}, which cannot be trained without a "
+        f"cache, as models with recurrent layers: {why}"
+    )
 
 
 def _without_causal_masks(model: Any) -> None:
