@@ -37,6 +37,10 @@ class Attachment(BaseAttachment):
         #: Called with the attention that the first training step computes unperturbed.
         self._report: Report | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """The state for a pickle or a copy, which belong to a model that watches no first step."""
+        return {**self.__dict__, "_report": None}
+
     @property
     def sites(self) -> tuple[Site, ...]:
         """The attached sites: `name`, `spec`, `backend` and `kind` of each.
