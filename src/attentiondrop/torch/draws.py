@@ -338,8 +338,12 @@ def _finish(x: Tensor) -> Tensor:
 
 
 def _to_uniform(x: Tensor) -> Tensor:
-    # In place where the tensor is our own: on a CPU, new memory costs more than the arithmetic.
-    return (x >> 8).bitwise_and_(0xFFFFFF).to(torch.float32).mul_(2.0**-24)
+    x = x >> 8
+    if is_untouched():
+        # In place where the tensor is our own: on a CPU, new memory costs more than the arithmetic.
+        return x.bitwise_and_(0xFFFFFF).to(torch.float32).mul_(2.0**-24)
+    # Selective checkpointing keeps results, and refuses those that were changed later.
+    return (x & 0xFFFFFF).to(torch.float32) * 2.0**-24
 
 
 def _to_normal(first: Tensor) -> Tensor:

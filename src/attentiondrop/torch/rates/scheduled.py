@@ -103,7 +103,8 @@ def _move(
     if (old.shape, old.device, old.dtype) != (shape, like.device, _dtype(like)):
         values[field] = torch.tensor(numbers, dtype=_dtype(like), device=like.device)
     elif isinstance(numbers, tuple):
-        new = torch.tensor(numbers, dtype=old.dtype)
+        # (On the CPU, also if the user has set another default device.)
+        new = torch.tensor(numbers, dtype=old.dtype, device="cpu")
         # From pageable memory the copy would wait for everything that the GPU still has to do.
         old.copy_(new.pin_memory() if old.is_cuda else new, non_blocking=True)
     else:
