@@ -11,6 +11,7 @@ from ...errors import bad_argument
 from ...specs import HeadMask, Spec
 from ..call.leaves import places
 from ..draws import runs_in_backward
+from .lasting import lasting
 from .recent_calls import Recent
 
 #: The weight of the past in the running means.
@@ -78,7 +79,8 @@ class HeadImportance:
     def to(self, device: torch.device) -> None:
         """Follow the model to its device."""
         if self.room.device != device:
-            self.room = self.room.to(device)
+            with lasting():
+                self.room = self.room.to(device)
 
     def tensors(self) -> list[Tensor]:
         """What calls read and change."""

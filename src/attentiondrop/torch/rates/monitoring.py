@@ -18,6 +18,7 @@ from ..draws import runs_in_backward
 from ..eager import regularisers
 from ..eager.table import entry_of
 from .entropy_controller import Controller
+from .lasting import lasting
 from .recent_calls import Recent
 from .sampled_rows import SampledRows, needs_all_rows, sample_rows
 
@@ -107,7 +108,8 @@ class Monitor:
             if key in self.sums:
                 self.sums[key].add_(counted)
             else:
-                self.sums[key] = counted.clone()
+                with lasting():
+                    self.sums[key] = counted.clone()
         for controller in self.controllers:
             controller.update(evenness, new)
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ...errors import AttachError
+from .lasting import lasting
 
 #: How many calls of one site are remembered: many more than training makes before a backward.
 LENGTH = 1024
@@ -82,11 +83,13 @@ class Recent:
 
     def _tensors(self, seed: Tensor, rates: list[Tensor]) -> tuple[Tensor, Tensor]:
         """Seeds and number of calls; new tensors if the device, or shape and dtype of the rates, changed."""
-        if self.seeds is None or self.calls is None or self.seeds.device != seed.device:
-            self.seeds = torch.full((LENGTH,), -1, dtype=torch.int64, device=seed.device)
-            self.calls = torch.zeros((), dtype=torch.int64, device=seed.device)
-            self.rates = []
-        kinds = [(rate.shape, rate.dtype, rate.device) for rate in rates]
-        if kinds != [(kept.shape[1:], kept.dtype, kept.device) for kept in self.rates]:
-            self.rates = [rate.new_full((LENGTH, *rate.shape), torch.nan) for rate in rates]
-        return self.seeds, self.calls
+        seeds, calls = self.seeds, self.calls
+        with lasting():
+            if seeds is None or calls is None or seeds.device != seed.device:
+                seeds = self.seeds = torch.full((LENGTH,), -1, dtype=torch.int64, device=seed.device)
+                calls = self.calls = torch.zeros((), dtype=torch.int64, device=seed.device)
+                self.rates = []
+            kinds = [(rate.shape, rate.dtype, rate.device) for rate in rates]
+            if kinds != [(kept.shape[1:], kept.dtype, kept.device) for kept in self.rates]:
+                self.rates = [rate.new_full((LENGTH, *rate.shape), torch.nan) for rate in rates]
+        return seeds, calls
