@@ -53,7 +53,7 @@ class AttentionDrop(nn.Module):
         """A copy that shares the generator. With a copy of the generator it would repeat the draws of this module."""
         twin = type(self).__new__(type(self))
         memo[id(self)] = twin
-        twin.__setstate__(copy.deepcopy({**self.__getstate__(), "generator": None}, memo))
+        twin.__dict__.update(copy.deepcopy({**self.__dict__, "generator": None, "_compiled_call_impl": None}, memo))
         twin.generator = self.generator
         return twin
 
