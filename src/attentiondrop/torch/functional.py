@@ -135,7 +135,8 @@ def perturbed_attention(
     `seed` replaces the seed that the call would draw. `monitor` measures the call, but not inside `torch.func`.
     """
     if monitor is not None and is_transformed():
-        monitor = None  # its sums could not be kept
+        monitor.leave_out()  # its sums could not be kept
+        monitor = None
     signature = None
     # A call like one before needs no checks. (Measured calls are never like one before: what is measured changes.)
     if monitor is None:

@@ -11,8 +11,9 @@ from ...errors import bad_argument
 from ...specs import HeadMask, Spec
 from ..call.leaves import places
 from ..draws import runs_in_backward
+from ..untouched import is_transformed
 from .lasting import lasting
-from .recent_calls import Recent
+from .recent_calls import Recent, warn_of_transform
 
 #: The weight of the past in the running means.
 DECAY = 0.99
@@ -59,6 +60,9 @@ class HeadImportance:
         self.heads, means = heads, self.room[:heads]
         if self.fixed:
             return means
+        if is_transformed():
+            warn_of_transform("The importance of heads (HeadMask)")
+            return means
         if not torch.compiler.is_compiling():
             if runs_in_backward():
                 return self.recent.surely_rates_of(seed)[0]
@@ -71,7 +75,7 @@ class HeadImportance:
 
     def watched(self, factors: Tensor) -> Tensor:
         """The factors [B, H] on the outputs of heads. Their gradient moves the means."""
-        if self.fixed or not torch.is_grad_enabled() or factors.is_meta:
+        if self.fixed or not torch.is_grad_enabled() or factors.is_meta or is_transformed():
             return factors
         result: Tensor = _Watch.apply(self.anchor, factors, self.room)
         return result

@@ -19,7 +19,7 @@ from ..eager import regularisers
 from ..eager.table import entry_of
 from .entropy_controller import Controller
 from .lasting import lasting
-from .recent_calls import Recent
+from .recent_calls import Recent, warn_of_transform
 from .sampled_rows import SampledRows, needs_all_rows, sample_rows
 
 
@@ -83,6 +83,11 @@ class Monitor:
         used = [torch.where(new, now, then) for now, then in zip(rates, self.recent.rates_of(seed), strict=True)]
         self.recent.add(seed, used, new)
         return Turn(self._with(drop, used), new=new)
+
+    def leave_out(self) -> None:
+        """A call inside `torch.func` is not measured. Warn if a rate should have moved."""
+        if self.controllers:
+            warn_of_transform("An adaptive rate (EntropyTarget)")
 
     def _with(self, drop: Spec | Driven | None, rates: list[Tensor]) -> Spec | Driven | None:
         """`drop` with `rates` as the values of the adaptive rates."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ...errors import AttachError
+from ...errors import AttachError, warn_once
 from .lasting import lasting
 
 #: How many calls of one site are remembered: many more than training makes before a backward.
@@ -21,6 +21,16 @@ _UNKNOWN = (
     f"{LENGTH} of its site, or several calls with other rates drew its seed: run the backward earlier, keep the "
     "generator's state (preserve_rng_state=True), and seed once"
 )
+
+
+def warn_of_transform(what: str) -> None:
+    """Warn once that something keeps its value, since the function that calls its site is transformed."""
+    warn_once(
+        f"transformed {what}",
+        f"{what} is not measured inside of torch.func (grad, vmap, ...), where nothing can be kept, so it stays as it "
+        "is: use loss.backward() to move it",
+        "torch",
+    )
 
 
 class Recent:
