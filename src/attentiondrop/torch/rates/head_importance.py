@@ -40,7 +40,7 @@ class HeadImportance:
         #: The means of the last calls, which recomputation needs.
         self.recent = Recent("HeadMask")
         #: Autograd calls `_Watch.backward` only if something before it needs a gradient. This does; it never gets one.
-        self.anchor = torch.zeros((), requires_grad=True)
+        self.anchor = torch.zeros((), device="cpu", requires_grad=True)
 
     @property
     def means(self) -> Tensor | None:

@@ -31,7 +31,8 @@ def driven_at(
     """
     like = next(module.parameters(), torch.empty(0))
     if like.is_meta:
-        like = torch.empty(0, dtype=like.dtype)  # the model has no values yet, but a rate needs one
+        # The model has no values yet, but a rate needs one, also within `with torch.device("meta")`.
+        like = torch.empty(0, dtype=like.dtype, device="cpu")
     states = importances_of(spec, like.device) if before is None else before.states
     for state in states.values():
         state.to(like.device)
