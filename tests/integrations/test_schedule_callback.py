@@ -102,6 +102,19 @@ def test_an_optimiser_without_the_learned_rates_is_noticed(tmp_path: Path, given
         ScheduleCallback(attachment).on_train_begin(*arguments, model=model, optimizer=optimiser)
 
 
+def test_gradients_of_rates_are_averaged_before_each_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Trainer's wrapper of the model does not know these parameters. Afterwards, they have no gradient left."""
+    seen: list[list[bool]] = []
+
+    def average(attachment: Attachment) -> None:
+        seen.append([rate.grad is not None for rate in attachment.parameters()])
+
+    monkeypatch.setattr(Attachment, "average_gradients", average)
+    _, (attachment,) = train(tmp_path, {"*": LEARNED}, max_steps=3, gradient_accumulation_steps=2, save_strategy="no")
+    assert seen == [[True] * len(attachment.sites)] * 3
+    assert all(rate.grad is None for rate in attachment.parameters())
+
+
 def numbers(attachment: Attachment) -> dict[str, Any]:
     """The state of the attachment, in numbers that can be compared."""
     state = attachment.state_dict()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import pytest
@@ -105,6 +106,35 @@ def test_message(call: Any, kind: type[Exception], message: str) -> None:
         call()
     assert message in str(error.value)
     assert isinstance(error.value, ad.AttentionDropError) and isinstance(error.value, ValueError)
+
+
+def nested(layout: torch.layout) -> torch.Tensor:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch says that they are a prototype
+        return torch.nested.nested_tensor([torch.randn(3, 2, 4), torch.randn(5, 2, 4)], layout=layout).transpose(1, 2)
+
+
+@pytest.mark.parametrize("layout", [torch.jagged, torch.strided], ids=str)
+@pytest.mark.parametrize("drop", [HARD, ad.BlurSmoothing(), ad.Compose([ad.DropHead(), ad.DropKey()])], ids=str)
+def test_nested_tensors_are_refused(drop: ad.Spec, layout: torch.layout) -> None:
+    q = nested(layout)
+    message = r"query: expected padded sequences with a mask for .* received 'a nested tensor'"
+    with pytest.raises(ad.ArgumentError, match=message):
+        attention(q, q, q, drop)
+    if layout is torch.jagged:
+        assert attention(q, q, q, drop, training=False).is_nested
+
+
+def test_heads_of_nested_tensors_are_dropped_as_of_padded_ones() -> None:
+    q, drop = nested(torch.jagged), ad.DropHead(0.5)
+    padded = torch.nested.to_padded_tensor(q.transpose(1, 2), 0.0).transpose(1, 2)
+    mask = torch.arange(5) < torch.tensor([3, 5]).view(2, 1, 1, 1)
+    torch.manual_seed(1)
+    output = attention(q, q, q, drop)
+    torch.manual_seed(1)
+    expected = attention(padded, padded, padded, drop, attn_mask=mask)
+    for length, found, wanted in zip((3, 5), output.unbind(), expected, strict=True):
+        torch.testing.assert_close(found, wanted[:, :length])
 
 
 def test_both_axes_are_refused_for_eager_too() -> None:

@@ -72,12 +72,17 @@ def test_what_shapes_forbid_is_still_an_error() -> None:
 RATES = ["hard(p=0.1)", "hard(p=warmup(to=0.4))", "hard(p=learnable(init=0.2))", "blur(sigma_max=entropy(target=0.6))"]
 
 
-@pytest.mark.parametrize("spec", RATES)
-def test_a_model_without_storage(spec: str) -> None:
-    """Attached and run on meta, then given storage: it trains, and its rates are the ones they should be."""
+@pytest.mark.parametrize("within", [False, True])
+@pytest.mark.parametrize("spec", [*RATES, "headmask(count=1,choice=important)"])
+def test_a_model_without_storage(spec: str, within: bool) -> None:
+    """Attached and run on meta, then given storage: it trains, and its rates are the ones they should be.
+
+    `within`: a model may attach in its own `__init__`.
+    """
     with torch.device("meta"):
         model = nn.TransformerEncoderLayer(16, 4, 32, dropout=0.0, batch_first=True)
-    attachment = attach(model, spec)
+        attachment = attach(model, spec) if within else None
+    attachment = attachment or attach(model, spec)
     attachment.watch()
     x = torch.empty(2, 7, 16, device="meta")
     output: Tensor = model(x)

@@ -8,6 +8,7 @@ import pickle
 import pytest
 import torch
 from parity import LogitShape, numpy_draws, relative_error, to_numpy
+from torch import nn
 
 import attentiondrop as ad
 from attentiondrop import reference
@@ -99,6 +100,18 @@ def test_it_has_no_state_and_survives_copies() -> None:
         expected = drop(logits)
         torch.manual_seed(1)
         assert torch.equal(other(logits), expected)
+
+
+def test_copies_of_a_layer_share_its_generator() -> None:
+    """`nn.TransformerEncoder` and others copy one layer: with a copy of the generator, all would draw alike."""
+    drop = AttentionDrop("dropkey(p=0.5)", generator=torch.Generator().manual_seed(0))
+    layers = [copy.deepcopy(nn.ModuleList([drop])) for _ in range(3)]
+    logits = torch.randn(2, 4, 6, 7)
+    first, second, third = (layer[0](logits) for layer in layers)
+    assert not torch.equal(first, second) and not torch.equal(second, third)
+    assert layers[0][0] is not drop and layers[0][0].generator is drop.generator
+    drop.generator.manual_seed(0)
+    assert torch.equal(layers[2][0](logits), first)
 
 
 def test_other_numbers_of_dimensions() -> None:

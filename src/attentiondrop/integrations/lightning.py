@@ -108,10 +108,7 @@ class AttentionDropCallback(Callback):  # type: ignore[misc]
         """Move the learned rates."""
         if self._optimiser is None or self.attachment is None:
             return
-        if trainer.world_size > 1:
-            for rate in self.attachment.parameters():
-                grad = torch.zeros_like(rate) if rate.grad is None else rate.grad
-                rate.grad = trainer.strategy.reduce(grad, reduce_op="mean")
+        self.attachment.average_gradients()
         if all(rate.grad is None for rate in self.attachment.parameters()):
             return
         # In half precision the loss is scaled, so these gradients are, too.

@@ -29,7 +29,8 @@ class ScheduleCallback(TrainerCallback):  # type: ignore[misc]
 
     The progress comes from the trainer's own state, so a resumed run continues with the same rates. Adaptive and
     learned rates and the importance of heads are in the `trainer_state.json` of each checkpoint, and a resumed run
-    continues with them, too. For learned rates, give the Trainer an optimiser that has `attachment.parameters()`.
+    continues with them, too. For learned rates, give the Trainer an optimiser that has `attachment.parameters()`. The
+    gradients of these rates are averaged over all processes.
 
     Example:
         >>> import attentiondrop as ad
@@ -83,6 +84,12 @@ class ScheduleCallback(TrainerCallback):  # type: ignore[misc]
 
     #: At the end the progress is that of the last step, also if the run stopped early.
     on_train_end = on_step_begin
+
+    def on_pre_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Called by the trainer. Its wrapper of the model averages only gradients of the model over all processes."""
+        self.attachment.average_gradients()
 
     def on_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

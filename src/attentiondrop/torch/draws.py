@@ -33,9 +33,14 @@ _GOLDEN, _PRIME, _MIX_2 = (word - 2**32 for word in (GOLDEN, PRIME, MIX_2))
 
 
 #: Whether this torch can run in several processes.
-_HAS_PROCESSES = torch.distributed.is_available()
+_CAN_HAVE_PROCESSES = torch.distributed.is_available()
 #: So few words are compared faster by NumPy than by torch.
 _FEW = 2**15
+
+
+def has_processes() -> bool:
+    """Whether this process is one of a group of `torch.distributed`."""
+    return _CAN_HAVE_PROCESSES and torch.distributed.is_initialized()
 
 
 # An op of its own, because Inductor would otherwise lower the draw to its own generator. Defined by hand:
@@ -56,7 +61,7 @@ def draw_untouched(like: Tensor, call: int = 0, rank: int = -1, shape: Sequence[
     merge them without it, because its list of random operators does not contain this one.)
     """
     seed = torch.randint(0, 2**63 - 1, shape, dtype=torch.int64, device=like.device)
-    if rank < 0 and _HAS_PROCESSES and torch.distributed.is_initialized():
+    if rank < 0 and has_processes():
         rank = torch.distributed.get_rank()
     # Ranks that were all seeded alike must not drop the same positions. Rank 0 keeps its seed.
     return seed ^ ((rank * 0x9E3779B97F4A7C15) & (2**63 - 1)) if rank > 0 else seed
@@ -338,8 +343,12 @@ def _finish(x: Tensor) -> Tensor:
 
 
 def _to_uniform(x: Tensor) -> Tensor:
-    # In place where the tensor is our own: on a CPU, new memory costs more than the arithmetic.
-    return (x >> 8).bitwise_and_(0xFFFFFF).to(torch.float32).mul_(2.0**-24)
+    x = x >> 8
+    if is_untouched():
+        # In place where the tensor is our own: on a CPU, new memory costs more than the arithmetic.
+        return x.bitwise_and_(0xFFFFFF).to(torch.float32).mul_(2.0**-24)
+    # Selective checkpointing keeps results, and refuses those that were changed later.
+    return (x & 0xFFFFFF).to(torch.float32) * 2.0**-24
 
 
 def _to_normal(first: Tensor) -> Tensor:

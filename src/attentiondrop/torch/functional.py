@@ -13,7 +13,7 @@ from ..errors import ArgumentError, bad_argument
 from ..parsing import parse
 from ..specs import Spec
 from ..validation import number, one_of
-from .call.inputs import Options, check_tensors, normalise
+from .call.inputs import Options, check_tensors, normalise, refuse_nested
 from .call.known_calls import Signature, signature_of
 from .call.leaves import Active, Driven, active_leaves
 from .call.one_call import make_call
@@ -135,7 +135,8 @@ def perturbed_attention(
     `seed` replaces the seed that the call would draw. `monitor` measures the call, but not inside `torch.func`.
     """
     if monitor is not None and is_transformed():
-        monitor = None  # its sums could not be kept
+        monitor.leave_out()  # its sums could not be kept
+        monitor = None
     signature = None
     # A call like one before needs no checks. (Measured calls are never like one before: what is measured changes.)
     if monitor is None:
@@ -152,6 +153,7 @@ def perturbed_attention(
     check_tensors(query, key, value)
     if drop is not None:
         refuse_sharded_sequences(query, key)
+        refuse_nested(query, drop.spec if isinstance(drop, Driven) else drop)
     kind = query.device.type
     # torch has no autocast for meta tensors.
     casts = kind != "meta" and torch.is_autocast_enabled(kind)

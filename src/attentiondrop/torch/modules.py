@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -24,7 +27,8 @@ class AttentionDrop(nn.Module):
 
     Args:
         spec: what to do, as a spec or as its text.
-        generator: where the seeds come from; the default generator of the device otherwise.
+        generator: where the seeds come from; the default generator of the device otherwise. Copies (`copy.deepcopy`)
+            share it: a layer is often copied to make the other layers, and layers must not draw alike.
 
     Shape:
         logits [..., H, N, M], or [B, N, M] for one head; -inf (or half of the lowest number) in them hides a key. mask
@@ -44,6 +48,14 @@ class AttentionDrop(nn.Module):
             raise bad_argument("spec", "a spec or its text", spec)
         self.spec = spec
         self.generator = generator
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> AttentionDrop:
+        """A copy that shares the generator. With a copy of the generator it would repeat the draws of this module."""
+        twin = type(self).__new__(type(self))
+        memo[id(self)] = twin
+        twin.__dict__.update(copy.deepcopy({**self.__dict__, "generator": None, "_compiled_call_impl": None}, memo))
+        twin.generator = self.generator
+        return twin
 
     def forward(self, logits: Tensor, mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
         """Attention weights in the dtype of `logits`; rows that see no key give zeros."""

@@ -239,6 +239,21 @@ def test_pickles(model: nn.Module, x: Tensor) -> None:
     assert torch.equal(plain.eval()(x), model.eval()(x))
 
 
+@pytest.mark.parametrize("trained", [False, True])
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda held: pickle.loads(pickle.dumps(held))])
+def test_an_attachment_goes_with_its_model(model: nn.Module, x: Tensor, copied: Any, trained: bool) -> None:
+    """As where a model holds its attachment, or where both are arguments of a process that is spawned."""
+    model.attachment = attach(model, ad.DropKey(ad.schedules.Linear(0.0, 0.5)))
+    if trained:
+        model(x)
+    twin = copied(model)
+    twin.attachment.set_progress(1.0)
+    assert not torch.equal(run_with_seed(twin, x, 1), run_with_seed(twin, x, 2))
+    assert torch.equal(run_with_seed(model, x, 1), run_with_seed(model, x, 2)), "the original moved with its copy"
+    twin.attachment.remove()
+    assert type(twin.blocks[0]) is Attention and detach(model) == 3
+
+
 def test_a_removed_attachment_says_so(model: nn.Module) -> None:
     attachment = attach(model, "hard")
     attachment.remove()

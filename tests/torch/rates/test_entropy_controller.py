@@ -87,22 +87,6 @@ def test_a_checkpoint_goes_on_at_the_same_rate() -> None:
         attach(Peaked(), ad.HardMasking()).load_state_dict(attachment.state_dict())
 
 
-@pytest.mark.parametrize("watched", [False, True])
-def test_nothing_is_measured_inside_torch_func(watched: bool) -> None:
-    """A transform allows no sums in place. So rates stay where they are, and nothing fails."""
-    model, x = Peaked(), torch.randn(4, 8, 16)
-    attachment = attach(model, "dropkey(p=0.1)" if watched else "hard(p=entropy(target=0.9,start=0.3))")
-    if watched:
-        attachment.watch()
-    weights, before = dict(model.named_parameters()), attachment.rates()
-
-    def loss(weights: dict[str, torch.Tensor], one: torch.Tensor) -> torch.Tensor:
-        return torch.func.functional_call(model, weights, (one[None],)).square().sum()
-
-    found = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0), randomness="different")(weights, x)
-    assert all(bool(gradient.isfinite().all()) for gradient in found.values()) and attachment.rates() == before
-
-
 def test_the_state_of_other_specs_is_refused() -> None:
     specs = {
         "plain": ad.GaussianNoise(0.1),

@@ -166,6 +166,17 @@ def test_a_model_that_moves_takes_its_rates_along() -> None:
     assert isinstance(site.drop, Driven) and site.drop.values[0]["p"].dtype == torch.float64
 
 
+def test_rates_of_heads_do_not_depend_on_the_default_device() -> None:
+    """With `torch.set_default_device("cuda")`, a copy from the CPU was pinned that was not on the CPU."""
+    attachment = attach(encoder(1), ad.DropKey(PerHead([0.1, Linear(0.0, 0.4)])))
+    torch.set_default_device("meta")
+    try:
+        attachment.set_progress(0.5)
+    finally:
+        torch.set_default_device(None)
+    assert attachment.rates() == {"layers.0.self_attn": {"dropkey.p": pytest.approx([0.1, 0.2])}}
+
+
 @pytest.mark.no_cover
 @needs_compiler
 def test_a_schedule_never_recompiles() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from ...attaching import BaseAttachment, Choice, Patterns
@@ -14,6 +15,7 @@ from ...specs import Spec
 from ...validation import integer
 from ..call.leaves import places
 from ..dispatch import Backend
+from ..draws import has_processes
 from ..rates.head_importance import HeadImportance
 from ..rates.learned import LearnedRate
 from ..rates.monitoring import SiteStats
@@ -36,6 +38,10 @@ class Attachment(BaseAttachment):
         self._is_told = False
         #: Called with the attention that the first training step computes unperturbed.
         self._report: Report | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The state for a pickle or a copy, which belong to a model that watches no first step."""
+        return {**self.__dict__, "_report": None}
 
     @property
     def sites(self) -> tuple[Site, ...]:
@@ -200,6 +206,30 @@ class Attachment(BaseAttachment):
         >>> optimiser = torch.optim.AdamW([{"params": layer.parameters()}, {"params": attachment.parameters()}])
         """
         return (rate.raw for _, rate in self._learned())
+
+    def average_gradients(self, group: Any = None) -> None:
+        """Replace the gradients of the learned rates by their means over all processes (of the group, if one is given).
+
+        Call it in every process, after the backward and before the step of the optimiser. The wrappers of torch for
+        several processes (DistributedDataParallel, `fully_shard`) do not know these parameters. Without the means, each
+        process would learn rates of its own. A process without a gradient counts with 0. In a single process this does
+        nothing.
+
+        Example::
+
+            loss.backward()
+            attachment.average_gradients()
+            optimiser.step()
+        """
+        for site in self.sites:
+            site.done("processes")
+        processes = torch.distributed.get_world_size(group) if has_processes() else 1
+        if processes == 1:
+            return
+        for rate in self.parameters():
+            mean = torch.zeros_like(rate) if rate.grad is None else rate.grad / processes
+            torch.distributed.all_reduce(mean, group=group)
+            rate.grad = mean
 
     def _learned(self) -> Iterator[tuple[str, LearnedRate]]:
         for site in self.sites:

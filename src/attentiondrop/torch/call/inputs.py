@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ...errors import ShapeError, bad_argument
+from ...specs import Spec
 from .leaves import LogitShape
 
 
@@ -78,6 +79,13 @@ def check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
             raise ShapeError(
                 f"{name}: expected at least 2 dimensions [..., length, head size], received {list(x.shape)}"
             )
+
+
+def refuse_nested(query: Tensor, spec: Spec) -> None:
+    """Refuse sequences of several lengths in one tensor, unless `spec` only scales whole heads, which needs no rows."""
+    if query.is_nested and any(leaf.level != "heads" for leaf in spec.leaves()):
+        wanted = f"padded sequences with a mask for {spec} (torch.nested.to_padded_tensor makes them)"
+        raise bad_argument("query", wanted, "a nested tensor")
 
 
 def normalise(q: Tensor, k: Tensor, v: Tensor, options: Options) -> Inputs:

@@ -36,6 +36,8 @@ def signature_of(q: Tensor, k: Tensor, v: Tensor, drop: Any, options: Options, b
         return None
     if drop is not None and not isinstance(drop, Spec):
         return None  # its rates are tensors
+    if q.is_nested or k.is_nested or v.is_nested:
+        return None  # without a shape; refused later
     if forward_ad._current_level >= 0 or not is_untouched():
         return None
     kind = q.device.type

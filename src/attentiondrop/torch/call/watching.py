@@ -31,5 +31,8 @@ class Watcher(Protocol):
     def turn(self, drop: Spec | Driven | None, seed: Tensor | None, heads: int) -> Turn:
         """Before a call: the rates that it uses."""
 
+    def leave_out(self) -> None:
+        """Instead of both: a call that cannot be measured."""
+
     def measure(self, call: Call, new: Tensor | None = None) -> None:
         """After a call that was not a repetition: measure it."""

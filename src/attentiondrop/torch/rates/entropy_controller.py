@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ...adaptive import EntropyTarget
+from .lasting import lasting
 
 #: The weight of a new measurement in the running mean: a few rows give a noisy estimate.
 _WEIGHT = 0.1
@@ -34,7 +35,8 @@ class Controller:
         """The present rate. With `per="head"`, the first call tells the number of heads, and so the shape."""
         rate: Tensor = self.values[self.field]
         if self.rule.per == "head" and rate.ndim == 0:
-            rate = self.values[self.field] = rate.expand(heads).clone()
+            with lasting():
+                rate = self.values[self.field] = rate.expand(heads).clone()
         return rate
 
     def update(self, evenness: Tensor, new: Tensor | None = None) -> None:
@@ -44,7 +46,8 @@ class Controller:
         """
         rate = self.rate(len(evenness))
         if self._numbers.device != rate.device or self._numbers.dtype != rate.dtype:
-            self._numbers = self._numbers.to(rate)  # the module has moved
+            with lasting():
+                self._numbers = self._numbers.to(rate)  # the module has moved
         target, speed, low, high = self._numbers.unbind()
         found = evenness.to(rate.dtype)
         if self.rule.per == "layer":
@@ -53,7 +56,8 @@ class Controller:
             found = torch.where(new, found, torch.nan)
         unknown = found.isnan()
         if self.estimate is None:
-            self.estimate = torch.full_like(rate, torch.nan)
+            with lasting():
+                self.estimate = torch.full_like(rate, torch.nan)
         first = torch.where(unknown, target, found)
         later = self.estimate.lerp(torch.where(unknown, self.estimate, found), _WEIGHT)
         self.estimate.copy_(torch.where(self.estimate.isnan(), first, later))

@@ -11,7 +11,9 @@ from ...errors import bad_argument
 from ...specs import HeadMask, Spec
 from ..call.leaves import places
 from ..draws import runs_in_backward
-from .recent_calls import Recent
+from ..untouched import is_transformed
+from .lasting import lasting
+from .recent_calls import Recent, warn_of_transform
 
 #: The weight of the past in the running means.
 DECAY = 0.99
@@ -38,7 +40,7 @@ class HeadImportance:
         #: The means of the last calls, which recomputation needs.
         self.recent = Recent("HeadMask")
         #: Autograd calls `_Watch.backward` only if something before it needs a gradient. This does; it never gets one.
-        self.anchor = torch.zeros((), requires_grad=True)
+        self.anchor = torch.zeros((), device="cpu", requires_grad=True)
 
     @property
     def means(self) -> Tensor | None:
@@ -58,6 +60,9 @@ class HeadImportance:
         self.heads, means = heads, self.room[:heads]
         if self.fixed:
             return means
+        if is_transformed():
+            warn_of_transform("The importance of heads (HeadMask)")
+            return means
         if not torch.compiler.is_compiling():
             if runs_in_backward():
                 return self.recent.surely_rates_of(seed)[0]
@@ -70,7 +75,7 @@ class HeadImportance:
 
     def watched(self, factors: Tensor) -> Tensor:
         """The factors [B, H] on the outputs of heads. Their gradient moves the means."""
-        if self.fixed or not torch.is_grad_enabled() or factors.is_meta:
+        if self.fixed or not torch.is_grad_enabled() or factors.is_meta or is_transformed():
             return factors
         result: Tensor = _Watch.apply(self.anchor, factors, self.room)
         return result
@@ -78,7 +83,8 @@ class HeadImportance:
     def to(self, device: torch.device) -> None:
         """Follow the model to its device."""
         if self.room.device != device:
-            self.room = self.room.to(device)
+            with lasting():
+                self.room = self.room.to(device)
 
     def tensors(self) -> list[Tensor]:
         """What calls read and change."""

@@ -18,7 +18,8 @@ from ..draws import runs_in_backward
 from ..eager import regularisers
 from ..eager.table import entry_of
 from .entropy_controller import Controller
-from .recent_calls import Recent
+from .lasting import lasting
+from .recent_calls import Recent, warn_of_transform
 from .sampled_rows import SampledRows, needs_all_rows, sample_rows
 
 
@@ -83,6 +84,11 @@ class Monitor:
         self.recent.add(seed, used, new)
         return Turn(self._with(drop, used), new=new)
 
+    def leave_out(self) -> None:
+        """A call inside `torch.func` is not measured. Warn if a rate should have moved."""
+        if self.controllers:
+            warn_of_transform("An adaptive rate (EntropyTarget)")
+
     def _with(self, drop: Spec | Driven | None, rates: list[Tensor]) -> Spec | Driven | None:
         """`drop` with `rates` as the values of the adaptive rates."""
         if not isinstance(drop, Driven):
@@ -107,7 +113,8 @@ class Monitor:
             if key in self.sums:
                 self.sums[key].add_(counted)
             else:
-                self.sums[key] = counted.clone()
+                with lasting():
+                    self.sums[key] = counted.clone()
         for controller in self.controllers:
             controller.update(evenness, new)
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ...errors import AttachError
+from ...errors import AttachError, warn_once
+from .lasting import lasting
 
 #: How many calls of one site are remembered: many more than training makes before a backward.
 LENGTH = 1024
@@ -20,6 +21,16 @@ _UNKNOWN = (
     f"{LENGTH} of its site, or several calls with other rates drew its seed: run the backward earlier, keep the "
     "generator's state (preserve_rng_state=True), and seed once"
 )
+
+
+def warn_of_transform(what: str) -> None:
+    """Warn once that something keeps its value, since the function that calls its site is transformed."""
+    warn_once(
+        f"transformed {what}",
+        f"{what} is not measured inside of torch.func (grad, vmap, ...), where nothing can be kept, so it stays as it "
+        "is: use loss.backward() to move it",
+        "torch",
+    )
 
 
 class Recent:
@@ -82,11 +93,13 @@ class Recent:
 
     def _tensors(self, seed: Tensor, rates: list[Tensor]) -> tuple[Tensor, Tensor]:
         """Seeds and number of calls; new tensors if the device, or shape and dtype of the rates, changed."""
-        if self.seeds is None or self.calls is None or self.seeds.device != seed.device:
-            self.seeds = torch.full((LENGTH,), -1, dtype=torch.int64, device=seed.device)
-            self.calls = torch.zeros((), dtype=torch.int64, device=seed.device)
-            self.rates = []
-        kinds = [(rate.shape, rate.dtype, rate.device) for rate in rates]
-        if kinds != [(kept.shape[1:], kept.dtype, kept.device) for kept in self.rates]:
-            self.rates = [rate.new_full((LENGTH, *rate.shape), torch.nan) for rate in rates]
-        return self.seeds, self.calls
+        seeds, calls = self.seeds, self.calls
+        with lasting():
+            if seeds is None or calls is None or seeds.device != seed.device:
+                seeds = self.seeds = torch.full((LENGTH,), -1, dtype=torch.int64, device=seed.device)
+                calls = self.calls = torch.zeros((), dtype=torch.int64, device=seed.device)
+                self.rates = []
+            kinds = [(rate.shape, rate.dtype, rate.device) for rate in rates]
+            if kinds != [(kept.shape[1:], kept.dtype, kept.device) for kept in self.rates]:
+                self.rates = [rate.new_full((LENGTH, *rate.shape), torch.nan) for rate in rates]
+        return seeds, calls

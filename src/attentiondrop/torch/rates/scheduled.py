@@ -31,7 +31,8 @@ def driven_at(
     """
     like = next(module.parameters(), torch.empty(0))
     if like.is_meta:
-        like = torch.empty(0, dtype=like.dtype)  # the model has no values yet, but a rate needs one
+        # The model has no values yet, but a rate needs one, also within `with torch.device("meta")`.
+        like = torch.empty(0, dtype=like.dtype, device="cpu")
     states = importances_of(spec, like.device) if before is None else before.states
     for state in states.values():
         state.to(like.device)
@@ -103,7 +104,8 @@ def _move(
     if (old.shape, old.device, old.dtype) != (shape, like.device, _dtype(like)):
         values[field] = torch.tensor(numbers, dtype=_dtype(like), device=like.device)
     elif isinstance(numbers, tuple):
-        new = torch.tensor(numbers, dtype=old.dtype)
+        # (On the CPU, also if the user has set another default device.)
+        new = torch.tensor(numbers, dtype=old.dtype, device="cpu")
         # From pageable memory the copy would wait for everything that the GPU still has to do.
         old.copy_(new.pin_memory() if old.is_cuda else new, non_blocking=True)
     else:
