@@ -120,6 +120,13 @@ class Unlabelled(Weighted):
         return super().forward(input_ids)
 
 
+class Silent(Weighted):
+    """It takes labels, and computes no loss."""
+
+    def forward(self, input_ids: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
+        return super().forward(input_ids)
+
+
 def classes(*labels: int) -> dict[str, Tensor]:
     return {"input_ids": batch()["input_ids"], "labels": torch.tensor(labels)}
 
@@ -157,8 +164,9 @@ def test_several_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name
     torch.testing.assert_close(loss, model(**inputs).loss)
 
 
-def test_a_model_without_a_loss_is_trained_with_cross_entropy(tmp_path: Path) -> None:
-    trainer = trainer_for(Unlabelled(), tmp_path)
+@pytest.mark.parametrize("cls", [Unlabelled, Silent])
+def test_a_model_without_a_loss_is_trained_with_cross_entropy(tmp_path: Path, cls: type[nn.Module]) -> None:
+    trainer = trainer_for(cls(), tmp_path)
     assert trainer.compute_loss(trainer.model, classes(0, 4)) > 0
 
 
