@@ -194,3 +194,19 @@ def test_links_of_the_page_lead_to_files_and_headings() -> None:
         headings = re.findall(r"^#+ (.*)", page.read_text(encoding="utf-8"), re.MULTILINE)
         slugs = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
         assert not anchor or anchor in slugs, link
+
+
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [
+        (["reproduced", "reproduced"], "reproduced"),
+        (["not measured", "not measured"], "not measured"),
+        (["not reproduced", "reproduced"], "reproduced in part"),
+        (["not measured", "reproduced"], "reproduced in part"),
+        (["not resolved", "not reproduced"], "not reproduced"),
+        (["not reproduced", "not measured"], "not reproduced"),
+        (["not resolved", "not measured"], "not resolved"),
+    ],
+)
+def test_the_verdict_of_several_parts(others: Any, parts: list[str], expected: str) -> None:
+    assert others.verdicts.together(parts) == expected
