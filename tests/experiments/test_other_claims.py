@@ -168,6 +168,16 @@ def test_costs(others: Any) -> None:
     assert "compiled +0.25 and -0.50 GiB" in others.costs().found
 
 
+def test_only_rows_that_were_timed_count(others: Any) -> None:
+    before = others.costs()
+
+    def fail_at_last(rows: list[dict[str, str]]) -> None:
+        rows += [dict(row, status="failed", ratio="0.1", peak_gib="1") for row in rows]
+
+    change(others.BENCHMARKS / COMPILED, fail_at_last)
+    assert others.costs() == before
+
+
 def test_theory(others: Any) -> None:
     found = others.entropy()
     assert found.verdict == "reproduced in part" and "`blur(sigma_max=0.5)` +0.036 ± 0.002" in found.found

@@ -47,6 +47,12 @@ def call_of(text: str, columns: int, device: str = "cpu", **options: Any) -> Cal
         ("blur", 8, {"attn_mask": torch.eye(8, dtype=torch.bool)}, "auto", "eager"),
         ("blur", 8, {"is_causal": True}, "auto", "blurred causal"),
         ("blur", 8, {"attn_mask": torch.ones(8, 8, dtype=torch.bool).tril()}, "auto", "blurred causal"),
+        # A window that hides nothing, or only the future, is none.
+        ("blur", 8, {"window": (7, 7)}, "auto", "sdpa"),
+        ("blur", 8, {"window": (7, 0)}, "auto", "blurred causal"),
+        ("blur", 8, {"window": (7, 3), "is_causal": True}, "auto", "blurred causal"),
+        ("blur", 8, {"window": (6, 7)}, "auto", "eager"),
+        ("blur", 8, {"window": (7, 6)}, "auto", "eager"),
     ],
 )
 def test_paths_on_a_cpu(text: str, columns: int, options: dict[str, Any], backend: Backend, path: str) -> None:

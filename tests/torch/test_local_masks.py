@@ -142,6 +142,7 @@ def test_bad_windows_and_blocks_are_refused() -> None:
     table = torch.ones(3, 3, dtype=torch.bool)
     wrong = {
         "window: expected a pair of integers": {"window": 3},
+        r"window: expected a pair of integers.* received \(1, 2, 3\)": {"window": (1, 2, 3)},
         "window: expected a number >= -1, received -2": {"window": (-2, 0)},
         "blocks: expected attentiondrop.torch.Blocks, or a BlockMask": {"blocks": table},
         "blocks.size: expected a number >= 1": {"blocks": Blocks(table, 0)},
