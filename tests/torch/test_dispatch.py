@@ -36,6 +36,8 @@ def call_of(text: str, columns: int, device: str = "cpu", **options: Any) -> Cal
         ("hard", 200, {"softcap": 2.0}, "auto", "eager"),
         ("temperature", 200, {}, "auto", "eager"),
         ("dropkey(by=column)", 200, {}, "auto", "decided inside"),
+        ("blur+hard", 200, {}, "auto", "decided inside"),
+        ("hard+blur", 200, {}, "auto", "eager"),  # in this order, a blur needs the logits
         ("dropattention", 200, {}, "auto", "eager"),
         ("dropattention", 200, {}, "fused", "decided inside"),
         ("dropattention+attndropout", 2000, {}, "auto", "eager"),
