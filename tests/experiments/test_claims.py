@@ -188,6 +188,18 @@ def test_a_calibration_error_that_is_not_lower_is_not_reproduced(claims: Any) ->
     assert claims.reproduced(wide, is_ece=False) == "not resolved"
 
 
+def test_no_difference_of_more_than_a_margin_is_not_reproduced(claims: Any) -> None:
+    """An interval around zero is a failure within 0.3 points. Beyond them, on either side, it leaves the claim open."""
+    small = {seed: float(seed % 2) * 0.1 - 0.05 for seed in range(10)}
+    words = []
+    for shift in (-0.25, 0.0, 0.25):
+        wider = {seed: value * (1 if shift == 0 else 10) + shift / 2 for seed, value in small.items()}
+        (found,) = claims.corrected([claims.paired_difference(wider, dict.fromkeys(wider, 0.0))])
+        assert found.holm_interval.low < 0 < found.holm_interval.high
+        words.append(claims.reproduced(found, is_ece=False))
+    assert words == ["not resolved", "not reproduced", "not resolved"]
+
+
 def test_curves_are_those_of_the_confirmed_methods(claims: Any) -> None:
     """The screen's validation scores choose among settings of a method, here as in the comparisons."""
     hard, blur = "hard(p=0.2,k=5)", "blur(sigma_max=0.5)"

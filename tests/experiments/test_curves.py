@@ -160,6 +160,13 @@ def test_runs_that_are_never_good_leave_a_comparison_open(curves: Any) -> None:
     assert found.row()[-1] == "not resolved: 1 runs never get there"
 
 
+def test_equal_differences_on_all_seeds_leave_a_comparison_open(curves: Any) -> None:
+    """Nothing tells how much another seed would differ."""
+    equal = curves.paired_difference(dict.fromkeys(range(10), 1.0), dict.fromkeys(range(10), 2.0))
+    (found,) = curves.corrected([equal])
+    assert curves.below_zero(found) == "not resolved" and curves.told(found, 1) == "-1.0 -"
+
+
 def test_nothing_is_claimed_without_ten_finished_seeds(curves: Any) -> None:
     fast = {"none": steps(3, 4), "hard": steps(1), "blur": steps(1), "blur+consistency": steps(1)}
     losses = {"none": lambda seed, epoch: 2.0 + seed / 100}

@@ -168,6 +168,16 @@ def test_costs(others: Any) -> None:
     assert "compiled +0.25 and -0.50 GiB" in others.costs().found
 
 
+def test_only_rows_that_were_timed_count(others: Any) -> None:
+    before = others.costs()
+
+    def fail_at_last(rows: list[dict[str, str]]) -> None:
+        rows += [dict(row, status="failed", ratio="0.1", peak_gib="1") for row in rows]
+
+    change(others.BENCHMARKS / COMPILED, fail_at_last)
+    assert others.costs() == before
+
+
 def test_theory(others: Any) -> None:
     found = others.entropy()
     assert found.verdict == "reproduced in part" and "`blur(sigma_max=0.5)` +0.036 ± 0.002" in found.found
@@ -194,3 +204,19 @@ def test_links_of_the_page_lead_to_files_and_headings() -> None:
         headings = re.findall(r"^#+ (.*)", page.read_text(encoding="utf-8"), re.MULTILINE)
         slugs = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
         assert not anchor or anchor in slugs, link
+
+
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [
+        (["reproduced", "reproduced"], "reproduced"),
+        (["not measured", "not measured"], "not measured"),
+        (["not reproduced", "reproduced"], "reproduced in part"),
+        (["not measured", "reproduced"], "reproduced in part"),
+        (["not resolved", "not reproduced"], "not reproduced"),
+        (["not reproduced", "not measured"], "not reproduced"),
+        (["not resolved", "not measured"], "not resolved"),
+    ],
+)
+def test_the_verdict_of_several_parts(others: Any, parts: list[str], expected: str) -> None:
+    assert others.verdicts.together(parts) == expected

@@ -75,6 +75,13 @@ def test_labels_are_shifted_as_the_model_does(tmp_path: Path, name: str, mode: s
     assert positions == ([[0, 2], [1, 4]] if MODELS[name][1] else [[0, 3], [1, 5]])
 
 
+@pytest.mark.parametrize("mode", ["batch", "sequential"])
+def test_the_loss_is_divided_by_the_items_of_all_accumulated_batches(tmp_path: Path, mode: str) -> None:
+    trainer, items = trainer_for(build("LlamaForCausalLM"), tmp_path, mode), torch.tensor(8)
+    loss = trainer.compute_loss(trainer.model, batch(), num_items_in_batch=items)
+    torch.testing.assert_close(loss, trainer.model(**batch(), num_items_in_batch=items).loss, rtol=1e-4, atol=1e-5)
+
+
 def test_low_precision(tmp_path: Path) -> None:
     """The mean loss of many labels, rounded to bfloat16, may be the same with shifted labels."""
     model = build("BartForCausalLM").bfloat16()
@@ -120,15 +127,29 @@ class Unlabelled(Weighted):
         return super().forward(input_ids)
 
 
+class Silent(Weighted):
+    """It takes labels, and computes no loss."""
+
+    def forward(self, input_ids: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
+        return super().forward(input_ids)
+
+
+class ByKeyword(Weighted):
+    """Its signature does not name the labels."""
+
+    def forward(self, input_ids: Tensor, **others: Any) -> dict[str, Tensor]:  # type: ignore[override]
+        return super().forward(input_ids, others.get("labels"))
+
+
 def classes(*labels: int) -> dict[str, Tensor]:
     return {"input_ids": batch()["input_ids"], "labels": torch.tensor(labels)}
 
 
 def test_another_loss_is_refused(tmp_path: Path) -> None:
-    for mode in ("batch", "shared"):
-        trainer = trainer_for(Weighted(), tmp_path, mode)
+    for mode, cls in (("batch", Weighted), ("shared", Weighted), ("batch", ByKeyword)):
+        trainer = trainer_for(cls(), tmp_path, mode)
         with pytest.raises(
-            ad.AttentionDropError, match=r'Weighted computes another loss .*"sequential".*compute_loss_func'
+            ad.AttentionDropError, match=rf'{cls.__name__} computes another loss .*"sequential".*compute_loss_func'
         ):
             trainer.compute_loss(trainer.model, classes(0, 4))
     sequential = trainer_for(Weighted(), tmp_path, "sequential")
@@ -157,9 +178,19 @@ def test_several_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name
     torch.testing.assert_close(loss, model(**inputs).loss)
 
 
-def test_a_model_without_a_loss_is_trained_with_cross_entropy(tmp_path: Path) -> None:
-    trainer = trainer_for(Unlabelled(), tmp_path)
+@pytest.mark.parametrize("cls", [Unlabelled, Silent])
+def test_a_model_without_a_loss_is_trained_with_cross_entropy(tmp_path: Path, cls: type[nn.Module]) -> None:
+    trainer = trainer_for(cls(), tmp_path)
     assert trainer.compute_loss(trainer.model, classes(0, 4)) > 0
+
+
+def test_a_model_that_takes_no_number_of_items_has_means(tmp_path: Path) -> None:
+    """The Trainer itself divides its loss by the number of accumulated batches."""
+    trainer, losses = trainer_for(Unlabelled(), tmp_path, spec="dropkey(p=0.3)"), []
+    for items in (None, torch.tensor(8)):
+        torch.manual_seed(0)
+        losses.append(trainer.compute_loss(trainer.model, classes(0, 4), num_items_in_batch=items))
+    assert torch.equal(*losses)
 
 
 def test_a_batch_without_labels_settles_nothing(tmp_path: Path) -> None:

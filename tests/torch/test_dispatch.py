@@ -36,6 +36,8 @@ def call_of(text: str, columns: int, device: str = "cpu", **options: Any) -> Cal
         ("hard", 200, {"softcap": 2.0}, "auto", "eager"),
         ("temperature", 200, {}, "auto", "eager"),
         ("dropkey(by=column)", 200, {}, "auto", "decided inside"),
+        ("blur+hard", 200, {}, "auto", "decided inside"),
+        ("hard+blur", 200, {}, "auto", "eager"),  # in this order, a blur needs the logits
         ("dropattention", 200, {}, "auto", "eager"),
         ("dropattention", 200, {}, "fused", "decided inside"),
         ("dropattention+attndropout", 2000, {}, "auto", "eager"),
@@ -47,6 +49,12 @@ def call_of(text: str, columns: int, device: str = "cpu", **options: Any) -> Cal
         ("blur", 8, {"attn_mask": torch.eye(8, dtype=torch.bool)}, "auto", "eager"),
         ("blur", 8, {"is_causal": True}, "auto", "blurred causal"),
         ("blur", 8, {"attn_mask": torch.ones(8, 8, dtype=torch.bool).tril()}, "auto", "blurred causal"),
+        # A window that hides nothing, or only the future, is none.
+        ("blur", 8, {"window": (7, 7)}, "auto", "sdpa"),
+        ("blur", 8, {"window": (7, 0)}, "auto", "blurred causal"),
+        ("blur", 8, {"window": (7, 3), "is_causal": True}, "auto", "blurred causal"),
+        ("blur", 8, {"window": (6, 7)}, "auto", "eager"),
+        ("blur", 8, {"window": (7, 6)}, "auto", "eager"),
     ],
 )
 def test_paths_on_a_cpu(text: str, columns: int, options: dict[str, Any], backend: Backend, path: str) -> None:

@@ -137,11 +137,28 @@ def test_a_block_mask_of_flex_attention_means_what_it_says() -> None:
         attention(q[:, :, :40], k, v, ad.parse(HARD), blocks=mask)
 
 
+def test_block_masks_with_whole_and_with_unequal_blocks() -> None:
+    flex = pytest.importorskip("torch.nn.attention.flex_attention")
+
+    def first(b: Tensor, h: Tensor, row: Tensor, key: Tensor) -> Tensor:
+        return key < 16
+
+    q, k, v = torch.randn(3, 1, 2, 50, 8, dtype=torch.float64).unbind()
+    blocks = flex.create_block_mask(first, None, None, 50, 50, device="cpu", BLOCK_SIZE=16)
+    assert blocks.full_kv_num_blocks.sum() > 0
+    found = attention(q, k, v, ad.HardMasking(p=0.0, k=1), blocks=blocks)
+    torch.testing.assert_close(found, attention(q, k[:, :, :16], v[:, :, :16], None))
+    unequal = flex.create_block_mask(first, None, None, 50, 50, device="cpu", BLOCK_SIZE=(16, 8))
+    with pytest.raises(ad.AttentionDropError, match="blocks: expected a BlockMask with blocks of as many rows as keys"):
+        attention(q, k, v, ad.HardMasking(), blocks=unequal)
+
+
 def test_bad_windows_and_blocks_are_refused() -> None:
     q, k, v = torch.randn(3, 1, 2, 12, 8).unbind()
     table = torch.ones(3, 3, dtype=torch.bool)
     wrong = {
         "window: expected a pair of integers": {"window": 3},
+        r"window: expected a pair of integers.* received \(1, 2, 3\)": {"window": (1, 2, 3)},
         "window: expected a number >= -1, received -2": {"window": (-2, 0)},
         "blocks: expected attentiondrop.torch.Blocks, or a BlockMask": {"blocks": table},
         "blocks.size: expected a number >= 1": {"blocks": Blocks(table, 0)},

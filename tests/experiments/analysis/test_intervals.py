@@ -73,6 +73,21 @@ def test_only_shared_seeds_are_paired_and_the_others_are_named() -> None:
     assert paired_difference({0: 1.0}, {1: 1.0}) is None
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (-0.2, 0.1, True),
+        (0.1, 0.2, True),
+        (-0.4, 0.1, False),
+        (-0.1, 0.4, False),
+        (-0.3, 0.1, False),
+        (-0.1, 0.3, False),
+    ],
+)
+def test_within_a_margin_on_both_sides(low: float, high: float, expected: bool) -> None:
+    assert Interval(low, high).within(0.3) is expected
+
+
 def test_one_seed_has_no_interval() -> None:
     found = paired_difference({0: 1.0}, {0: 0.5})
     assert (found.std, found.interval, found.p_value, found.marked) == (None, None, None, False)

@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
+from attentiondrop.experiments.analysis.collect import summarise
+from attentiondrop.experiments.analysis.remarks import difference_remark
 from attentiondrop.experiments.report import write_report
 from attentiondrop.experiments.runs.folders import run_folder
 from attentiondrop.experiments.runs.identity import recipe_of
 from attentiondrop.experiments.runs.kinds import FINAL, VARIED
 from attentiondrop.experiments.runs.store import Request, Result, write_request, write_result
-from attentiondrop.experiments.studies.plan import Ablation, Comparison, Entry, Grid, write_study
+from attentiondrop.experiments.studies.plan import Ablation, Comparison, Entry, Grid, read_study, write_study
 
 from .pages import Maker, Page
 
@@ -43,6 +45,16 @@ def test_the_first_paragraphs_have_as_many_digits_as_the_table(tmp_path: Path) -
     assert "-0.0043 [-0.0048, -0.0039]" in rest
     assert "`dropout(p=0.1)` is below the baseline (-0.0043, -0.0048 to -0.0039)" in introduction
     assert "nats. Lower is better." in introduction
+
+
+def test_only_a_metric_that_should_be_low_is_said_to_be(comparison: Maker, tmp_path: Path) -> None:
+    losses = tmp_path / "losses"
+    methods = [Entry(method, method, []) for method in LOSSES]
+    write_study(losses, Comparison("compare", RECIPE, list(range(5)), 1000, methods))
+    write_losses(losses, LOSSES, FINAL)
+    accuracies = comparison(tmp_path / "accuracies", {"none": [0.90, 0.91], "blur": [0.90, 0.92]})
+    said = [difference_remark(summarise(read_study(out))) for out in (losses, accuracies)]
+    assert ["(lower is better)" in each for each in said] == [True, False]
 
 
 def test_the_text_of_a_plot_has_as_many_digits_as_its_table(tmp_path: Path) -> None:

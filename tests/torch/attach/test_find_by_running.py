@@ -223,6 +223,9 @@ def test_a_replica_runs_itself(x: Tensor) -> None:
     replica = model._replicate_for_data_parallel()
     replica._modules = {"0": nn.Identity(), "1": nn.Identity()}
     assert torch.equal(replica(x), x)
+    # It does not look for missed attention. The model itself still will.
+    quietly(model._replicate_for_data_parallel(), x)
+    assert waiting(model)
 
 
 @pytest.mark.no_cover
@@ -236,6 +239,20 @@ def test_compiled_the_first_step_is_left_out(x: Tensor) -> None:
     attach(model, HARD)
     model.compile(backend="eager")
     assert not isinstance(model._compiled_call_impl, FirstStep)
+
+
+def test_a_compiled_part_is_not_looked_at(x: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looking would compile it again. The code must tell then, or an example."""
+    model = beside(InlineSoftmax)
+    model[0].compile(backend="eager")
+    with pytest.warns(ad.AttentionDropWarning, match="1  InlineSoftmax  it computes its softmax itself"):
+        attach(model, HARD)
+    assert not waiting(model)
+    model = beside(InTable)
+    attach(model, HARD)
+    model[1].compile(backend="eager")  # after `attach`
+    monkeypatch.setattr(first_step, "FindUnperturbed", None)
+    assert quietly(model, x).shape == x.shape
 
 
 def test_a_graph_break_does_not_start_it(x: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:

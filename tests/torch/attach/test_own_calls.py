@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import pickle
 import threading
 from typing import Any
@@ -12,7 +13,7 @@ import timm
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import normalize, scaled_dot_product_attention
 from torch.nn.functional import scaled_dot_product_attention as renamed
 from torch.utils.checkpoint import checkpoint
 
@@ -68,6 +69,21 @@ class InLambda(Base):
     def forward(self, x: Tensor) -> Tensor:
         attend = lambda: F.scaled_dot_product_attention(*self.heads(x))  # noqa: E731
         return attend()
+
+
+class UsesMath(Base):
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.heads(x)
+        return F.scaled_dot_product_attention(normalize(q, dim=-1), k, v, scale=math.sqrt(4))
+
+
+class Recursive(Base):
+    def forward(self, x: Tensor) -> Tensor:
+        return doubled(F.scaled_dot_product_attention(*self.heads(x)), 3)
+
+
+def doubled(x: Tensor, times: int) -> Tensor:
+    return doubled(2 * x, times - 1) if times else x
 
 
 def harmless(x: Tensor) -> Tensor:
@@ -174,7 +190,7 @@ class InFunction(Base):
         return Own.apply(q.detach()) + F.scaled_dot_product_attention(q, k, v)
 
 
-OWN = [Functional, Whole, Imported, UsesGlobal, InLambda]
+OWN = [Functional, Whole, Imported, UsesGlobal, InLambda, UsesMath, Recursive]
 OTHERS = [
     InHelper, InMethod, InSuper, InSubmodule, InMultihead, InAttribute, InTable, ByName, GivenAway, ByImport, Checkpointed,
     OtherCheckpoint, InFunction,

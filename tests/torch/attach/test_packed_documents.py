@@ -86,6 +86,15 @@ def test_documents_without_a_mask_are_refused(name: str) -> None:
     outputs(model, tokens(0), use_cache=True)
 
 
+def test_every_batch_on_a_cpu_is_refused_with_a_reason() -> None:
+    model, whole = model_of("llama"), torch.arange(12)[None]
+    attach(model, ad.HardMasking(p=0.5, k=2))
+    for _ in range(3):
+        model(tokens(0), position_ids=whole, use_cache=True)
+    with pytest.raises(ad.AttentionDropError, match="position_ids pack several documents"):
+        outputs(model, tokens(0), use_cache=True)
+
+
 def test_later_batches_on_a_device_are_refused_without_waiting(monkeypatch) -> None:
     """Only the first two calls of a site read the positions; then the device itself asserts, here the CPU."""
     monkeypatch.setattr(packed_documents, "_takes_waiting", lambda x: True)
@@ -202,6 +211,11 @@ def test_boundaries_for_flash_attention_are_refused_without_a_mask() -> None:
     bounds = torch.tensor([0, 5, 6, 12], dtype=torch.int32)
     with pytest.raises(ad.AttentionDropError, match="cu_seq_lens_q packs 3 documents into one row, and no mask separa"):
         model(tokens(0), use_cache=False, cu_seq_lens_q=bounds, cu_seq_lens_k=bounds)
+    # Two documents in one row are too many, and two rows of one document each are not.
+    two = {name: bounds[[0, 1, -1]] for name in ("cu_seq_lens_q", "cu_seq_lens_k")}
+    with pytest.raises(ad.AttentionDropError, match="cu_seq_lens_q packs 2 documents"):
+        model(tokens(0), use_cache=False, **two)
+    model(tokens(0).expand(2, -1), use_cache=False, **two)
     # With positions there is a mask, and one document needs none.
     outputs(model, tokens(0), cu_seq_lens_q=bounds, cu_seq_lens_k=bounds)
     model(tokens(0), use_cache=False, cu_seq_lens_q=bounds[[0, -1]], cu_seq_lens_k=bounds[[0, -1]])
@@ -215,3 +229,15 @@ def test_one_document_is_no_packing(positions: Tensor) -> None:
     model = model_of("llama")
     attach(model, ad.HardMasking(p=0.5, k=2))
     model(tokens(0).expand(len(positions), -1), position_ids=positions, use_cache=True)
+
+
+def test_compiled_code_does_not_look_at_positions() -> None:
+    """Looking would split its graph."""
+    model = model_of("llama")
+    attach(model, ad.HardMasking(p=0.5, k=2), backend="eager")
+    compiled = torch.compile(model.model.layers[0].self_attn, backend="eager", fullgraph=True)
+    turns = torch.ones(1, 12, 8), torch.zeros(1, 12, 8)
+    found, _ = compiled(
+        torch.randn(1, 12, 16), position_embeddings=turns, attention_mask=None, position_ids=torch.arange(12)[None]
+    )
+    assert found.isfinite().all()

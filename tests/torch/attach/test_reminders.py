@@ -188,6 +188,14 @@ def test_a_learned_rate_in_no_optimiser_is_noticed() -> None:
         steps(model, torch.optim.SGD(model.parameters(), 0.01))
 
 
+def test_a_spec_with_a_schedule_and_a_learned_rate_needs_both() -> None:
+    model, _ = learning("hard(p=linear(start=0.0,end=0.1),k=2)+blur(sigma_max=learnable(0.5,high=2.0))")
+    with pytest.warns(ad.AttentionDropWarning) as found:
+        steps(model, torch.optim.SGD(model.parameters(), 0.01))
+    assert ["is a schedule" in str(one.message) for one in found] == [True, False]
+    assert "give attachment.parameters() to the optimiser" in str(found[1].message)
+
+
 @pytest.mark.parametrize("every", [1, 8])
 def test_a_learned_rate_in_an_optimiser_is_not(every: int) -> None:
     model, attachment = learning()

@@ -118,6 +118,28 @@ def test_only_a_blur_reads(readings: list[Any]) -> None:
     assert readings == []
 
 
+@pytest.mark.parametrize("rows_differ", [False, True])
+def test_an_additive_mask_hides_the_same_keys(rows_differ: bool) -> None:
+    model, ids = encoder().train(), padded()["input_ids"]
+    attach(model, ad.BlurSmoothing(sigma_max=1.0))
+    visible = padded()["attention_mask"].bool()[:, None, None, :].repeat(1, 1, 40, 1)
+    if rows_differ:
+        visible = visible.tril()
+    added = torch.zeros(visible.shape).masked_fill(~visible, -torch.inf)
+    torch.testing.assert_close(
+        output(model, input_ids=ids, attention_mask=added), output(model, input_ids=ids, attention_mask=visible)
+    )
+
+
+def test_passes_in_inference_mode() -> None:
+    """The tensors made there do not count their changes."""
+    model = encoder().train()
+    attach(model, ad.BlurSmoothing(sigma_max=1.0))
+    with torch.inference_mode():
+        found = output(model, **padded())
+    assert torch.equal(found, output(model, **padded()))
+
+
 def test_masks_are_not_kept() -> None:
     gc.collect()
     before = len(shared_masks._forms._known)

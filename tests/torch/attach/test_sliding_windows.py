@@ -90,3 +90,58 @@ def test_a_window_that_covers_the_text_has_no_mask(short_is_long: list[Any]) -> 
     attach(model, "hard")
     model(**inputs(padded=False)).logits.sum().backward()
     assert not short_is_long
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({}, "none"),
+        ({"q_length": None, "cache_position": torch.arange(LENGTH)}, "none"),
+        ({"q_length": None, "cache_position": torch.arange(1)}, "whole"),
+        ({"kv_length": LENGTH + 1}, "whole"),
+        ({"q_length": torch.tensor(LENGTH)}, "whole"),
+        ({"attention_mask": torch.ones(2, LENGTH, dtype=torch.bool)}, "whole"),
+        ({"mask_function": lambda sample, head, row, key: key >= 0}, "whole"),
+        ({"allow_is_causal_skip": False}, "whole"),
+        ({"local_size": 6}, "blocks"),
+        ({"local_size": 6, "kv_length": LENGTH + 1}, "whole"),
+        ({"local_size": 6, "use_vmap": True}, "whole"),
+        ({"local_size": 6, "q_length": torch.tensor(LENGTH)}, "whole"),
+        ({"local_size": LENGTH}, "whole"),
+        ({"local_size": LENGTH - 1}, "blocks"),
+    ],
+)
+def test_which_masks_are_made(
+    changed: dict[str, Any], expected: str, short_is_long: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No mask where causality says it all, blocks for long windows, and what transformers makes in all other cases."""
+    whole = torch.ones(2, 1, LENGTH, LENGTH, dtype=torch.bool)
+    monkeypatch.setattr(transformers_masks, "sdpa_mask", lambda *arguments, **options: whole)
+    plain = {"batch_size": 2, "q_length": LENGTH, "kv_length": LENGTH}
+    plain |= {"mask_function": transformers_masks.causal_mask_function}
+    made = transformers_masks.mask_of(**plain | changed)
+    assert (made is None, made is whole, isinstance(made, Blocks)) == tuple(
+        expected == kind for kind in ("none", "whole", "blocks")
+    )
+    # Older releases may pass arguments by position: theirs are not looked into.
+    assert transformers_masks.mask_of(2, **{name: x for name, x in plain.items() if name != "batch_size"}) is whole
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize(("window", "offsets"), [(6, (0, 0)), (21, (0, 0)), (21, (3, 0)), (21, (5, 2))])
+def test_blocks_show_what_the_whole_mask_shows(
+    window: int, offsets: tuple[int, int], padded: bool, short_is_long: list[Any]
+) -> None:
+    """Also where rows see whole blocks, and where rows or keys do not begin at position 0."""
+    from transformers.masking_utils import sliding_window_causal_mask_function
+
+    seen = inputs(padded=True)["attention_mask"].bool() if padded else None
+    seen = None if seen is None else torch.nn.functional.pad(seen, (0, max(offsets)), value=True)
+    options = {
+        "batch_size": 2, "q_length": LENGTH, "kv_length": LENGTH, "q_offset": offsets[0], "kv_offset": offsets[1],
+        "mask_function": sliding_window_causal_mask_function(window), "attention_mask": seen, "local_size": window,
+    }  # fmt: skip
+    blocks = transformers_masks.mask_of(**options)
+    assert short_is_long == [blocks]
+    whole = transformers_masks.sdpa_mask(**options, allow_is_causal_skip=False)
+    assert torch.equal(blocks.dense(LENGTH, LENGTH).expand_as(whole), whole)

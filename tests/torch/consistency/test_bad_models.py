@@ -209,6 +209,8 @@ def test_batch_norm(x: Tensor, where: str, modes: list[str]) -> None:
         ad.errors.forget_warnings()
         with pytest.warns(ad.AttentionDropWarning, match=r"takes its statistics over all views together"):
             views(model, x, mode=mode)
+    # Nothing is said of these, though nothing has been said before.
+    ad.errors.forget_warnings()
     if where == "before":
         views(model, x, mode="shared")
     views(model, x, mode="sequential")
@@ -295,6 +297,9 @@ def test_models_that_shared_cannot_do(x: Tensor) -> None:
     with pytest.raises(RuntimeError) as caught:
         views(model, x, mode="shared")
     assert "Residual may use the batch of one view (3) together with that of 2 (6)" in caught.value.__notes__[0]
+    with pytest.raises(RuntimeError) as caught:
+        views(model, x[..., :5], mode="batch")
+    assert not hasattr(caught.value, "__notes__")
     alone = nn.TransformerEncoderLayer(16, 2, batch_first=True).double()
     attach(alone, "dropkey(p=0.3)")
     with pytest.raises(ad.AttentionDropError, match=r"the site 'self_attn' is in no list of layers"):

@@ -73,6 +73,12 @@ def test_nothing_to_compare() -> None:
     assert divergence(samples(2, (2, 3, 4)), mask=torch.zeros(2, 3, dtype=torch.bool)) == 0
 
 
+def test_a_single_position_counts_in_full() -> None:
+    views, mask = samples(2, (2, 3, 4)), torch.zeros(2, 3, dtype=torch.bool)
+    mask[1, 2] = True
+    assert float(divergence(views, mask=mask)) == pytest.approx(scipy_kl(*views)[1, 2], rel=1e-12)
+
+
 def test_gradients_flow_through_both_views() -> None:
     first, second = (view.requires_grad_() for view in samples(2, (3, 4)))
     for direction in ("forward", "reverse", "symmetric"):

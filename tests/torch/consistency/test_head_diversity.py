@@ -64,6 +64,7 @@ def test_rows_that_see_nothing_and_bad_shapes() -> None:
     loss = head_diversity_loss(weights)
     loss.backward()
     assert loss == 0 and weights.grad is not None and weights.grad.isfinite().all()
+    assert head_diversity_loss(torch.rand(1, 2, 3, 4), visible=torch.zeros(3, dtype=torch.bool)) == 0
     with pytest.raises(ad.ShapeError, match=r"weights: expected \[..., heads, queries, keys\] with 2 heads or more"):
         head_diversity_loss(torch.rand(1, 3, 4))
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import attentiondrop as ad
-from attentiondrop.torch import attach, consistency_loss, functional
+from attentiondrop.torch import attach, consistency_loss, functional, views
 from attentiondrop.torch.attach import attend as stacked
 from attentiondrop.torch.draws import draw_seed, view_seed
 
@@ -171,3 +171,38 @@ def test_draws_of_views_and_modes() -> None:
         close(one, other)
     a, b, c = results[0]
     assert not torch.allclose(a, b) and not torch.allclose(b, c) and not torch.allclose(a, c)
+
+
+class Block(nn.Module):
+    """Its parameters have no names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        x, shift = inputs
+        return x + shift + self.attention(x, x, x, need_weights=False)[0]
+
+
+class Shifted(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Block() for _ in range(2))
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block(x, mask.sum((-2, -1))[:, None, None])
+        return x
+
+
+@pytest.mark.parametrize("mode", ["batch", "shared"])
+def test_arguments_without_names_and_masks_of_samples_are_repeated(mode: str) -> None:
+    """The mask [batch, rows, keys] has as many rows as there are samples, but it is not one mask for all of them."""
+    model, x, mask = Shifted(), torch.randn(4, 4, 8), torch.arange(64.0).view(4, 4, 4)
+    plain = model(x, mask)
+    attach(model, ad.HardMasking(p=0.0, k=1))
+    found = views(model, {"x": x, "mask": mask}, mode=mode)
+    assert len(found) == 2
+    for view in found:
+        torch.testing.assert_close(view, plain)

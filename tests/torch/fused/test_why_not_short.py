@@ -73,6 +73,7 @@ def reason(
     "call",
     [
         {},
+        {"attn_mask": (2, 4, 1, 50)},
         {"keys": 256},
         {"keys": 1, "shape": (1, 1, 1, 16)},
         {"shape": (2, 4, 3000, 32), "keys": 77},
