@@ -262,7 +262,8 @@ class _OnTensors:
     def _odd(self, x: Tensor) -> Tensor:
         """Twice a permutation of 31-bit numbers that the key chooses, plus 1."""
         x = _mix31((x ^ _shifted(self.k0, 1)) + self.k1)
-        return _mix31((x ^ _shifted(self.k1, 1)) + self.k0) * 2 + 1
+        # Shifted, and not doubled: see `_times31`. A compiler would believe that these words are positive.
+        return (_mix31((x ^ _shifted(self.k1, 1)) + self.k0) << 1) | 1
 
 
 class Words(NamedTuple):
