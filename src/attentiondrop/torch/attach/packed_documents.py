@@ -83,6 +83,12 @@ def _check(
 
 def _refuse(crosses: Tensor, site: Site, refused: AttachError, may_wait: bool) -> None:
     """Raise now if it costs no waiting, or not much of it in all; otherwise let the device raise."""
+    if not may_wait and crosses.is_cpu:
+        try:
+            torch._assert_async(~crosses)  # (an operation, and no value in Python: a recorded step may contain it)
+        except RuntimeError:
+            raise refused from None
+        return
     if _takes_waiting(crosses):
         looked = site.extra.get(_LOOKED, 0)
         is_capturing = crosses.is_cuda and torch.cuda.is_current_stream_capturing()

@@ -43,7 +43,7 @@ def repeat(
     """
     if not _known or is_watched() or forward_ad._current_level >= 0:
         return None
-    if not type(q) is type(k) is type(v) is Tensor:
+    if not type(q) is type(k) is type(v) is Tensor or q.is_nested:
         return None
     if drop is not None and not isinstance(drop, Spec):
         return None  # its rates are tensors
