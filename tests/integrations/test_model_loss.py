@@ -137,7 +137,7 @@ class Silent(Weighted):
 class ByKeyword(Weighted):
     """Its signature does not name the labels."""
 
-    def forward(self, input_ids: Tensor, **others: Any) -> dict[str, Tensor]:  # type: ignore[override]
+    def forward(self, input_ids: Tensor, **others: Any) -> dict[str, Tensor]:
         return super().forward(input_ids, others.get("labels"))
 
 

@@ -31,7 +31,7 @@ _forms: OnceInAPass[_Form] = OnceInAPass()
 def simple_form(mask: Tensor, site: Site) -> tuple[Tensor, tuple[int, int] | None]:
     """The mask of a site in training, as simple as its values allow, and the window that hides the future beside it."""
     is_full = mask.dtype == torch.bool and mask.ndim == 4 and mask.shape[-2] > 1
-    if not is_full or mask.is_inference() or not any(isinstance(leaf, BlurSmoothing) for leaf in site.spec.leaves()):
+    if not is_full or not any(isinstance(leaf, BlurSmoothing) for leaf in site.spec.leaves()):
         return mask, None
     form = _forms.get([mask], site, lambda: _read(mask))
     if not form.is_simple:

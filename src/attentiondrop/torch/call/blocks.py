@@ -44,19 +44,17 @@ class Blocks(NamedTuple):
     def visible(self, rows: Tensor, columns: Tensor) -> Tensor:
         """The same for some rows and keys."""
         states = self.states[..., rows // self.size, :][..., columns // self.size]
-        if states.dtype == torch.bool:
-            return states
-        visible = states == SHOWN
-        if self.patterns is not None:
-            inside = rows[:, None] % self.size, columns % self.size
-            visible |= (states >= PATTERN) & self.patterns[(states - PATTERN).clamp_min(0).long(), *inside]
-        return visible
+        return self._shown(states, rows[:, None], columns)
 
     def pairs(self, rows: Tensor, columns: Tensor) -> Tensor:
         """Whether each of the `rows` [N] sees one key, whose number is in `columns` [..., N]: [B or 1, H or 1, N]."""
         states = self.states[(None,) * (4 - self.states.ndim)][:, :, rows // self.size]
         columns = columns.expand(*states.shape[:3])
         states = states.gather(-1, columns[..., None] // self.size)[..., 0]
+        return self._shown(states, rows, columns)
+
+    def _shown(self, states: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+        """Which pairs of rows and keys are visible: `states` are those of their blocks."""
         if states.dtype == torch.bool:
             return states
         visible = states == SHOWN
