@@ -241,3 +241,16 @@ def test_compiled_code_does_not_look_at_positions() -> None:
         torch.randn(1, 12, 16), position_embeddings=turns, attention_mask=None, position_ids=torch.arange(12)[None]
     )
     assert found.isfinite().all()
+
+
+def test_later_calls_leave_it_to_a_device(monkeypatch) -> None:
+    """An accelerator is looked at twice, then it stops the program itself: with a message that it takes."""
+    told = []
+    monkeypatch.setattr(packed_documents, "_takes_waiting", lambda x: True)
+    monkeypatch.setattr(torch, "_assert_async", lambda condition, message: told.append(message))
+    model, words = model_of("gpt2"), tokens(0)
+    attach(model, ad.HardMasking())
+    for _ in range(4):
+        model(words, position_ids=torch.arange(words.shape[1])[None])
+    assert told
+    assert all("position_ids pack several documents" in each and len(each.encode()) < 255 for each in told)

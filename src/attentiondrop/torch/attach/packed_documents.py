@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ...errors import AttachError
 from ..call.blocks import Blocks
+from ..call.stopping import stop_unless
 from ..call.visibility import is_hidden
 from .once_in_a_pass import OnceInAPass
 from .sites import Site
@@ -93,7 +94,7 @@ def _refuse(crosses: Tensor, site: Site, refused: AttachError, may_wait: bool) -
         looked = site.extra.get(_LOOKED, 0)
         is_capturing = crosses.is_cuda and torch.cuda.is_current_stream_capturing()
         if not may_wait or looked >= _LOOKS or is_capturing:
-            torch._assert_async(~crosses, str(refused))  # stops the program later, without waiting for the device now
+            stop_unless(~crosses, str(refused))
             return
         site.extra[_LOOKED] = looked + 1
     if bool(crosses):
