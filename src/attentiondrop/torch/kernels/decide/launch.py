@@ -306,6 +306,7 @@ def _constants(q: Tensor, v: Tensor, common: Common, tiles: Tiles, listed: Liste
         "LISTED": listed is not None,
         "STAGES": tiles.stages,
         "num_warps": tiles.warps,
+        **({"maxnreg": tiles.registers} if tiles.registers else {}),
         **common.flags,
         **OPTIONS,
     }

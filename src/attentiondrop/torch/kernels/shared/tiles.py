@@ -11,13 +11,17 @@ _SHORT = 256
 
 
 class Tiles(NamedTuple):
-    """Rows and keys of a tile, and how the compiler schedules it. Only the selection uses `depth`."""
+    """Rows and keys of a tile, and how the compiler schedules it. Only the selection uses `depth`.
+
+    `registers` are the most that a thread may have; 0: as many as the compiler wants. With fewer, more warps fit.
+    """
 
     rows: int
     columns: int
     warps: int
     stages: int
     depth: int = 0
+    registers: int = 0
 
 
 def forward_tiles(q: Tensor, k: Tensor, v: Tensor) -> Tiles:
