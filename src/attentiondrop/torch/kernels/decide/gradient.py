@@ -72,10 +72,14 @@ def weights_and_gradient(
     elif DROP == "hide":
         if RANKED:
             dropped = is_dropped(s, columns, line_words[1], column_words[1], rates[1], low, high, cut, RANKED, TIES)
+            if DROPOUT_A == "share":
+                dropped = dropped & (columns != keep)
             s = tl.where(dropped, float("-inf"), s)
         else:
             # Not a logit but what is added to it: that is one instruction with the scale, and a NaN stays a NaN.
             level = kept(level, line_words[1], column_words[1], rates[1], float("-inf") - lse)
+            if DROPOUT_A == "share":
+                level = tl.where(columns == keep, -lse, level)
     p = power_of_two(s + level, WIDE) * share
     weights = p
     if DROPOUT_A != "" or DROPOUT_B:

@@ -30,8 +30,8 @@ def forward_tiles(q: Tensor, k: Tensor, v: Tensor) -> Tiles:
     if q.element_size() == 4:
         return Tiles(32, 32, 4, 2) if size <= 64 else Tiles(32, 32, 4, 1)
     if size <= 64:
-        return Tiles(128, 64 if k.shape[2] > _SHORT else 32, 4, 3)
-    return Tiles(128, 32, 4, 3) if size <= 128 else Tiles(64, 32, 4, 2)
+        return Tiles(64, 64, 4, 3, 0, 128) if k.shape[2] > _SHORT else Tiles(128, 32, 4, 3)
+    return Tiles(64, 32, 4, 3 if size <= 128 else 2)
 
 
 def select_tiles(q: Tensor, k: Tensor, top: int) -> Tiles:
@@ -52,9 +52,9 @@ def backward_tiles(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tiles, Tiles]:
         small = Tiles(32, 32, 4, 1) if size <= 64 else Tiles(32, 16, 4, 1)
         return small, small
     if size <= 64:
-        return Tiles(64, 32, 4, 3), Tiles(64, 64, 4, 2)
+        return Tiles(64, 32, 4, 3), Tiles(64, 64, 4, 3)
     if size <= 128:
-        return Tiles(64, 64, 4, 2), Tiles(64, 64, 4, 2)
+        return Tiles(64, 32, 4, 3), Tiles(32, 64, 4, 2)
     return Tiles(64, 32, 4, 1), Tiles(32, 32, 4, 1)
 
 
