@@ -165,20 +165,28 @@ def sweeps_of(code: Code, shape: Shape) -> list[Sweep]:
     if not code.constants:
         return []
     rows, columns = code.constants["BM"], code.constants["BN"]
-    turns = turns_by_keys if code.name == "key_kernel" else turns_by_rows
+    # With small heads, a turn of the first loop of `select_kernel` takes two tiles.
+    tiles = 2 if code.name == "select_kernel" and code.constants["BLOCK_D"] <= 64 else 1
     every = code.threads / 32 * code.programs
-    found = zip(code.sweeps(), turns(shape, rows, columns), strict=False)
-    sweeps = [Sweep(code.within(loop), every * number, rows * columns * 32 // code.threads) for loop, number in found]
+    if code.name == "key_kernel":
+        turns = turns_by_keys(shape, rows, columns)
+    else:
+        turns = turns_by_rows(shape, rows, columns, tiles)
+    found = zip(code.sweeps(), turns, (tiles, 1), strict=False)
+    sweeps = [
+        Sweep(code.within(loop), every * number, rows * columns * taken * 32 // code.threads)
+        for loop, number, taken in found
+    ]
     return sorted(sweeps, key=lambda sweep: -sweep.turns)
 
 
-def turns_by_rows(shape: Shape, rows: int, columns: int) -> tuple[float, float]:
-    """Tiles of keys of a program that takes some rows, on average: whole ones, and those at an edge."""
+def turns_by_rows(shape: Shape, rows: int, columns: int, tiles: int = 1) -> tuple[float, float]:
+    """Turns of a program that takes some rows, on average: with `tiles` whole tiles of keys, and with one at edges."""
     whole, edge, length = 0, 0, shape.length
     for first in range(0, length, rows):
         end = min(length, first + rows) if shape.causal else length
-        full = min(length, first + 1 if shape.causal else length) // columns
-        whole, edge = whole + full, edge + -(-(end - full * columns) // columns)
+        full = min(length, first + 1 if shape.causal else length) // (tiles * columns)
+        whole, edge = whole + full, edge + -(-(end - full * tiles * columns) // columns)
     programs = -(-length // rows)
     return whole / programs, edge / programs
 

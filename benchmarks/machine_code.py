@@ -14,7 +14,7 @@ import triton
 
 CLASSES = ("matrix", "exp", "float", "draws", "k largest", "memory", "convert", "other")
 #: Functions of our sources, and whole files, that make draws or look for the k largest.
-DRAWS = {"is_dropped", "weight_factor", "load_words", "hashing.py", "hashing.cuh", "every.cuh"}
+DRAWS = {"is_dropped", "kept_weights", "load_words", "load_now", "decided.py", "hashing.py", "hashing.cuh", "every.cuh"}
 LARGEST = {"candidates.py", "_coded", "largest.cuh", "marks.cuh"}
 #: Bytes of shared memory of a multiprocessor of capability 9.0.
 SHARED = 228 * 1024

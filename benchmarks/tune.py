@@ -48,17 +48,17 @@ CANDIDATES = {
         Tiles(rows, columns, warps, stages)
         for rows, columns, warps in ((128, 64, 4), (128, 64, 8), (128, 128, 8), (64, 64, 4), (64, 128, 4), (128, 32, 4))
         for stages in (2, 3)
-    ],
+    ] + [Tiles(rows, 64, warps, stages, 0, 128) for rows, warps in ((128, 8), (64, 4)) for stages in (2, 3)],
     "query": [
         Tiles(rows, columns, warps, stages)
         for rows, columns, warps in ((64, 64, 4), (128, 64, 8), (128, 32, 4), (64, 32, 4), (64, 128, 4), (128, 128, 8))
         for stages in (2, 3)
-    ],
+    ] + [Tiles(64, columns, 4, 3, 0, registers) for columns, registers in ((64, 168), (32, 96))],
     "key": [
         Tiles(rows, columns, warps, stages)
         for rows, columns, warps in ((64, 128, 8), (64, 64, 4), (64, 32, 4), (128, 64, 8), (128, 128, 8), (32, 64, 4))
         for stages in (2, 3)
-    ],
+    ] + [Tiles(64, columns, 4, 2, 0, registers) for columns, registers in ((64, 168), (32, 128), (32, 168))],
 }  # fmt: skip
 
 

@@ -80,3 +80,27 @@ def test_one_method_from_end_to_end() -> None:
         assert logits <= counts["exp"] <= logits + 8
         assert counts["draws"] == 0 if row[0] == "nothing" else counts["draws"] >= 3 * logits - 8
     assert second.count("_kernel") == 6
+
+
+#: Compiles the kernels of a call for the smallest GPUs that are supported, and prints the shared memory of each.
+SHARED_MEMORY = """
+import instruction_profile as profile
+from attentiondrop.bench.shapes import Shape
+from triton.backends.compiler import GPUTarget
+profile._Driver.get_current_target = lambda self: GPUTarget("cuda", 86, 32)
+profile.read = lambda name, cubin, threads, shared, *more: print(name, shared)
+for size in (64, 128, 256):
+    list(profile.triton_kernels(Shape(1, 1, 577, size), "dropkey"))
+"""
+
+
+@pytest.mark.slow
+def test_small_gpus_have_enough_shared_memory() -> None:
+    """Consumer GPUs (sm_86, sm_89, sm_120) have 99 KiB for a block."""
+    pytest.importorskip("triton")
+    asked = {**os.environ, "PYTHONPATH": os.pathsep.join([str(FOLDER), *sys.path]), "TRITON_INTERPRET": "0"}
+    done = subprocess.run([sys.executable, "-c", SHARED_MEMORY], env=asked, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = [line.split() for line in done.stdout.splitlines()]
+    assert {name for name, _ in found} == {"forward_kernel", "query_kernel", "key_kernel"} and len(found) == 9
+    assert all(int(shared) <= 99 * 1024 for _, shared in found), done.stdout

@@ -243,6 +243,37 @@ def test_extreme_inputs_give_no_nan(spec: Spec, device: str) -> None:
         assert not output[:, :, 3].any()
 
 
+def test_negative_scales(device: str) -> None:
+    """The largest product is then no largest logit."""
+    worst = Worst()
+    for spec in (ad.AttentionDropout(0.3), ad.DropKey(0.3)):
+        worst.add(spec, Case("negative", 1, 1, 1, 40, 70, 16, 16, options={"scale": -0.5}), torch.float32, device)
+    worst.check()
+
+
+@pytest.mark.filterwarnings("ignore::attentiondrop.AttentionDropWarning")
+@pytest.mark.parametrize("second", [ad.AttentionDropout(0.5), ad.DropAttention(0.5)], ids=str)
+@pytest.mark.parametrize("p", [0.7, 1.0])
+def test_rows_that_keep_one_key(p: float, second: Spec, device: str) -> None:
+    """DropKey leaves a row one key. Its weight is 1 whatever its logit, so only its value gets a gradient."""
+    spec = ad.Compose([ad.DropKey(p), second])
+    results = []
+    for backend in ("eager", "fused"):
+        g = torch.Generator().manual_seed(0)
+        tensors = [torch.randn(2, heads, 40, 16, generator=g).to(device) for heads in (2, 1, 1)]
+        q, k, v = (x[:, :, :length].detach().requires_grad_() for x, length in zip(tensors, (40, 3, 3), strict=True))
+        torch.manual_seed(2)
+        output = attention(q, k, v, spec, enable_gqa=True, backend=backend)
+        output.square().sum().backward()
+        results.append((output, q.grad, k.grad, v.grad))
+    for have, want in zip(*results, strict=True):
+        torch.testing.assert_close(have, want, rtol=1e-5, atol=1e-5)
+    alone = (results[0][1] == 0).all(dim=-1)
+    assert alone.any() and (p < 1 or alone.all())
+    if isinstance(second, ad.AttentionDropout):  # the other one divides by the weight that is left, with rounding
+        assert not results[1][1][alone].any()
+
+
 @pytest.mark.parametrize("spec", [ad.HardMasking(), ad.DropKey(), ad.AttentionDropout(), ALL_DROPPED], ids=str)
 def test_packed_views_and_broadcast_masks(spec: Spec, device: str) -> None:
     """Queries, keys and values as slices of one projection, as timm has them, and masks with stride 0."""

@@ -21,6 +21,7 @@ from ..shared.logits import (
     load_tile,
     tables_of,
     tile_rows,
+    weight_growth,
     with_growth,
 )
 from .gradient import weights_and_gradient
@@ -142,7 +143,7 @@ def query_kernel(
     low = tl.load(LOW + lines, mask=inside, other=0.0) if RANKED else lse
     high = tl.load(HIGH + lines, mask=inside, other=0.0) if TIES else lse
     cut = tl.load(CUT + lines, mask=inside, other=0) if TIES else rows
-    keep = tl.load(KEEP + lines, mask=inside, other=-1) if DROP == "hide" or DROPOUT_A == "share" else rows
+    keep = tl.load(KEEP + lines, mask=inside, other=-1) if DROPOUT_A == "share" else rows
     end = M
     full = M // BN * BN
     begin = 0
@@ -169,6 +170,8 @@ def query_kernel(
             first_of(begin, LIST, SIDE), WINDOW, SIDE,
         )  # fmt: skip
     tl.store(DELTA + lines, delta, mask=inside)
+    growth = weight_growth(rates, DROPOUT_A, DROPOUT_B)
+    delta = delta / growth
     dq = tl.zeros([BM, BLOCK_D], tl.float32)
     dq = _along_keys(
         begin, full, dq, q, grad, K, V, k_m, v_m, rows, lines, d, e, lse, share, delta, low, high, cut, keep, VISIBLE,
@@ -183,7 +186,7 @@ def query_kernel(
         STAGES if LOCAL else 1, near, tile * BM, LIST, WINDOW, SIDE,
     )  # fmt: skip
     place = DQ + b * dq_b + h * dq_h + rows[:, None].to(tl.int64) * dq_n + d[None, :]
-    tl.store(place, (dq * plain_scale).to(DQ.dtype.element_ty), mask=inside[:, None] & (d[None, :] < D))
+    tl.store(place, (dq * (plain_scale * growth)).to(DQ.dtype.element_ty), mask=inside[:, None] & (d[None, :] < D))
 
 
 @triton.jit
@@ -203,18 +206,20 @@ def _exact_delta(
     """
     columns = first_key + tl.arange(0, BN)
     row_words = load_row_words(tables, lines, rows < N, NOISE, DROP, DROPOUT_A, DROPOUT_B)
-    key_words = load_key_words(tables, columns, columns < M, NOISE, DROP, DROPOUT_A, DROPOUT_B)
+    key_words = load_key_words(tables, 0, columns, columns < M, NOISE, DROP, DROPOUT_A, DROPOUT_B)
     k = load_tile(K, columns[None, :], k_m, d[:, None], M, D, BLOCK_D, True)
     v = load_tile(V, columns[None, :], v_m, e[:, None], M, E, BLOCK_E, True)
     met = tl.dot(grad, v, input_precision="ieee")
-    p, factor, _ = weights_and_gradient(
+    p, weights, _ = weights_and_gradient(
         tl.dot(q, k, input_precision="ieee"), met, rows[:, None], columns[None, :], along_rows(row_words),
         along_columns(key_words), lse[:, None], share, 0.0, low[:, None], high[:, None], cut[:, None], keep[:, None],
         VISIBLE, visible_n, visible_m, BIAS, bias_n, bias_m, rates, scale, N, M, CAUSAL, True, HAS_VISIBLE, HAS_BIAS,
         NOISE, DROP, RANKED, TIES, DROPOUT_A, DROPOUT_B, K.dtype.element_ty == tl.float32, near,
         (first_row, first_key), WINDOW, SIDE,
     )  # fmt: skip
-    met = met * factor
+    if DROPOUT_A != "" or DROPOUT_B:
+        growth = rates[4] if DROPOUT_A == "share" else 1.0
+        met = tl.where(weights > 0.0, met * (growth * weight_growth(rates, DROPOUT_A, DROPOUT_B)), 0.0)
     delta = tl.sum(p * met, 1)
     return delta + tl.sum(p * (met - delta[:, None]), 1)
 
@@ -277,13 +282,14 @@ def _along_keys(
 ):
     """Add the contribution of the keys at the places from `begin` to `end`."""
     row_words = load_row_words(tables, lines, rows < N, NOISE, DROP, DROPOUT_A, DROPOUT_B)
+    places = tl.arange(0, BN)
     for place in tl.range(begin, end, BN, num_stages=STAGES):
         start = first_of(place, LIST, SIDE)
-        columns = start + tl.arange(0, BN)
+        columns = start + places
         known = (columns < M) if EDGE else None
-        key_words = load_key_words(tables, columns, known, NOISE, DROP, DROPOUT_A, DROPOUT_B)
-        k = load_tile(K, columns[None, :], k_m, d[:, None], M, D, BLOCK_D, EDGE)
-        v = load_tile(V, columns[None, :], v_m, e[:, None], M, E, BLOCK_E, EDGE)
+        key_words = load_key_words(tables, start, places, known, NOISE, DROP, DROPOUT_A, DROPOUT_B)
+        k = load_tile(K + start.to(tl.int64) * k_m, places[None, :], k_m, d[:, None], M - start, D, BLOCK_D, EDGE)
+        v = load_tile(V + start.to(tl.int64) * v_m, places[None, :], v_m, e[:, None], M - start, E, BLOCK_E, EDGE)
         _, _, ds = weights_and_gradient(
             tl.dot(q, k, input_precision="ieee"), tl.dot(grad, v, input_precision="ieee"), rows[:, None],
             columns[None, :], along_rows(row_words), along_columns(key_words), lse[:, None], share, delta[:, None],

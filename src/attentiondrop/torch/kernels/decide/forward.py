@@ -6,7 +6,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ..shared.decided import SEEN, filled
+from ..shared.decided import SEEN, filled, kept
 from ..shared.hashing import joined
 from ..shared.local import first_of, near_of, places_of
 from ..shared.logits import (
@@ -17,6 +17,7 @@ from ..shared.logits import (
     causal_range,
     is_dropped,
     is_others,
+    kept_weights,
     load_key_words,
     load_rates,
     load_row_words,
@@ -24,7 +25,7 @@ from ..shared.logits import (
     tables_of,
     tile_rows,
     visible_logits,
-    weight_factor,
+    weight_growth,
 )
 from ..shared.powers import power_of_two
 
@@ -103,6 +104,8 @@ def forward_kernel(
     DROPOUT_A: tl.constexpr,
     DROPOUT_B: tl.constexpr,
     LISTED: tl.constexpr,
+    RAW: tl.constexpr,
+    LAST: tl.constexpr,
     WINDOW: tl.constexpr,
     SIDE: tl.constexpr,
     STAGES: tl.constexpr,
@@ -111,6 +114,8 @@ def forward_kernel(
 
     DROPOUT_A is "", "scale" (a kept weight grows by a factor) or "share" (the weights of a row are divided by the share
     of their sum that is left). LISTED: compute only the first `COUNTS[head]` rows in the list `ROWS[head]`.
+    RAW: logits are products times a positive scale, and nothing else is done to them before the softmax.
+    LAST: the keys of a tile at the end, where the keys may not fill a whole one.
     """
     tiles = tl.cdiv(N, BM)
     head = (tl.program_id(0) // tiles).to(tl.int64)
@@ -166,13 +171,13 @@ def forward_kernel(
         begin, full, acc, total, largest, spared, level, q, K, V, k_m, v_m, rows, lines, inside, d, e, VISIBLE,
         visible_n, visible_m, BIAS, bias_n, bias_m, tables, rates, low, high, cut, scale, N, M, LINES, D, E, BLOCK_D,
         BLOCK_E, BM, BN, False, False, HAS_VISIBLE, HAS_BIAS, NOISE, DROP, RANKED, TIES, DROPOUT_A, DROPOUT_B, STAGES,
-        near, tile * BM, LIST, False, 0,
+        near, tile * BM, LIST, False, 0, RAW,
     )  # fmt: skip
     acc, total, largest, spared, level = _sweep(
         full, end, acc, total, largest, spared, level, q, K, V, k_m, v_m, rows, lines, inside, d, e, VISIBLE,
         visible_n, visible_m, BIAS, bias_n, bias_m, tables, rates, low, high, cut, scale, N, M, LINES, D, E, BLOCK_D,
-        BLOCK_E, BM, BN, CAUSAL, True, HAS_VISIBLE, HAS_BIAS, NOISE, DROP, RANKED, TIES, DROPOUT_A, DROPOUT_B,
-        STAGES if LOCAL else 1, near, tile * BM, LIST, WINDOW, SIDE,
+        BLOCK_E, BM, LAST, CAUSAL, True, HAS_VISIBLE, HAS_BIAS, NOISE, DROP, RANKED, TIES, DROPOUT_A, DROPOUT_B,
+        STAGES if LOCAL else 1, near, tile * BM, LIST, WINDOW, SIDE, RAW,
     )  # fmt: skip
 
     BY_SHARE: tl.constexpr = DROPOUT_A == "share"
@@ -198,7 +203,7 @@ def forward_kernel(
                 start = first_of(place, LIST, SIDE)
                 columns = start + tl.arange(0, BN)
                 k = load_tile(K, columns[None, :], k_m, d[:, None], M, D, BLOCK_D, True)
-                key_words = load_key_words(tables, columns, columns < M, NOISE, BEFORE, "", False)
+                key_words = load_key_words(tables, 0, columns, columns < M, NOISE, BEFORE, "", False)
                 s = visible_logits(
                     tl.dot(q, k, input_precision="ieee"), rows[:, None], columns[None, :], row_words[0][:, None],
                     key_words[0][None, :], VISIBLE, visible_n, visible_m, BIAS, bias_n, bias_m, scale,
@@ -221,9 +226,9 @@ def forward_kernel(
             ).to(tl.float32)
             if SCALED != "" or DROPOUT_B:
                 row_words = load_row_words(tables, lines, inside, False, "", SCALED, DROPOUT_B)
-                kept_words = load_key_words(tables, at, saved, False, "", SCALED, DROPOUT_B)
-                factor = weight_factor(row_words, kept_words, at, -1, rates, SCALED, DROPOUT_B)
-                value = value * factor[:, None]
+                kept_words = load_key_words(tables, 0, at, saved, False, "", SCALED, DROPOUT_B)
+                ones = tl.full([BM], 1.0, tl.float32)
+                value = value * kept_weights(ones, row_words, kept_words, at, -1, rates, SCALED, DROPOUT_B)[:, None]
             acc = tl.where(saved[:, None], value, acc)
             if BY_SHARE:
                 spared = tl.where(saved, 1.0, spared)
@@ -235,6 +240,8 @@ def forward_kernel(
     # A row that sees no key gets zeros and a finite log-sum-exp.
     blind = total == 0.0
     total = tl.where(blind, 1.0, total)
+    if RAW:
+        largest = largest * scale
     if Q.dtype.element_ty == tl.float32:  # see `call.decisions.empty_lse`
         tl.store(LSE + LINES + lines, tl.div_rn(1.0, total), mask=inside)
     else:
@@ -246,7 +253,11 @@ def forward_kernel(
         tl.store(GROWTH + lines, tl.div_rn(total, tl.where(rest == 0.0, 1.0, rest)), mask=inside)
         divisor = tl.where(spared == 0.0, 1.0, spared)
     out_place = OUT + b * out_b + h * out_h + rows[:, None].to(tl.int64) * out_n + e[None, :]
-    out = acc / divisor[:, None]
+    growth = weight_growth(rates, DROPOUT_A, DROPOUT_B)
+    if Q.dtype.element_ty == tl.float32:
+        out = acc * growth / divisor[:, None]
+    else:
+        out = acc * tl.div_rn(growth, divisor)[:, None]
     tl.store(out_place, out.to(OUT.dtype.element_ty), mask=inside[:, None] & (e[None, :] < E))
 
 
@@ -312,8 +323,12 @@ def _sweep(
     LIST,
     WINDOW: tl.constexpr,
     SIDE: tl.constexpr,
+    RAW: tl.constexpr,
 ):
     """Online softmax over the keys at the places from `begin` to `end`.
+
+    RAW: `largest` and the logits are products, without the scale. It is multiplied in the instruction that subtracts
+    the largest one.
 
     `total` is the sum of all weights, in units of `2**largest`. If weights are divided by the share that is left,
     `spared` is the sum of the kept ones, and `acc` and `spared` are in units of `2**level`. float16 holds no small
@@ -321,21 +336,27 @@ def _sweep(
     counts.
     """
     WIDE: tl.constexpr = K.dtype.element_ty == tl.float32
+    now = 1.0 if RAW else scale
+    later = scale if RAW else 1.0
     row_words = load_row_words(tables, lines, inside, NOISE, DROP, DROPOUT_A, DROPOUT_B)
+    places = tl.arange(0, BN)
     for place in tl.range(begin, end, BN, num_stages=STAGES):
         start = first_of(place, LIST, SIDE)
-        columns = start + tl.arange(0, BN)
-        k = load_tile(K, columns[None, :], k_m, d[:, None], M, D, BLOCK_D, EDGE)
+        columns = start + places
+        k = load_tile(K + start.to(tl.int64) * k_m, places[None, :], k_m, d[:, None], M - start, D, BLOCK_D, EDGE)
         known = (columns < M) if EDGE else None
-        key_words = load_key_words(tables, columns, known, NOISE, DROP, DROPOUT_A, DROPOUT_B)
+        key_words = load_key_words(tables, start, places, known, NOISE, DROP, DROPOUT_A, DROPOUT_B)
         s = visible_logits(
             tl.dot(q, k, input_precision="ieee"), rows[:, None], columns[None, :], row_words[0][:, None],
-            key_words[0][None, :], VISIBLE, visible_n, visible_m, BIAS, bias_n, bias_m, scale, rates[0], N, M,
+            key_words[0][None, :], VISIBLE, visible_n, visible_m, BIAS, bias_n, bias_m, now, rates[0], N, M,
             HAS_VISIBLE, HAS_BIAS, NOISE, DIAGONAL, EDGE, near, (first_row, start), WINDOW, SIDE,
         )  # fmt: skip
         if DROP != "":
             fill = 0.0 if DROP == "zero" else float("-inf")
-            if TIES:
+            if DROP == "hide" and not RANKED:
+                # A sum, which keeps a NaN, and which is one instruction with the scale.
+                s += kept(0.0, row_words[1][:, None], key_words[1][None, :], rates[1], fill)
+            elif TIES:
                 dropped = is_dropped(
                     s, columns[None, :], row_words[1][:, None], key_words[1][None, :], rates[1], low[:, None],
                     high[:, None], cut[:, None], RANKED, TIES,
@@ -345,17 +366,17 @@ def _sweep(
                 least = low[:, None] if RANKED else SEEN
                 s = filled(s, row_words[1][:, None], key_words[1][None, :], rates[1], least, fill)
         higher = tl.maximum(largest, tl.max(s, 1))
-        base = _finite(higher)
-        p = power_of_two(s - base[:, None], WIDE)
-        shrink = power_of_two(largest - base, WIDE)
+        base = _finite(higher) * later
+        p = power_of_two(s * later - base[:, None], WIDE)
+        shrink = power_of_two(largest * later - base, WIDE)
         total = total * shrink + tl.sum(p, 1)
         lines_of_tile = along_rows(row_words)
         keys_of_tile = along_columns(key_words)
         if DROPOUT_A == "share":
-            kept = joined(lines_of_tile[2], keys_of_tile[2]) > rates[2]
-            p = p * tl.where(kept, 1.0, 0.0)  # a product, which keeps a NaN
+            stays = joined(lines_of_tile[2], keys_of_tile[2]) > rates[2]
+            p = p * tl.where(stays, 1.0, 0.0)  # a product, which keeps a NaN
             if K.dtype.element_ty == tl.float16:
-                above = tl.maximum(tl.max(tl.where(kept, s, float("-inf")), 1), higher - 100.0)
+                above = tl.maximum(tl.max(tl.where(stays, s, float("-inf")), 1), higher - 100.0)
                 above = tl.maximum(level, above)
                 p = p * power_of_two(base - _finite(above), WIDE)[:, None]
                 shrink = power_of_two(level - _finite(above), WIDE)
@@ -363,10 +384,10 @@ def _sweep(
             else:
                 level = higher
             spared = spared * shrink + tl.sum(p, 1)
-            p = p * weight_factor(lines_of_tile, keys_of_tile, columns[None, :], -1, rates, "", DROPOUT_B)
+            p = kept_weights(p, lines_of_tile, keys_of_tile, columns[None, :], -1, rates, "", DROPOUT_B)
         else:
-            p = p * weight_factor(lines_of_tile, keys_of_tile, columns[None, :], -1, rates, DROPOUT_A, DROPOUT_B)
-        v = load_tile(V, columns[:, None], v_m, e[None, :], M, E, BLOCK_E, EDGE)
+            p = kept_weights(p, lines_of_tile, keys_of_tile, columns[None, :], -1, rates, DROPOUT_A, DROPOUT_B)
+        v = load_tile(V + start.to(tl.int64) * v_m, places[:, None], v_m, e[None, :], M - start, E, BLOCK_E, EDGE)
         acc = accumulate(p.to(v.dtype), v, acc * shrink[:, None])
         largest = higher
     return acc, total, largest, spared, level

@@ -201,7 +201,13 @@ def run_forward(
         *_sizes(q, k, q.shape[1]),
         *common.local,
     )
-    _run_variants(forward_kernel, _grid(q, tiles.rows), arguments, _constants(q, v, common, tiles, listed))
+    flags = common.flags
+    changed = flags["HAS_BIAS"] or flags["NOISE"] or flags["DROP"] or flags["DROPOUT_A"] == "share"
+    # Images often have one token more than whole tiles. (Two values, so that few kernels serve all lengths.)
+    is_local = flags["CAUSAL"] or flags["WINDOW"] or flags["SIDE"] > 0
+    last = 16 if not is_local and 0 < k.shape[2] % tiles.columns <= 16 else tiles.columns
+    constants = _constants(q, v, common, tiles, listed) | {"RAW": not changed and call.scale > 0, "LAST": last}
+    _run_variants(forward_kernel, _grid(q, tiles.rows), arguments, constants)
 
 
 def run_query(
@@ -257,7 +263,9 @@ def run_key(
         *_sizes(q, k, k.shape[1]),
         *common.local_of_keys,
     )
-    _run_variants(key_kernel, _grid(k, tiles.columns), arguments, _constants(q, v, common, tiles, listed))
+    whole = q.shape[2] >= tiles.rows and listed is None and common.flags["SIDE"] == 0
+    constants = _constants(q, v, common, tiles, listed) | {"WHOLE": whole}
+    _run_variants(key_kernel, _grid(k, tiles.columns), arguments, constants)
 
 
 def _run_variants(kernel, grid: tuple[int], arguments: tuple, constants: dict) -> None:
@@ -298,6 +306,7 @@ def _constants(q: Tensor, v: Tensor, common: Common, tiles: Tiles, listed: Liste
         "LISTED": listed is not None,
         "STAGES": tiles.stages,
         "num_warps": tiles.warps,
+        **({"maxnreg": tiles.registers} if tiles.registers else {}),
         **common.flags,
         **OPTIONS,
     }

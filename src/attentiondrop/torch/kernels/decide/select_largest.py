@@ -14,7 +14,7 @@ import triton.language as tl
 
 from ..shared.local import first_of, near_of, places_of
 from ..shared.logits import SIZES, bounds, load_tile, load_words, visible_logits
-from .candidates import insert, pop
+from .candidates import insert, insert_two, pop
 
 
 @triton.jit
@@ -147,18 +147,28 @@ def select_kernel(
         t1 = t0
         t2 = t0
         t3 = t0
-        full = M // BN * BN
+        # Two tiles at once, where shared memory has room for more keys on every device.
+        STEP: tl.constexpr = 2 * BN if BLOCK_D <= 64 else BN
+        full = M // STEP * STEP
         if LOCAL:
             full = begin
         if CAUSAL:
-            full = tl.minimum(full, (first_row + 1) // BN * BN)
-        for start in tl.range(begin, full, BN, num_stages=STAGES):
+            full = tl.minimum(full, (first_row + 1) // STEP * STEP)
+        for start in tl.range(begin, full, STEP, num_stages=STAGES):
             s = _tile(
                 q, K, k_m, start, rows, d, line_words, COLUMN_WORDS, VISIBLE, visible_n, visible_m, BIAS, bias_n,
                 bias_m, factor, sigma, N, M, D, BLOCK_D, BN, HAS_VISIBLE, HAS_BIAS, NOISE, False, False, near,
                 first_row, LIST, False, 0,
             )  # fmt: skip
-            t0, t1, t2, t3 = insert(s, t0, t1, t2, t3, DEPTH)
+            if STEP > BN:
+                next_s = _tile(
+                    q, K, k_m, start + BN, rows, d, line_words, COLUMN_WORDS, VISIBLE, visible_n, visible_m, BIAS,
+                    bias_n, bias_m, factor, sigma, N, M, D, BLOCK_D, BN, HAS_VISIBLE, HAS_BIAS, NOISE, False, False,
+                    near, first_row, LIST, False, 0,
+                )  # fmt: skip
+                t0, t1, t2, t3 = insert_two(s, next_s, t0, t1, t2, t3, DEPTH)
+            else:
+                t0, t1, t2, t3 = insert(s, t0, t1, t2, t3, DEPTH)
         for start in tl.range(full, end, BN, num_stages=STAGES if LOCAL else 1):
             s = _tile(
                 q, K, k_m, start, rows, d, line_words, COLUMN_WORDS, VISIBLE, visible_n, visible_m, BIAS, bias_n,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .decided import kept_factor
+from .decided import ASM, kept
 from .hashing import joined, to_normal
 from .local import in_block
 
@@ -25,6 +25,24 @@ def load_words(pointer, place, mask):
         words = tl.load(pointer + place)
     else:
         words = tl.load(pointer + place, mask=mask, other=1)
+    return words.to(tl.uint32, bitcast=True)
+
+
+@triton.jit
+def load_now(pointer, place):
+    """The same for places that exist, in assembler.
+
+    In a loop, Triton copies such words to shared memory in advance, one by one, with an address for each. But all
+    programs read the same few words, so they are near. In two parts, the places of a thread (it has every fourth pair)
+    are one register and known numbers.
+    """
+    if ASM:
+        words = tl.inline_asm_elementwise(
+            "ld.global.nc.b32 $0, [$1];", "=r,l", [pointer + (place & 6) + (place & ~6)], dtype=tl.int32, is_pure=True,
+            pack=1,
+        )  # fmt: skip
+    else:
+        words = tl.load(pointer + place)
     return words.to(tl.uint32, bitcast=True)
 
 
@@ -51,27 +69,38 @@ def load_row_words(
     tables, lines, mask, NOISE: tl.constexpr, DROP: tl.constexpr, DROPOUT_A: tl.constexpr, DROPOUT_B: tl.constexpr
 ):
     """The words of some rows in every slot that is used, as vectors in the layout that the tile needs."""
-    return _load_all_words(tables[0], lines, mask, tables[2], NOISE, DROP, DROPOUT_A, DROPOUT_B)
+    return _load_all_words(tables[0], lines, mask, tables[2], False, NOISE, DROP, DROPOUT_A, DROPOUT_B)
 
 
 @triton.jit
 def load_key_words(
-    tables, columns, mask, NOISE: tl.constexpr, DROP: tl.constexpr, DROPOUT_A: tl.constexpr, DROPOUT_B: tl.constexpr
-):
-    """The same for some keys."""
-    return _load_all_words(tables[1], columns, mask, tables[2], NOISE, DROP, DROPOUT_A, DROPOUT_B)
+    tables, start, places, mask, NOISE: tl.constexpr, DROP: tl.constexpr, DROPOUT_A: tl.constexpr,
+    DROPOUT_B: tl.constexpr,
+):  # fmt: skip
+    """The same for the keys at some places from `start` on."""
+    return _load_all_words(tables[1] + start, places, mask, tables[2], True, NOISE, DROP, DROPOUT_A, DROPOUT_B)
 
 
 @triton.jit
 def _load_all_words(
-    WORDS, place, mask, span, NOISE: tl.constexpr, DROP: tl.constexpr, DROPOUT_A: tl.constexpr, DROPOUT_B: tl.constexpr
-):
+    WORDS, place, mask, span, OF_KEYS: tl.constexpr, NOISE: tl.constexpr, DROP: tl.constexpr, DROPOUT_A: tl.constexpr,
+    DROPOUT_B: tl.constexpr,
+):  # fmt: skip
     none = tl.full(place.shape, 1, tl.uint32)
-    noise = load_words(WORDS, place, mask) if NOISE else none
-    drop = load_words(WORDS + span, place, mask) if DROP != "" else none
-    dropout_a = load_words(WORDS + 2 * span, place, mask) if DROPOUT_A != "" else none
-    dropout_b = load_words(WORDS + 3 * span, place, mask) if DROPOUT_B else none
+    noise = _load_slot(WORDS, place, mask, OF_KEYS) if NOISE else none
+    drop = _load_slot(WORDS + span, place, mask, OF_KEYS) if DROP != "" else none
+    dropout_a = _load_slot(WORDS + 2 * span, place, mask, OF_KEYS) if DROPOUT_A != "" else none
+    dropout_b = _load_slot(WORDS + 3 * span, place, mask, OF_KEYS) if DROPOUT_B else none
     return noise, drop, dropout_a, dropout_b
+
+
+@triton.jit
+def _load_slot(WORDS, place, mask, OF_KEYS: tl.constexpr):
+    if OF_KEYS and mask is None:
+        words = load_now(WORDS, place)
+    else:
+        words = load_words(WORDS, place, mask)
+    return words
 
 
 @triton.jit
@@ -104,11 +133,21 @@ def load_tile(base, positions, stride, features, length, SIZE: tl.constexpr, BLO
 
 
 @triton.jit
+def load_notes(NOTES, lines, mask, other):
+    """Values that belong to rows; `other` where there is no row. `mask` is None if all rows exist."""
+    if mask is None:
+        notes = tl.load(NOTES + lines)
+    else:
+        notes = tl.load(NOTES + lines, mask=mask, other=other)
+    return notes
+
+
+@triton.jit
 def with_growth(rates, GROWTH, lines, mask, DROPOUT_A: tl.constexpr):
     """The rates for some rows: if weights are divided by the share that is left, each row has a factor of its own."""
     factor = rates[4]
     if DROPOUT_A == "share":
-        factor = tl.load(GROWTH + lines, mask=mask, other=0.0)[:, None]
+        factor = load_notes(GROWTH, lines, mask, 0.0)[:, None]
     return rates[0], rates[1], rates[2], rates[3], factor, rates[5]
 
 
@@ -117,7 +156,7 @@ def load_shares(SHARES, lines, mask, WIDE: tl.constexpr):
     """Factors that turn `exp2(logit - lse)` into a weight, for tiles [rows, keys]: see `call.decisions.empty_lse`."""
     shares = 1.0
     if WIDE:
-        shares = tl.load(SHARES + lines, mask=mask, other=0.0)[:, None]
+        shares = load_notes(SHARES, lines, mask, 0.0)[:, None]
     return shares
 
 
@@ -282,18 +321,27 @@ def is_dropped(
 
 
 @triton.jit
-def weight_factor(line_words, column_words, columns, keep, rates, A: tl.constexpr, B: tl.constexpr):
-    """The factor of one or two drops on each weight; 1.0 for none.
+def kept_weights(p, line_words, column_words, columns, keep, rates, A: tl.constexpr, B: tl.constexpr):
+    """The weights that one or two drops leave, 0 for the others. Nothing is scaled up yet: see `weight_growth`.
 
     A is "", "scale" (dropout) or "share": there an emptied row keeps the key `keep`.
     """
-    factor = 1.0
-    if A != "":
-        if A == "share":
-            dropped = (joined(line_words[2], column_words[2]) <= rates[2]) & (columns != keep)
-            factor = tl.where(dropped, 0.0, rates[4])
-        else:
-            factor = kept_factor(line_words[2], column_words[2], rates[2], rates[4])
+    if A == "share":
+        dropped = (joined(line_words[2], column_words[2]) <= rates[2]) & (columns != keep)
+        p = tl.where(dropped, 0.0, p)
+    elif A != "":
+        p = kept(p, line_words[2], column_words[2], rates[2], 0.0)
     if B:
-        factor = tl.where(joined(line_words[3], column_words[3]) <= rates[3], 0.0, factor * rates[5])
-    return factor
+        p = kept(p, line_words[3], column_words[3], rates[3], 0.0)
+    return p
+
+
+@triton.jit
+def weight_growth(rates, A: tl.constexpr, B: tl.constexpr):
+    """What all kept weights are multiplied by, 1.0 without a drop. It is one number, so sums are multiplied by it."""
+    growth = 1.0
+    if A == "scale":
+        growth = rates[4]
+    if B:
+        growth = growth * rates[5]
+    return growth

@@ -11,13 +11,17 @@ _SHORT = 256
 
 
 class Tiles(NamedTuple):
-    """Rows and keys of a tile, and how the compiler schedules it. Only the selection uses `depth`."""
+    """Rows and keys of a tile, and how the compiler schedules it. Only the selection uses `depth`.
+
+    `registers` are the most that a thread may have; 0: as many as the compiler wants. With fewer, more warps fit.
+    """
 
     rows: int
     columns: int
     warps: int
     stages: int
     depth: int = 0
+    registers: int = 0
 
 
 def forward_tiles(q: Tensor, k: Tensor, v: Tensor) -> Tiles:
@@ -26,8 +30,8 @@ def forward_tiles(q: Tensor, k: Tensor, v: Tensor) -> Tiles:
     if q.element_size() == 4:
         return Tiles(32, 32, 4, 2) if size <= 64 else Tiles(32, 32, 4, 1)
     if size <= 64:
-        return Tiles(128, 64 if k.shape[2] > _SHORT else 32, 4, 3)
-    return Tiles(128, 32, 4, 3) if size <= 128 else Tiles(64, 32, 4, 2)
+        return Tiles(64, 64, 4, 3, 0, 128) if k.shape[2] > _SHORT else Tiles(128, 32, 4, 3)
+    return Tiles(64, 32, 4, 3 if size <= 128 else 2)
 
 
 def select_tiles(q: Tensor, k: Tensor, top: int) -> Tiles:
@@ -48,9 +52,9 @@ def backward_tiles(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tiles, Tiles]:
         small = Tiles(32, 32, 4, 1) if size <= 64 else Tiles(32, 16, 4, 1)
         return small, small
     if size <= 64:
-        return Tiles(64, 32, 4, 3), Tiles(64, 64, 4, 2)
+        return Tiles(64, 32, 4, 3), Tiles(64, 64, 4, 3)
     if size <= 128:
-        return Tiles(64, 64, 4, 2), Tiles(64, 64, 4, 2)
+        return Tiles(64, 32, 4, 3), Tiles(32, 64, 4, 2)
     return Tiles(64, 32, 4, 1), Tiles(32, 32, 4, 1)
 
 
