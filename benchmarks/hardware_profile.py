@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import shlex
 import shutil
 import subprocess
 import sys
@@ -215,16 +216,17 @@ def main() -> int:
     sections = [word for section in SECTIONS for word in ("--section", section)]
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "counters.csv"
-        command = [
+        profiler = [
             *(ncu, "--profile-from-start", "off", "--clock-control", "none", "--csv", "--page", "raw"),
             *("--log-file", str(log), *sections),
             *(sys.executable, __file__, "--target", "--case", *options.case),
         ]
-        subprocess.run(command, check=True)
+        subprocess.run(profiler, check=True)
         lines = log.read_text().splitlines()
     kernels = list(read_kernels(lines, options.case))
-    asked = " ".join(f'"{word}"' if " " in word else word for word in sys.argv[1:] if word != "--target")
-    text = report(kernels, options.case, f"python benchmarks/hardware_profile.py {asked}".strip(), options.commit)
+    asked = " ".join(shlex.quote(case) for case in options.case) if options.case != list(CASES) else ""
+    command = f"python benchmarks/hardware_profile.py {'--case ' * bool(asked)}{asked}".strip()
+    text = report(kernels, options.case, command, options.commit)
     options.out.mkdir(parents=True, exist_ok=True)
     file = options.out / f"hardware-profile-{environment('cuda').slug}.md"
     file.write_text(text)
