@@ -32,6 +32,16 @@ def test_a_message_is_cut_to_what_a_device_takes(message: str, monkeypatch) -> N
     assert str(error.value) == cut
 
 
+def test_a_device_that_cannot_stop_later_is_waited_for(monkeypatch) -> None:
+    def missing(condition: torch.Tensor, message: str) -> None:
+        raise NotImplementedError("Could not run 'aten::_assert_async.msg' with arguments from the 'MPS' backend")
+
+    monkeypatch.setattr(torch, "_assert_async", missing)
+    stop_unless(torch.tensor(True), "a reason")
+    with pytest.raises(RuntimeError, match="^a reason$"):
+        stop_unless(torch.tensor(False), "a reason")
+
+
 def test_messages_are_given_to_a_device_in_one_place_only() -> None:
     source = Path(attentiondrop.__file__).parent
     found = {path.name for path in source.rglob("*.py") if "_assert_async(" in path.read_text(encoding="utf-8")}

@@ -10,8 +10,15 @@ LONGEST = 254
 
 
 def stop_unless(condition: Tensor, message: str) -> None:
-    """Let the device stop the program if `condition` is False. A long message is cut: it ends with "..."."""
-    torch._assert_async(condition, shortened(message))
+    """Let the device stop the program if `condition` is False. A long message is cut: it ends with "...".
+
+    A device that cannot do this (Apple's, for one) is waited for.
+    """
+    try:
+        torch._assert_async(condition, shortened(message))
+    except NotImplementedError:
+        if not bool(condition):
+            raise RuntimeError(message) from None
 
 
 def shortened(message: str) -> str:
