@@ -190,6 +190,11 @@ class Applied:
         """The learned rates."""
         return [] if self.attachment is None else list(self.attachment.parameters())
 
+    def average_gradients(self) -> None:
+        """Give the learned rates the gradients that they have on average in all processes."""
+        if self.attachment is not None:
+            self.attachment.average_gradients()
+
 
 def _compiled_loss(task: Task) -> Callable[..., tuple[Tensor, float | Tensor]]:
     """The loss of a task, compiled once for all batches: a number that differs between them would compile it anew."""

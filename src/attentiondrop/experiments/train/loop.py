@@ -109,8 +109,6 @@ class Training:
         self.applied = Applied(method, model, *compiled, kinds=settings.kinds, own_kernels=settings.own_kernels)
         self.ema = self._average(model)
         learned = self.applied.parameters()
-        if learned and self.accelerator.num_processes > 1:
-            raise ArgumentError(f"method {method.text}: rates that are learned need a single process")
         groups: list[dict[str, Any]] = [{"params": list(model.parameters())}]
         if learned:
             groups.append({"params": learned, "weight_decay": 0.0})

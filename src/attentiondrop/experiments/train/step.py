@@ -36,6 +36,8 @@ class Step:
     ) -> None:
         self.accelerator, self.model, self.optimizer = accelerator, model, optimizer
         self.applied, self.objective, self.clip, self.average = applied, objective, clip, average
+        #: The wrapper of the model does not know the rates that are learned.
+        self._averages_rates = accelerator.num_processes > 1 and bool(applied.parameters())
         #: The sum of the losses of all steps since somebody set it to zero. It stays on the device.
         self.total = torch.zeros((), device=accelerator.device)
 
@@ -54,6 +56,8 @@ class Step:
                     loss = self.objective(self.model, part)
                     loss = loss if weight is None else loss * weight
                 accelerator.backward(loss)
+                if self._averages_rates and accelerator.sync_gradients:
+                    self.applied.average_gradients()
                 if self.clip is not None and accelerator.sync_gradients:
                     accelerator.clip_grad_norm_(self.model.parameters(), self.clip)
                 self.optimizer.step()
