@@ -38,7 +38,7 @@ def test_a_device_that_cannot_stop_later_is_waited_for(monkeypatch) -> None:
 
     monkeypatch.setattr(torch, "_assert_async", missing)
     stop_unless(torch.tensor(True), "a reason")
-    with pytest.raises(RuntimeError, match="^a reason$"):
+    with pytest.raises(RuntimeError, match=r"^a reason$"):
         stop_unless(torch.tensor(False), "a reason")
 
 
