@@ -75,7 +75,9 @@ def forward(q: Tensor, k: Tensor, v: Tensor, call: Decisions) -> tuple[Tensor, T
         common = common_arguments(q, k, call)
         if is_ranked(call.drop, call.top, k.shape[2]):
             run_select(q, k, call, tables, notes, common, select_tiles(q, k, call.top))
-        run_forward(q, k, v, output, lse, call, tables, notes, common, forward_tiles(q, k, v))
+        flags = common.flags
+        is_lean = not (flags["HAS_VISIBLE"] or flags["HAS_BIAS"] or flags["NOISE"] or flags["WINDOW"] or flags["SIDE"])
+        run_forward(q, k, v, output, lse, call, tables, notes, common, forward_tiles(q, k, v, is_lean))
     return output, lse, notes
 
 

@@ -24,13 +24,13 @@ class Tiles(NamedTuple):
     registers: int = 0
 
 
-def forward_tiles(q: Tensor, k: Tensor, v: Tensor) -> Tiles:
-    """Tiles of the forward."""
+def forward_tiles(q: Tensor, k: Tensor, v: Tensor, is_lean: bool) -> Tiles:
+    """Tiles of the forward. `is_lean`: it reads no mask and draws no noise, for which it would need more registers."""
     size = max(q.shape[-1], v.shape[-1])
     if q.element_size() == 4:
         return Tiles(32, 32, 4, 2) if size <= 64 else Tiles(32, 32, 4, 1)
     if size <= 64:
-        return Tiles(64, 64, 4, 3, 0, 128) if k.shape[2] > _SHORT else Tiles(128, 32, 4, 3)
+        return Tiles(64, 64, 4, 3, 0, 128 if is_lean else 0) if k.shape[2] > _SHORT else Tiles(128, 32, 4, 3)
     return Tiles(64, 32, 4, 3 if size <= 128 else 2)
 
 
@@ -60,7 +60,7 @@ def backward_tiles(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tiles, Tiles]:
 
 def largest_tile(q: Tensor, k: Tensor, v: Tensor) -> int:
     """The most rows or keys that a tile of forward, selection or backward has; all sizes divide it."""
-    tiles = forward_tiles(q, k, v), select_tiles(q, k, 1), *backward_tiles(q, k, v)
+    tiles = forward_tiles(q, k, v, True), select_tiles(q, k, 1), *backward_tiles(q, k, v)
     return max(max(tile.rows, tile.columns) for tile in tiles)
 
 
