@@ -116,6 +116,8 @@ def test_only_calls_that_look_alike_are_known() -> None:
     assert len(known_routes._known) == 3
     with pytest.raises(ad.AttentionDropError, match="key and value need the same length"):
         attention(q, k, v[:, :, :3], spec)
+    with pytest.raises(ad.AttentionDropError, match=r"generator: expected a .*Generator, received 5"):
+        attention(q, k, v, spec, generator=5)
     with torch.autocast("cpu"):
         attention(q.float(), k.float(), v.float(), spec)
     attention(q, k, v, spec, attn_mask=torch.ones(7, 7, dtype=torch.bool))
