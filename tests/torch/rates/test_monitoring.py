@@ -14,6 +14,7 @@ from torch import Tensor, nn
 import attentiondrop as ad
 from attentiondrop import reference
 from attentiondrop.torch import attach
+from attentiondrop.torch.call.blocks import Blocks
 from attentiondrop.torch.call.leaves import LogitShape
 from attentiondrop.torch.functional import Options, perturbed_attention
 from attentiondrop.torch.rates.monitoring import Monitor
@@ -78,8 +79,10 @@ def test_all_rows_measured_are_the_oracles(text: str, is_causal: bool) -> None:
         {"attn_mask": torch.linspace(-2, 2, 81).view(9, 9)},
         {"bias": torch.linspace(-2, 2, 4 * 81).view(4, 1, 9, 9), "is_causal": True},
         {"softcap": 0.5, "scale": 0.7},
-        {"window": (2, 1)},
+        {"window": (2, 1), "attn_mask": torch.arange(9) != 4},
         {"window": (2, -1), "is_causal": True},
+        {"blocks": Blocks(torch.rand(4, 1, 3, 3, generator=torch.Generator().manual_seed(0)).argsort(-1) > 0, 3)},
+        {"blocks": Blocks(torch.ones(3, 3).tril() > 0, 3), "window": (4, 4)},
         {"enable_gqa": True},
     ],
     ids=lambda options: "-".join(options),
