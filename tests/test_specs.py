@@ -244,6 +244,19 @@ def test_names_of_classes_lead_to_specs(cls: type[ad.Spec]) -> None:
             ad.parse(name)
 
 
+def test_large_integers_of_numpy_are_exact() -> None:
+    """A float has no 2^53 + 1."""
+    for value in (2**53 + 1, 2**63 - 1):
+        assert ad.HardMasking(k=np.int64(value)) == ad.HardMasking(k=value)
+    with pytest.raises(ad.AttentionDropError, match="k: expected an integer of at most 9223372036854775807"):
+        ad.HardMasking(k=np.uint64(2**63))
+
+
+def test_several_words_where_one_is_expected_are_named() -> None:
+    with pytest.raises(ad.AttentionDropError, match="fill: expected one of 'zero', '-inf', received array"):
+        ad.HardMasking(fill=np.array(["zero", "-inf"]))
+
+
 def test_parse_wants_a_text() -> None:
     with pytest.raises(ad.ParseError, match="text: expected a str, received 3"):
         ad.parse(3)

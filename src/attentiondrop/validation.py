@@ -19,8 +19,7 @@ def number(name: str, value: Any, minimum: float, maximum: float = math.inf) -> 
     expected = "a number" if minimum == -math.inf else f"a number >= {minimum:g}"
     if maximum != math.inf:
         expected = f"a number in [{minimum:g}, {maximum:g}]"
-    # NumPy scalars are accepted too, but most of them are no instances of int or float.
-    plain = value.item() if getattr(value, "ndim", None) == 0 and hasattr(value, "item") else value
+    plain = _plain(value)
     if isinstance(plain, bool) or not isinstance(plain, int | float):
         raise bad_argument(name, expected, value)
     try:
@@ -36,8 +35,9 @@ def integer(name: str, value: Any, minimum: int | None = None) -> int:
     """Return `value` as an int of at least `minimum` that fits into 64 bits, or raise an error."""
     result = number(name, value, -math.inf if minimum is None else minimum)
     # `result` is a float, which is not exact for integers beyond 2^53.
-    exact = int(value) if isinstance(value, int) else int(result)
-    if result != exact and not isinstance(value, int):
+    plain = _plain(value)
+    exact = plain if isinstance(plain, int) else int(result)
+    if result != exact and not isinstance(plain, int):
         raise bad_argument(name, "an integer" + ("" if minimum is None else f" >= {minimum}"), value)
     if abs(exact) > _LARGEST:
         raise bad_argument(name, f"an integer of at most {_LARGEST}", value)
@@ -48,3 +48,8 @@ def one_of(name: str, value: Any, choices: tuple[str, ...]) -> None:
     """Check that `value` is one of a few words."""
     if not isinstance(value, str) or value not in choices:
         raise bad_argument(name, "one of " + ", ".join(map(repr, choices)), value)
+
+
+def _plain(value: Any) -> Any:
+    """A scalar of NumPy or torch as a number of Python: most of them are no instances of int or float."""
+    return value.item() if getattr(value, "ndim", None) == 0 and hasattr(value, "item") else value

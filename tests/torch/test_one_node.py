@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 import attentiondrop as ad
-from attentiondrop.torch import attention, known_routes
+from attentiondrop.torch import Blocks, attention, known_routes
 from attentiondrop.torch.eager import attention as eager
 from attentiondrop.torch.eager import regularisers
 
@@ -116,8 +117,41 @@ def test_only_calls_that_look_alike_are_known() -> None:
     assert len(known_routes._known) == 3
     with pytest.raises(ad.AttentionDropError, match="key and value need the same length"):
         attention(q, k, v[:, :, :3], spec)
+    with pytest.raises(ad.AttentionDropError, match=r"generator: expected a .*Generator, received 5"):
+        attention(q, k, v, spec, generator=5)
     with torch.autocast("cpu"):
         attention(q.float(), k.float(), v.float(), spec)
     attention(q, k, v, spec, attn_mask=torch.ones(7, 7, dtype=torch.bool))
     attention(q, k, v, ad.OneOf([spec, ad.DropKey(0.2)]))
     assert len(known_routes._known) == 3, "masks, autocast and gates are not part of how a call looks"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"attn_mask": torch.arange(7) != 3},
+        {"bias": torch.linspace(-2, 2, 7)},
+        {"softcap": 0.5},
+        {"sinks": torch.ones(2)},
+        {"window": (2, 1)},
+        {"blocks": Blocks(torch.eye(7) > 0, 1)},
+        {"dropout_p": 0.5},
+        {"is_causal": True},
+        {"scale": 0.1},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_no_option_is_forgotten_after_a_call_without_it(options: dict[str, Any]) -> None:
+    _, qkv = inputs()
+    spec = ad.HardMasking(p=0.3, k=3)
+
+    def output(**given: Any) -> Tensor:
+        torch.manual_seed(1)
+        return attention(*qkv, spec, **given).detach()
+
+    expected, plain = output(**options), output()
+    assert not torch.equal(expected, plain)
+    assert torch.equal(output(**options), expected) and torch.equal(output(), plain)
+    known_routes._known.clear()
+    output()
+    assert torch.equal(output(**options), expected)

@@ -24,7 +24,7 @@ from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter
 from torch.autograd import forward_ad
 
 from .. import hashing
-from ..errors import BackendError
+from ..errors import BackendError, bad_argument
 from ..hashing import GOLDEN, MASK31, MIX31_2, MIX_1, MIX_2, PRIME, SHIFT
 from .untouched import call_directly, is_untouched
 
@@ -146,6 +146,12 @@ def _next_call() -> int:
 _next_call._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
+def check_generator(generator: torch.Generator | None) -> None:
+    """Refuse what cannot give random numbers."""
+    if generator is not None and not isinstance(generator, torch.Generator):
+        raise bad_argument("generator", "a torch.Generator", generator)
+
+
 def draw_seed(like: Tensor, generator: torch.Generator | None = None, rank: int | None = None) -> Tensor:
     """One seed for one call, on the device of `like`.
 
@@ -166,6 +172,7 @@ def draw_seed(like: Tensor, generator: torch.Generator | None = None, rank: int 
             "generator: expected None inside of activation checkpointing, whose recomputation would draw another seed "
             "from it and give another gradient; seed the default generator instead (torch.manual_seed)"
         )
+    check_generator(generator)  # a call like an earlier one comes here without other checks
     drawn = torch.randint(0, 2**63 - 1, (), dtype=torch.int64, device=generator.device, generator=generator)
     return drawn.to(like.device)
 

@@ -20,7 +20,7 @@ from .call.one_call import make_call
 from .call.sharded import refuse_context_parallel, refuse_sharded_sequences
 from .call.watching import Watcher
 from .dispatch import BACKENDS, Backend, Route, choose
-from .draws import draw_seed
+from .draws import check_generator, draw_seed
 from .eager.attention import eager_attention, head_factors
 from .fused.amended_hard import amended_attention
 from .fused.blurred_causal import causal_blurred_attention
@@ -146,8 +146,7 @@ def perturbed_attention(
     number("dropout_p", options.dropout_p, 0.0, 1.0)
     if options.softcap is not None and not number("softcap", options.softcap, 0.0) > 0:
         raise bad_argument("softcap", "a number > 0", options.softcap)
-    if generator is not None and not isinstance(generator, torch.Generator):
-        raise bad_argument("generator", "a torch.Generator", generator)
+    check_generator(generator)
     if options.attn_mask is not None and options.is_causal:
         raise ArgumentError("is_causal: expected False where attn_mask is given, as in scaled_dot_product_attention")
     check_tensors(query, key, value)

@@ -95,6 +95,7 @@ def test_runs_that_went_wrong_are_counted_not_hidden(comparison: Maker, tmp_path
         "finished",
     ]
     assert row.scores["accuracy"].count == 1 and row.scores["accuracy"].std is None
+    assert row.seconds.count == 1, "runs that went wrong end early"
     assert row.difference.seeds == (5,) and row.difference.left_out == (0, 1, 2, 3, 4)
     assert row.difference.interval is None
     details = [each.detail for each in row.outcomes]

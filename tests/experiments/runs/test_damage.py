@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from attentiondrop.cli.main import main
+from attentiondrop.experiments.files.whole_files import DamagedRecordError
 from attentiondrop.experiments.runs.execute import execute
 from attentiondrop.experiments.runs.job import LOCK
 from attentiondrop.experiments.runs.leftovers import remove_temporary
@@ -52,6 +53,14 @@ def halfway(finished, run: Path) -> Path:
     for name in (RESULT, LAST):
         (run / name).unlink()
     return run
+
+
+def test_a_run_of_an_unknown_task_names_its_request(run: Path) -> None:
+    stored = json.loads((run / REQUEST).read_text())
+    stored["recipe"]["task"] = "painting"
+    (run / REQUEST).write_text(json.dumps(stored))
+    with pytest.raises(DamagedRecordError, match=rf"{REQUEST} cannot be read: .*painting"):
+        read_run(run)
 
 
 def line_of(capsys, *arguments: str) -> str:

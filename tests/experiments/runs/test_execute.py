@@ -73,7 +73,7 @@ def test_a_finished_run_is_not_run_again(job, trained) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "content"), [(RESULT, '{"status": "fin'), (REQUEST, ""), (RESULT, "{}"), (RESULT, "\0")]
+    ("name", "content"), [(RESULT, '{"status": "fin'), (REQUEST, ""), (RESULT, "{}"), (RESULT, "[]"), (RESULT, "\0")]
 )
 def test_a_damaged_record_is_run_again(job, trained, name: str, content: str) -> None:
     first = execute(job())

@@ -17,6 +17,7 @@ from attentiondrop.experiments.runs.job import LOCK, WouldEraseError
 from attentiondrop.experiments.runs.kinds import TUNING
 from attentiondrop.experiments.runs.store import REQUEST, RESULT, TRACEBACK, read_run
 from attentiondrop.experiments.studies.ablate import ablate
+from attentiondrop.experiments.studies.claiming import claim
 from attentiondrop.experiments.studies.compare import compare
 from attentiondrop.experiments.studies.plan import COMPARISON, read_study
 from attentiondrop.experiments.tasks.classification.task import Classification
@@ -87,6 +88,16 @@ class TestStudies:
         compare(longer, METHODS, 1, tmp_path, listener)
         assert len(trained) == 2
 
+    def test_another_process_with_the_same_recipe_shares_the_folder(self, tiny, listener, tmp_path, trained) -> None:
+        found = compare(tiny, METHODS, 1, tmp_path, listener)
+        with FileLock(run_folder(tmp_path, "none", 0) / LOCK):
+            claim(tmp_path, found, [])
+
+    def test_the_folder_is_made_with_those_above_it(self, tiny, listener, tmp_path, trained) -> None:
+        out = tmp_path / "studies" / "first"
+        compare(tiny, METHODS, 1, out, listener)
+        assert read_study(out).comparison.seeds == [0]
+
     def test_a_folder_that_was_taken_meanwhile_is_left_to_its_new_study(
         self, tiny, longer, listener, tmp_path, trained, monkeypatch
     ) -> None:
@@ -146,6 +157,14 @@ def test_the_report_command_says_what_it_left_out(tiny, longer, listener, tmp_pa
     assert line in capsys.readouterr().out.splitlines()
     text = (tmp_path / "report.md").read_text()
     assert "Left out: 1 run of another recipe" in text and "| `dropout(p=0.1)`" not in text
+
+
+def test_the_report_of_an_ablation_says_that_it_left_out_a_run_of_train(job, tiny, listener, tmp_path, trained, capsys):
+    execute(job("dropout(p=0.1)"))
+    ablate(tiny, {"hard": {"p": [0.1]}}, 1, tmp_path, listener)
+    assert main(["report", str(tmp_path)]) == 0
+    line = "Left out: 1 run of this recipe that the study does not ask for, in runs/dropout_p=0.1/seed0."
+    assert line in capsys.readouterr().out.splitlines()
 
 
 class TestEvaluation:
@@ -216,6 +235,11 @@ class TestEvaluation:
         result = execute(trial)
         changed = job("none", 0, "evaluation.batch_size=24", "evaluation.pgd_steps=3", part=TUNING, keep_weights=False)
         assert execute(changed) == result and len(trainings) == 1
+
+    def test_trials_keep_no_weights_so_that_other_ones_are_trained_again(self, job, trainings) -> None:
+        execute(job(part=TUNING, keep_weights=False))
+        last = execute(job("none", 0, "training.select=last", part=TUNING, keep_weights=False, overwrite=True))
+        assert last.best_epoch == 2 and len(trainings) == 2
 
     def test_a_run_that_an_older_version_scored_counts(self, job, trainings) -> None:
         execute(job())

@@ -87,6 +87,28 @@ def test_a_checkpoint_goes_on_at_the_same_rate() -> None:
         attach(Peaked(), ad.HardMasking()).load_state_dict(attachment.state_dict())
 
 
+@pytest.mark.parametrize("per", ["layer", "head"])
+def test_after_loading_rates_move_as_they_did(per: Any) -> None:
+    """Into a new model, and back into the one that has gone on: rates and running means are those of the state."""
+    spec = ad.HardMasking(p=ad.EntropyTarget(0.5, speed=0.3, per=per), k=3)
+
+    def moved(model: Peaked, attachment: Any) -> Any:
+        torch.manual_seed(3)
+        for _ in range(3):
+            model(torch.randn(4, 32, 16))
+        return attachment.rates()
+
+    attachment = attach(model := Peaked(), spec)
+    points = [(attachment.state_dict(), moved(model, attachment)) for _ in range(2)]
+    assert points[0][1] != points[1][1]
+    for state, expected in points:
+        again = attach(other := Peaked(), spec)
+        again.load_state_dict(state)
+        assert moved(other, again) == expected
+        attachment.load_state_dict(state)
+        assert moved(model, attachment) == expected
+
+
 def test_the_state_of_other_specs_is_refused() -> None:
     specs = {
         "plain": ad.GaussianNoise(0.1),

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from peaked import Peaked
 from torch import Tensor, nn
 
 import attentiondrop as ad
@@ -173,3 +174,8 @@ def test_fused_says_why_not() -> None:
 def test_texts() -> None:
     for spec in (ad.BlurSmoothing(ad.Learnable(0.7, high=2.0, heads=4)), ad.GaussianNoise(ad.Learnable(0.1))):
         assert ad.parse(str(spec)) == spec and ad.from_dict(spec.to_dict()) == spec
+
+
+def test_a_rate_begins_at_its_first_value_between_other_limits_than_zero() -> None:
+    attachment = attach(Peaked(), ad.GaussianNoise(ad.Learnable(0.3, low=0.2, high=0.5)))
+    assert attachment.rates() == {"attention": {"noise.sigma": pytest.approx(0.3)}}

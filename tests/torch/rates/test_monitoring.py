@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -12,6 +14,7 @@ from torch import Tensor, nn
 import attentiondrop as ad
 from attentiondrop import reference
 from attentiondrop.torch import attach
+from attentiondrop.torch.call.blocks import Blocks
 from attentiondrop.torch.call.leaves import LogitShape
 from attentiondrop.torch.functional import Options, perturbed_attention
 from attentiondrop.torch.rates.monitoring import Monitor
@@ -66,6 +69,34 @@ def test_all_rows_measured_are_the_oracles(text: str, is_causal: bool) -> None:
         assert found == pytest.approx([entropy[:, h][counted[:, h]].mean() for h in range(2)], rel=1e-9)
         flat = entropy / np.log(np.maximum(seen, 2))
         assert even == pytest.approx([flat[:, h][counted[:, h]].mean() for h in range(2)], rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"attn_mask": torch.arange(9) < torch.tensor([5, 9, 2, 3]).view(4, 1, 1, 1)},
+        {"attn_mask": torch.ones(9, 9).tril(2).log()},
+        {"attn_mask": torch.linspace(-2, 2, 81).view(9, 9)},
+        {"bias": torch.linspace(-2, 2, 4 * 81).view(4, 1, 9, 9), "is_causal": True},
+        {"softcap": 0.5, "scale": 0.7},
+        {"window": (2, 1), "attn_mask": torch.arange(9) != 4},
+        {"window": (2, -1), "is_causal": True},
+        {"blocks": Blocks(torch.rand(4, 1, 3, 3, generator=torch.Generator().manual_seed(0)).argsort(-1) > 0, 3)},
+        {"blocks": Blocks(torch.ones(3, 3).tril() > 0, 3), "window": (4, 4)},
+        {"enable_gqa": True},
+    ],
+    ids=lambda options: "-".join(options),
+)
+def test_some_rows_measured_are_those_of_the_call(options: dict[str, Any]) -> None:
+    q, k, v = inputs()
+    if "enable_gqa" in options:
+        k, v = k[:, :1], v[:, :1]
+    monitor = Monitor(rows=3, samples=2)
+    spec = ad.parse("hard(p=0.5,k=3)")
+    weights = perturbed_attention(q, k, v, spec, Options(**options), backend="eager", monitor=monitor).weights
+    rows = weights[:2, :, [1, 4, 7]]  # the middles of three parts
+    expected = -torch.special.xlogy(rows, rows).sum(-1).mean(dim=(0, 2))
+    assert monitor.stats().entropy_after == pytest.approx(expected.tolist(), rel=1e-6)
 
 
 def test_rates_and_sigmas_come_out_as_set() -> None:

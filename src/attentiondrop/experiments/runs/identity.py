@@ -107,6 +107,9 @@ def differences(then: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "
 
     >>> differences({"training": {"epochs": 3, "ema": None}}, {"training": {"epochs": 8}})
     ['training.epochs 3 -> 8']
+    >>> then = {"arguments": None, "name": "a"}
+    >>> differences({"model": then}, {"model": {"arguments": {"depth": 2}, "name": "b" * 40}})
+    ["model.arguments None -> {'depth': 2}", 'model.name differs']
     """
     found: list[str] = []
     keys = now.keys() | then.keys() if prefix else now.keys() & then.keys()
