@@ -21,13 +21,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.functional import scaled_dot_product_attention
 
-import attentiondrop as ad
 from attentiondrop.bench.environment import environment
+from attentiondrop.bench.rows import OursRow, SdpaRow
 from attentiondrop.bench.shapes import Shape
-from attentiondrop.torch.functional import attention
+from attentiondrop.bench.tensors import forward_backward, make_tensors
 
 PLAIN = "plain"
 CASES = (
@@ -97,35 +95,20 @@ class Kernel(NamedTuple):
         return sorted(waits, key=lambda wait: -wait[1])
 
 
-def inputs_of(shape: Shape) -> list[torch.Tensor]:
-    """Random queries, keys, values, and a gradient of the output."""
-    heads = (shape.heads, shape.key_heads, shape.key_heads, shape.heads)
-    made = (torch.randn(shape.batch, h, shape.length, shape.size, device="cuda", dtype=torch.bfloat16) for h in heads)
-    return [x.requires_grad_(place < 3) for place, x in enumerate(made)]
-
-
 def run_case(case: str) -> None:
     """Forward and backward of one case."""
-    text, spec = case.split(" ", 1)
+    text, method = case.split(" ", 1)
     shape = Shape.parse(text)
-    q, k, v, grad = inputs_of(shape)
-    grouped = shape.heads != shape.key_heads
-
-    def once() -> None:
-        if spec == PLAIN:
-            with sdpa_kernel([SDPBackend.CUDNN_ATTENTION]):
-                output = scaled_dot_product_attention(q, k, v, is_causal=shape.causal, enable_gqa=grouped)
-        else:
-            output = attention(q, k, v, ad.parse(spec), is_causal=shape.causal, enable_gqa=grouped, backend="fused")
-        torch.autograd.grad(output, (q, k, v), grad)
-
+    tensors = make_tensors(shape, "cuda", torch.bfloat16)
+    row = SdpaRow("cudnn") if method == PLAIN else OursRow(method)
+    attend = row.build(shape, tensors)
     mark = torch.zeros(8, device="cuda")
     for _ in range(3):
-        once()
+        forward_backward(attend, tensors)
     torch.cuda.synchronize()
     torch.cuda.profiler.start()
     mark.erfinv_()
-    once()
+    forward_backward(attend, tensors)
     torch.cuda.synchronize()
     torch.cuda.profiler.stop()
 

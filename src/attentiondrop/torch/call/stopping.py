@@ -12,7 +12,7 @@ LONGEST = 254
 def stop_unless(condition: Tensor, message: str) -> None:
     """Let the device stop the program if `condition` is False. A long message is cut: it ends with "...".
 
-    A device that cannot do this (Apple's, for one) is waited for.
+    A device for which torch has no such operation is waited for.
     """
     try:
         torch._assert_async(condition, shortened(message))

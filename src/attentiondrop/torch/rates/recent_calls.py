@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ...errors import AttachError, warn_once
-from ..call.stopping import shortened, stop_unless
+from ..call.stopping import stop_unless
 from .lasting import lasting
 
 #: How many calls of one site are remembered: many more than training makes before a backward.
@@ -42,8 +42,6 @@ class Recent:
 
     def __init__(self, owner: str = "EntropyTarget") -> None:
         self.unknown = owner + _UNKNOWN
-        #: The same for a device. (Here, since a compiled step has this text in it.)
-        self.unknown_on_device = shortened(self.unknown)
         self.seeds: Tensor | None = None
         #: How many calls there were. A tensor, since torch.compile would recompile for a Python number that changes.
         self.calls: Tensor | None = None
@@ -78,7 +76,7 @@ class Recent:
         # No such call: -inf and inf, which differ. A call from before the rate changed its shape: NaN, never equal.
         known = torch.stack([(largest == least).all() for largest, least in bounds]).all()
         if known.device.type != "cpu":
-            stop_unless(known, self.unknown_on_device)
+            stop_unless(known, self.unknown)
         elif not bool(known):
             raise AttachError(self.unknown)
         return [largest for largest, _ in bounds]
