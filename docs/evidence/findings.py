@@ -8,8 +8,9 @@ from pathlib import Path
 
 import claims
 import tables
+import wrong_labels
+from wording import difference, is_better, method, percent, time_ratio
 
-from attentiondrop.experiments.analysis.intervals import signed
 from attentiondrop.experiments.methods.parse import read_method
 
 FOLDER = Path(__file__).parent / "results" / claims.SCARCE.folder
@@ -28,18 +29,19 @@ def sentences() -> dict[str, str]:
     r_drop, longer = (_picked(claims.is_called(name)) for name in ("r-drop", "longer"))
     hard, blur = (_picked(claims.is_of_the_paper(name)) for name in ("hard", "blur"))
     to_none, to_r_drop, to_longer = (_study(one) for one in (None, r_drop, longer))
-    over_none = {label: _difference(to_none, label) for label in (ours, longer, hard, blur)}
-    error = {label: _mean(to_none, label, "test_ece") for label in (ours, "none", r_drop)}
-    if any(_method(to_none, label).difference.marked for label in (hard, blur)):
+    over_none = {label: difference(to_none, label) for label in (ours, longer, hard, blur)}
+    error = {label: percent(to_none, label, "test_ece") for label in (ours, "none", r_drop)}
+    if any(method(to_none, label).difference.marked for label in (hard, blur)):
         raise SystemExit(f"{FOLDER}: hard masking or blur alone differs from none: write its sentence anew")
     most = max(to_none.methods, key=lambda one: statistics.fmean(one.scores.values())).label
     return {
-        "longer": f"**More epochs gain more{' than any method' if most == longer else ''}.** `none` (no method) with "
-        f"twice the epochs gains {over_none[longer]}.",
+        "longer": f"**With right labels, more epochs gain more{' than any method' if most == longer else ''}.** `none` "
+        f"(no method) with twice the epochs gains {over_none[longer]}.",
         "best": f"The best of our methods is `{ours}`. It gains {over_none[ours]} over `none`, and "
-        f"{_difference(to_r_drop, ours)} over tuned R-Drop at {_time(to_none, ours, r_drop)} of its GPU time "
+        f"{difference(to_r_drop, ours)} over tuned R-Drop at {time_ratio(to_none, ours, r_drop)} of its GPU time "
         f"({_r_drop_elsewhere()}).",
-        "against": f"{_lead_of_longer(to_longer, ours)}, but takes {_time(to_none, longer, ours, 1)} times as long.",
+        "against": f"{_lead_of_longer(to_longer, ours)}, but takes {time_ratio(to_none, longer, ours, 1)} times as "
+        "long.",
         "alone": f"Hard masking alone ({over_none[hard]}) and blur alone ({over_none[blur]}) show no gain.",
         "calibration": f"The calibration error (ECE) of our best method is {error[ours]} %. That of `none` is "
         f"{error['none']} %, that of R-Drop {error[r_drop]} %. Less is better.",
@@ -54,36 +56,40 @@ def controls() -> dict[str, str]:
     (longer,) = (label for label in labels if label.startswith("longer("))
     (two,) = (label for label in labels if label.startswith(f"{alone}+consistency(weight=0.0"))
     to_none, to_longer, to_two, to_alone = (_study(one, CONTROLS) for one in (None, longer, two, alone))
-    if not _is_better(to_longer, ours):
+    if not is_better(to_longer, ours):
         raise SystemExit(f"{CONTROLS}: {ours} is not better than {longer}: that comes first, write the sentences anew")
     return {
-        "equal time": f"At about equal GPU time, it is better than more epochs: {_difference(to_longer, ours)} over "
+        "equal time": f"At about equal GPU time, it is better than more epochs: {difference(to_longer, ours)} over "
         f"`none` with {read_method(longer).comparators[0].times:g} times the epochs, at "
         f"{_equal_time(to_none, ours, longer)} of its GPU time (two sessions differ by that much).",
         "condition": "**This was measured only where a second pass is cheap.** Here two passes take "
-        f"{_time(to_none, ours, 'none')} times as long as `none`, because batches of 128 small images do not fill an "
-        f"H200. {_elsewhere()} There, equal time is enough for nearly twice the epochs. Here, twice the epochs are "
+        f"{time_ratio(to_none, ours, 'none')} times as long as `none`, because batches of 128 small images do not fill "
+        f"an H200. {_elsewhere()} There, equal time is enough for nearly twice the epochs. Here, twice the epochs are "
         "better than our method.",
-        "parts": f"Where its gain comes from: blur in one pass gains {_difference(to_none, alone)} over `none`, a "
-        f"second pass without the KL term adds {_difference(to_alone, two)}, and the KL term adds "
-        f"{_difference(to_two, ours)}.",
+        "parts": f"Where its gain comes from: blur in one pass gains {difference(to_none, alone)} over `none`, a "
+        f"second pass without the KL term adds {difference(to_alone, two)}, and the KL term adds "
+        f"{difference(to_two, ours)}.",
     }
 
 
 def all_settings() -> str:
     """Whether our best method stays better than R-Drop if all six settings of both are tried."""
+    r_drop, found, seeds = _with_all_settings()
+    return (
+        "So all six settings of each method were tried (R-Drop: weights up to 5). Tuning chose a weight of "
+        f"{read_method(r_drop).comparators[0].weight:g} for R-Drop, and our method is {found} better ({seeds} seeds)."
+    )
+
+
+def _with_all_settings() -> tuple[str, str, int]:
+    """R-Drop as it was chosen then, what our best method is better, and the number of seeds."""
     study = _study(None, WIDE)
     (r_drop,) = (one.label for one in study.methods if one.label.startswith("r-drop("))
     (ours,) = (one.label for one in study.methods if "+consistency(" in one.label)
     to_r_drop = _study(r_drop, WIDE)
-    if not _is_better(to_r_drop, ours):
+    if not is_better(to_r_drop, ours):
         raise SystemExit(f"{WIDE}: {ours} is not better than R-Drop: H3 is withdrawn, write the summaries anew")
-    seeds = len(_method(study, r_drop).scores)
-    weight = read_method(r_drop).comparators[0].weight
-    return (
-        "So all six settings of each method were tried (R-Drop: weights up to 5). Tuning chose a weight of "
-        f"{weight:g} for R-Drop, and our method is {_difference(to_r_drop, ours)} better ({seeds} seeds)."
-    )
+    return r_drop, difference(to_r_drop, ours), len(method(study, r_drop).scores)
 
 
 def bullets() -> str:
@@ -104,11 +110,13 @@ def bullets() -> str:
 def short() -> str:
     """What the README says of it."""
     found, more = sentences(), controls()
+    _, wider, _ = _with_all_settings()
     return "\n".join(
         (
             f"- {found['longer']} {found['alone']}",
-            f"- {found['best']} {found['against']} {found['calibration']}",
-            f"- R-Drop had tried weights up to 1.0 only. {all_settings()}",
+            f"- {found['best']} With all six settings of both tried, that is {wider}. {found['against']} "
+            f"{found['calibration']}",
+            f"- {wrong_labels.short('docs/evidence/')}",
             f"- {more['equal time']} {more['condition']}",
         )
     )
@@ -118,13 +126,13 @@ def in_short() -> str:
     """What other pages say of it."""
     ours, longer = _picked(claims.is_ours), _picked(claims.is_called("longer"))
     to_none = _study(None)
-    if not (_is_better(to_none, ours) and ours.startswith("blur(") and "+consistency(" in ours):
+    if not (is_better(to_none, ours) and ours.startswith("blur(") and "+consistency(" in ours):
         raise SystemExit(f"{FOLDER}: our best method is not blur with a consistency loss: write the sentence anew")
     sentences()  # stops if hard masking or blur alone differs from `none`
     return (
         "On CIFAR-10 with 20 % of the training set, hard masking alone and blur alone show no gain. Blur with a "
-        f"consistency loss gains {_difference(to_none, ours)}.\nTraining without a method for twice the epochs gains "
-        f"more: {_difference(to_none, longer)}. We have no study of another data set yet."
+        f"consistency loss gains {difference(to_none, ours)}.\nTraining without a method for twice the epochs gains "
+        f"more: {difference(to_none, longer)}.\n{wrong_labels.in_short()} We have no study of another data set yet."
     )
 
 
@@ -146,34 +154,9 @@ def _study(baseline: str | None, folder: Path = FOLDER) -> tables.Study:
     return tables.read(folder, baseline)
 
 
-def _method(study: tables.Study, label: str) -> tables.Method:
-    return next(one for one in study.methods if one.label == label)
-
-
-def _difference(study: tables.Study, label: str) -> str:
-    """`+2.7 points [+2.1, +3.4]`."""
-    found = _method(study, label).difference
-    if found is None or found.holm_interval is None:
-        raise SystemExit(f"{FOLDER}: expected a difference with an interval for {label}")
-    shown = found.times(study.primary.factor)
-    return f"{signed(shown.mean, 1)} points {shown.holm_interval.text(1)}"
-
-
-def _is_better(study: tables.Study, label: str) -> bool:
-    """Whether it is better than the baseline of the study, after correction."""
-    found = _method(study, label).difference
-    return found is not None and found.marked and found.mean > 0
-
-
-def _time(study: tables.Study, label: str, other: str, digits: int = 2) -> str:
-    """GPU seconds of a run to those of another method."""
-    ours, theirs = (statistics.fmean(_method(study, one).columns["gpu_seconds"]) for one in (label, other))
-    return f"{ours / theirs:.{digits}f}"
-
-
 def _lead_of_longer(to_longer: tables.Study, label: str) -> str:
     """How much better twice the epochs are: the difference, turned around."""
-    found = _method(to_longer, label).difference
+    found = method(to_longer, label).difference
     if found is None or found.holm_interval is None or not found.marked or found.mean > 0:
         raise SystemExit(f"{FOLDER}: twice the epochs are not better than {label}: write the sentence anew")
     shown = found.times(to_longer.primary.factor)
@@ -194,7 +177,7 @@ def _equal_time(study: tables.Study, ours: str, longer: str) -> str:
     The two were measured in different sessions.
     """
     times = read_method(longer).comparators[0].times
-    found = sorted((float(_time(study, ours, longer, 4)), float(_time(study, ours, "none", 4)) / times))
+    found = sorted((float(time_ratio(study, ours, longer, 4)), float(time_ratio(study, ours, "none", 4)) / times))
     return " to ".join(f"{each:.2f}" for each in found)
 
 
@@ -205,7 +188,3 @@ def _r_drop_elsewhere() -> str:
         cost = {row["method"]: float(row["cost"]) for row in tables.csv_rows(METHODS_COST) if row["model"] == model}
         found.append(f"{cost['blur+consistency'] / cost['r-drop']:.2f}")
     return f"{found[0]} with a small ViT and batches of 256, {found[1]} with ViT-B/16"
-
-
-def _mean(study: tables.Study, label: str, column: str) -> str:
-    return f"{100 * statistics.fmean(_method(study, label).columns[column]):.1f}"

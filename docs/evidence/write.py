@@ -76,6 +76,13 @@ def bullets() -> str:
     return findings.bullets()
 
 
+def with_wrong_labels() -> str:
+    """The findings with wrong labels."""
+    import wrong_labels
+
+    return wrong_labels.bullets()
+
+
 def attacks() -> str:
     """The attacks of study 1."""
     import findings
@@ -130,6 +137,7 @@ ATTACKED = HERE / "results" / "cifar10-20pct-attack"
 CONTROLS = HERE / "results" / "cifar10-20pct-controls"
 CONFIRM = HERE / "results" / "cifar10-20pct-confirm"
 WIDE = HERE / "results" / "cifar10-20pct-wide"
+NOISE = HERE / "results" / "cifar10-20pct-noise"
 #: No comparison of methods: it has a page of its own kind.
 ABLATIONS = HERE / "results" / "cifar10-ablations"
 #: What was published. A study of the protocol gets a line here, and marks in the page that tells of it.
@@ -159,6 +167,14 @@ PAGES = (
         extra=ECE | {"GPU seconds of a run": ("gpu_seconds", 1.0, 1)},
     ),
     Page("cifar10-20pct-wide", HERE / "study-1.md", WIDE, WIDE, baseline="r-drop(weight=3.0,p=0.1)", extra=ECE),
+    Page(
+        "cifar10-20pct-noise",
+        HERE / "wrong-labels.md",
+        NOISE,
+        NOISE,
+        extra=ECE | {"NLL": ("test_nll", 1.0, 3), "GPU seconds of a run": ("gpu_seconds", 1.0, 1)},
+        also={"wrong labels": with_wrong_labels},
+    ),
     Page("cifar10-20pct-attack", HERE / "study-1.md", ATTACKED, ATTACKED, extra=ATTACKS),
 )
 

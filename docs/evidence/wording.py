@@ -1,0 +1,40 @@
+"""Parts of sentences about a study: differences, times and means, from its published results."""
+
+from __future__ import annotations
+
+import statistics
+
+import tables
+
+from attentiondrop.experiments.analysis.intervals import signed
+
+
+def method(study: tables.Study, label: str) -> tables.Method:
+    """The method that is written so in full."""
+    return next(one for one in study.methods if one.label == label)
+
+
+def difference(study: tables.Study, label: str) -> str:
+    """To the baseline of the study, with its corrected interval: `+2.7 points [+2.1, +3.4]`."""
+    found = method(study, label).difference
+    if found is None or found.holm_interval is None:
+        raise SystemExit(f"expected a difference with an interval for {label}")
+    shown = found.times(study.primary.factor)
+    return f"{signed(shown.mean, 1)} points {shown.holm_interval.text(1)}"
+
+
+def is_better(study: tables.Study, label: str) -> bool:
+    """Whether it is better than the baseline of the study, after correction."""
+    found = method(study, label).difference
+    return found is not None and found.marked and found.mean > 0
+
+
+def time_ratio(study: tables.Study, label: str, other: str, digits: int = 2) -> str:
+    """GPU seconds of a run to those of another method."""
+    ours, theirs = (statistics.fmean(method(study, one).columns["gpu_seconds"]) for one in (label, other))
+    return f"{ours / theirs:.{digits}f}"
+
+
+def percent(study: tables.Study, label: str, column: str) -> str:
+    """The mean of a column, in percent."""
+    return f"{100 * statistics.fmean(method(study, label).columns[column]):.1f}"
