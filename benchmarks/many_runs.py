@@ -4,6 +4,9 @@ Bare graph replays (see `small_model.py`) of one process, of one process with a 
 for each run, with and without NVIDIA's Multi-Process Service (MPS); and the experiments' loop in one process for each
 run, as `attentiondrop compare --workers N` starts them. All processes take their steps at the same time.
 
+--shares repeats the rows with MPS, where each process may use only so many percent of the GPU's multiprocessors. Then
+small kernels of several processes run at the same time, where otherwise each spreads over the whole GPU.
+
 Rows that can share processes do: starting them and compiling takes far longer than measuring. The first process
 compiles alone; the others wait for it, and find its code on disk.
 """
@@ -30,6 +33,9 @@ from attentiondrop.bench.quantiles import Quantiles
 from attentiondrop.bench.step_rows import Steps
 from attentiondrop.experiments.failures import in_words
 from attentiondrop.experiments.runs.gpu_sharing import sharing
+
+#: By this variable MPS gives a process a part of the multiprocessors.
+SHARE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 
 
 class Row(NamedTuple):
@@ -82,8 +88,8 @@ def main() -> int:
             ]
             for group in groups:
                 results += measure(group, options, end)
-        if with_mps:
-            results += measure_with_mps(method, with_mps, options, end)
+        for share in (None, *options.shares) if with_mps else ():
+            results += measure_with_mps(method, with_mps, share, options, end)
     write(results, options)
     return 0
 
@@ -94,6 +100,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--methods", nargs="+", default=[PLAIN, HARD])
     parser.add_argument("--rows", nargs="+", default=["*"], help="patterns of rows, such as 'bare*' 'train, processes'")
+    parser.add_argument("--shares", nargs="+", type=int, default=[], metavar="PERCENT", help="of the multiprocessors")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=100, help="of each run in a round")
     parser.add_argument("--minutes", type=float, default=5.0, help="then it ends with what it has")
@@ -203,10 +210,15 @@ def measure(group: Group, options: argparse.Namespace, end: float) -> list[Resul
     return found
 
 
-def measure_with_mps(method: str, rows: list[Row], options: argparse.Namespace, end: float) -> list[Result]:
-    """The same under a Multi-Process Service, or why there is none."""
+def measure_with_mps(
+    method: str, rows: list[Row], share: int | None, options: argparse.Namespace, end: float
+) -> list[Result]:
+    """The same under a Multi-Process Service, or why there is none. `share`: percent of the GPU for each process."""
     trouble: list[str] = []
     with sharing(trouble.append) as variables:
+        if share is not None:
+            rows = [row._replace(name=f"{row.name}, {share} % each") for row in rows]
+            variables = {**variables, SHARE: str(share)}
         if not trouble:
             with started(method, rows, options.workers, options, variables) as group:
                 return measure(group, options, end)
