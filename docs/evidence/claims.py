@@ -22,7 +22,7 @@ from attentiondrop.parsing import split_terms
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
 #: A method of one of these kinds is one of ours.
-OURS = ("hard", "blur", "noise", "tailhard")
+OURS = ("hard", "blur", "noise", "tailblur", "tailhard")
 #: The verdict of a headline claim that holds.
 EARNED = "**earned**"
 

@@ -51,6 +51,7 @@ STUDIES = (
     Planned("2b CIFAR-10 full", "evidence/cifar10-full", "study", 45_000, 61_000),
     Planned("4b WikiText-2", "evidence/wikitext2", "study", 16_000, 10_000, around=2.0),
     Planned("3b Multi30k De-En", "evidence/multi30k-de-en", "study", 29_000, 83_000, around=4.0),
+    Planned("1g search", "evidence/cifar10-search", "search", 7_000, 80_000, points=(20, 1.9)),
 )
 
 

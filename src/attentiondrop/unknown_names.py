@@ -32,6 +32,7 @@ OF_EXPERIMENTS = {
     "r-drop": "attach nothing, and pass attentiondrop.r_drop() to consistency_loss",
     "sinkhorn": "",
     "strided": "",
+    "tailblur": "attach blur(sigma_max=2.0) to the last layers, and train with consistency_loss",
     "tailhard": "attach hard(p=0.5,k=5,fill=-inf) to the last layers, and train with consistency_loss",
     "talkingheads": "",
     "topk": "",

@@ -14,14 +14,13 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from attentiondrop import AttentionDropError
 from attentiondrop.experiments.config.schema import TrainingSettings
 from attentiondrop.experiments.methods import COMPARATORS
 from attentiondrop.experiments.methods.parse import read_method
 from attentiondrop.experiments.tasks.interface import Batch
-from attentiondrop.torch import attach, consistency_loss
 
 from .conftest import TASK, batch, vit
+from .tail_definitions import TAILS
 
 DRAWS = 4000
 
@@ -229,33 +228,6 @@ def hiddenkey(made) -> None:
     assert made("hiddenkey(key=0.3,p=0.2,weight=0.5)").loss().item() == same.loss().item()
 
 
-def tailhard(made) -> None:
-    method = read_method("tailhard(share=0.5,p=0.3,k=2,weight=0.5)")
-    assert str(method.attached) == "hard(p=0.3,k=2,fill=-inf)"
-    assert method.consistency == read_method("r-drop(weight=0.5)").consistency
-    assert method.training(TrainingSettings()).consistency_mode == "shared"
-    found = made(method.text)
-    assert [site.name for site, _ in found.applied.attachment.rows()] == ["blocks.1.attn"]
-    # The first block runs once, on one batch. The second one runs on both views.
-    rows = []
-    for block in found.model.blocks:
-        block.attn.qkv.register_forward_hook(lambda module, args, out: rows.append(len(out)))
-    loss = found.loss(mode="shared").item()
-    assert rows == [8, 16]
-    same = made("none")
-    attach(same.model, {"blocks.1.attn": str(method.attached)})
-    torch.manual_seed(3)
-    labels = batch().targets
-    expected = consistency_loss(
-        same.model.train(), batch().inputs, lambda x: F.cross_entropy(x, labels), method.consistency, "batch"
-    )
-    assert loss == pytest.approx(expected.loss.item(), rel=1e-5)
-    assert len(made("tailhard(share=0.01)").applied.attachment.rows()) == 1
-    assert len(made("tailhard(share=1.0)").applied.attachment.rows()) == 2
-    with pytest.raises(AttentionDropError, match=r"share: expected a number in \(0, 1\], received 0.0"):
-        read_method("tailhard(share=0.0)")
-
-
 def emateacher(made) -> None:
     found = made("emateacher(weight=2.0,decay=0.75)")
     acting = found.applied.acting["emateacher"]
@@ -443,6 +415,7 @@ DEFINITIONS = {
     and name.replace("r_drop", "r-drop") in COMPARATORS
 }
 DEFINITIONS["r-drop"] = DEFINITIONS.pop("r_drop")
+DEFINITIONS |= TAILS
 
 
 @pytest.mark.parametrize("name", COMPARATORS)
