@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 
 import attentiondrop
@@ -225,6 +226,19 @@ def test_the_folder_of_a_study_stands_for_its_only_run(tmp_path: Path, capsys: p
     assert f"evaluate: {out}: expected one run, it has 2: {run}, {other}\n" in capsys.readouterr().err
     assert main(["evaluate", str(tmp_path), *place]) == 2
     assert f"{tmp_path}: expected the folder of a run, with a run.json" in capsys.readouterr().err
+
+
+def test_a_run_does_not_store_where_its_data_is_and_says_how_to_name_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    images, labels = np.zeros((20, 8, 8), np.uint8), np.arange(20) % 2
+    file, out = tmp_path / "data.npz", str(tmp_path / "run")
+    np.savez(file, x_train=images, y_train=labels, x_test=images, y_test=labels)
+    settings = ["data.name=npz", f"data.root={file}", "training.epochs=1", "training.batch_size=8", "measure.probes=0"]
+    assert main(["train", "digits", "--out", out, "--set", *settings]) == 0
+    assert main(["evaluate", out, "--device", "cpu"]) == 2
+    assert "(for a finished run, with --root FILE)" in capsys.readouterr().err
+    assert main(["evaluate", out, "--device", "cpu", "--root", str(file)]) == 0
 
 
 def test_a_run_that_fails_ends_with_status_2_and_the_others_go_on(

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import torch
 
-from ....errors import ArgumentError, bad_argument
+from ....errors import ArgumentError
 from ..draw_keys import key
+from ..missing_files import how_to_name, missing
 from ..text.generated_sentences import generated_text
 from ..text.line_files import read_text
 from ..text.part_files import PART_WORDS, only_file
@@ -44,7 +45,7 @@ def _texts(settings: TextSettings) -> dict[str, str]:
         seeds = [key("sentences", settings.seed, part) for part in PARTS]
         return {part: generated_text(*each) for part, *each in zip(PARTS, counts, seeds, strict=True)}
     if settings.root is None:
-        raise bad_argument("data.root", "the path of the text", settings.root)
+        raise missing("the path of the text", None, how_to_name("FILE"))
     root = Path(settings.root).expanduser()
     if settings.name == "parts":
         return {part: read_text(only_file(root, word)) for part, word in PART_WORDS.items()}

@@ -8,6 +8,7 @@ import numpy as np
 
 from ....errors import bad_argument
 from ..draw_keys import key
+from ..missing_files import how_to_name, missing
 from ..text.generated_sentences import generated_labels
 from ..text.line_files import TextFileError, read_lines
 from ..text.part_files import PART_WORDS, only_file
@@ -43,7 +44,7 @@ def read_labelled(settings: LabelledSettings) -> dict[str, Labelled]:
 
 def _from_files(settings: LabelledSettings) -> dict[str, Labelled]:
     if settings.root is None:
-        raise bad_argument("data.root", "a folder with files of labels and texts", settings.root)
+        raise missing("a folder with files of labels and texts", None, how_to_name("FOLDER"))
     root = Path(settings.root).expanduser()
     words = {part: word for part, word in PART_WORDS.items() if part != "validation" or settings.validation is None}
     return {part: _read(only_file(root, word)) for part, word in words.items()}

@@ -8,6 +8,7 @@ import numpy as np
 
 from ....errors import ArgumentError, bad_argument
 from ..draw_keys import key
+from ..missing_files import how_to_name, missing
 from ..optional_packages import imported
 from ..text.aligned_files import Pairs, read_aligned
 from ..text.line_files import find_file
@@ -35,7 +36,7 @@ def read_parts(settings: TranslationData) -> tuple[dict[str, Pairs], list[str]]:
 
 def _from_files(settings: TranslationData) -> dict[str, Pairs]:
     if settings.root is None:
-        raise bad_argument("data.root", "the folder of the files; set it with --set data.root=FOLDER", None)
+        raise missing("the folder of the files", None, how_to_name("FOLDER"))
     root, own = settings.root, (settings.train, settings.validation, settings.test)
     stems = {part: given or usual for part, given, usual in zip(PARTS, own, FILES[settings.name], strict=True)}
     found = {
@@ -43,9 +44,8 @@ def _from_files(settings: TranslationData) -> dict[str, Pairs]:
         for part, stem in stems.items()
         if stem is not None
     }
-    missing = [part for part in PARTS if part not in found]
-    if missing:
-        _hold_out(found, missing, settings)
+    if without_file := [part for part in PARTS if part not in found]:
+        _hold_out(found, without_file, settings)
     return {part: found[part] for part in PARTS}
 
 

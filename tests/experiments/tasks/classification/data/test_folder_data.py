@@ -171,7 +171,7 @@ def test_wrong_folders_are_named(root: Path, tmp_path: Path) -> None:
             load_data(ImageSettings("imagenet", root=folder))
         assert str(caught.value) == (
             "data.root: expected the folder that holds train/ and val/, with a folder of images for each class in "
-            f"both, received {folder!r}; set it with --set data.root=FOLDER"
+            f"both, received {folder!r}; set it with --set data.root=FOLDER (for a finished run, with --root FOLDER)"
         )
     (tmp_path / "train").mkdir()
     (tmp_path / "val").mkdir()

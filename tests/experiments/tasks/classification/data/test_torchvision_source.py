@@ -147,7 +147,8 @@ def test_missing_files_are_one_clear_line(tmp_path: Path, name: str, folder: str
         received = None if root is None else str(root)
         assert str(caught.value) == (
             f"data.root: expected the folder that holds {folder}, received {received!r}; set it with "
-            "--set data.root=FOLDER, and data.download=true to have the files fetched there"
+            "--set data.root=FOLDER (for a finished run, with --root FOLDER), and data.download=true to have the files "
+            "fetched there"
         )
     (tmp_path / folder).mkdir(parents=True)
     with pytest.raises(AttentionDropError, match=f"expected complete and unchanged files of {name}") as caught:

@@ -19,9 +19,10 @@ from torch.utils.data import DataLoader, Dataset
 from .....errors import ArgumentError
 from ...draw_keys import key
 from ...interface import Batch
+from ...missing_files import how_to_name, missing
 from .dataset import PARTS, Batches, ImageData, unit_range
 from .image_settings import ImageSettings
-from .source import missing, one_line
+from .source import one_line
 from .splitting import split
 from .torchvision_sets import import_torchvision
 
@@ -208,7 +209,7 @@ def evaluation_transform(size: int) -> Any:
 def _list(torchvision: Any, root: str | None, name: str) -> Any:
     if root is None or not (Path(root) / name).is_dir():
         expected = "the folder that holds train/ and val/, with a folder of images for each class in both"
-        raise missing(expected, root, "set it with --set data.root=FOLDER")
+        raise missing(expected, root, how_to_name("FOLDER"))
     try:
         return torchvision.datasets.ImageFolder(str(Path(root) / name))
     except OSError as error:

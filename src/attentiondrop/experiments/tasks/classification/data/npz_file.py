@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .....errors import ArgumentError, bad_argument
-from .source import Source, count_classes, missing, one_line
+from ...missing_files import how_to_name, missing
+from .source import Source, count_classes, one_line
 from .unpacking import check_unpacked_sizes
 
 KEYS = ("x_train", "y_train", "x_test", "y_test")
@@ -23,7 +24,7 @@ def load(root: str | None) -> Source:
     two fit, the channels come last. Labels are integers from 0 on, [N] or [N, 1], see `count_classes`.
     """
     if root is None or not Path(root).is_file():
-        advice = "set it with --set data.root=FILE"
+        advice = how_to_name("FILE")
         if root is not None and Path(root).is_dir():
             advice = "for a folder with train/CLASS/*.png and val/CLASS/*.png set data.name=folder"
         raise missing(f"an .npz file that exists, with {', '.join(KEYS)}", root, advice)

@@ -50,8 +50,3 @@ def count_classes(where: str, train_labels: NDArray[Any], test_labels: NDArray[A
 def one_line(error: BaseException) -> str:
     """The text of an error in one line, or its class if it has no text."""
     return " ".join(str(error).split()) or type(error).__name__
-
-
-def missing(expected: str, root: str | None, advice: str) -> ArgumentError:
-    """The error for data files that are missing."""
-    return ArgumentError(f"data.root: expected {expected}, received {root!r}; {advice}")

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from .....errors import ArgumentError
-from .source import Source, missing, one_line
+from ...missing_files import how_to_name, missing
+from .source import Source, one_line
 
 
 def load(name: str, root: str | None, download: bool) -> Source:
@@ -23,7 +24,7 @@ def load(name: str, root: str | None, download: bool) -> Source:
         "fashion-mnist": (datasets.FashionMNIST, "FashionMNIST/raw"),
     }[name]
     if root is None or not (download or (Path(root) / folder).is_dir()):
-        advice = "set it with --set data.root=FOLDER, and data.download=true to have the files fetched there"
+        advice = f"{how_to_name('FOLDER')}, and data.download=true to have the files fetched there"
         raise missing(f"the folder that holds {folder}", root, advice)
     train, test = (_read(cls, root, train, download, name, folder) for train in (True, False))
     classes = len(train.classes)
