@@ -43,6 +43,7 @@ SHARED_BY_TASKS = (
     "exhibits",
     "draw_keys",
     "optional_packages",
+    "missing_files",
     "interface",
     "checkpoint_files",
     "eval_mode",
