@@ -4,6 +4,7 @@
     evidence.py rank FILE.tar.gz                 what the screen chose: methods by their validation scores
     evidence.py choose FILE.tar.gz               the methods of a screen that go on, for --methods of the size confirm
     evidence.py publish FILE.tar.gz FOLDER       results.csv, costs.json and recipe.yaml for docs/evidence/results
+    evidence.py variance FOLDER FILE.csv         what `attentiondrop variance` measured in the runs of a folder
 
 `run` unpacks the records of earlier slices, if the file exists, runs what is missing, and packs the records again: at
 its end, and every minute, so that a slice that is killed loses little. It starts no run after its minutes; those that
@@ -14,6 +15,7 @@ measured costs: no weights, no states. With them, `attentiondrop compare --out` 
 from __future__ import annotations
 
 import argparse
+import csv
 import io
 import json
 import shlex
@@ -199,6 +201,27 @@ def publish(options: argparse.Namespace) -> int:
     return 0
 
 
+def variance(options: argparse.Namespace) -> int:
+    """The variances of the gradient of all runs, without those of single layers."""
+    rows = []
+    for _, folder in run_folders(options.folder):
+        if (file := folder / "variance.json").exists():
+            found = json.loads(file.read_text(encoding="utf-8"))
+            for one in found["checkpoints"]:
+                rows.append(
+                    [found["method"], found["seed"], one["epoch"], one["total"]["base"], one["total"]["perturbed"]]
+                )
+    if not rows:
+        raise ArgumentError(
+            f"{options.folder}: expected runs with a variance.json, which `attentiondrop variance` writes"
+        )
+    options.file.parent.mkdir(parents=True, exist_ok=True)
+    with options.file.open("w", encoding="utf-8", newline="") as opened:
+        csv.writer(opened, lineterminator="\n").writerows([["method", "seed", "epoch", "base", "perturbed"], *rows])
+    print(f"{options.file}: {len(rows)} checkpoints")
+    return 0
+
+
 def arguments() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -225,6 +248,10 @@ def arguments() -> argparse.ArgumentParser:
     three.add_argument("folder", type=Path)
     three.add_argument("--commit", help="of the code that ran, where the machine had no git")
     three.set_defaults(act=publish)
+    four = commands.add_parser("variance", help="the variances of the gradient, in one table")
+    four.add_argument("folder", type=Path)
+    four.add_argument("file", type=Path, metavar="FILE.csv")
+    four.set_defaults(act=variance)
     return parser
 
 

@@ -14,7 +14,7 @@ import ablations
 import verdicts
 from tables import csv_rows, final_runs
 
-from attentiondrop.experiments.analysis.intervals import signed
+from attentiondrop.experiments.analysis.intervals import corrected, paired_difference, signed
 
 DOCS = Path(__file__).parents[1]
 RESULTS = DOCS / "evidence" / "results"
@@ -138,8 +138,38 @@ HARD, BLUR, NOISE = "hard(p=0.1,k=5)", "blur(sigma_max=0.5)", "noise(sigma=0.1)"
 THEORY = DOCS / "theory.md"
 
 
+#: What `benchmarks/evidence.py variance` collects of runs of study 1.
+VARIANCE = "cifar10-20pct-variance/variance.csv"
+
+
 def gradient_variance() -> Judged:
-    """P11: the protocol asks for runs of study 1, and only the digits were measured."""
+    """P11: the variance with a method over that without, at the last weights of runs of study 1."""
+    if not (RESULTS / VARIANCE).exists():
+        return _only_digits()
+    rows = csv_rows(RESULTS / VARIANCE)
+    last = max(int(row["epoch"]) for row in rows)
+    ratios: dict[str, dict[int, float]] = {}
+    for row in rows:
+        if int(row["epoch"]) == last:
+            ratios.setdefault(row["method"], {})[int(row["seed"])] = float(row["perturbed"]) / float(row["base"])
+    found = corrected([paired_difference(each, dict.fromkeys(each, 1.0)) for each in ratios.values()])
+    parts, words = [], []
+    for name, one in zip(ratios, found, strict=True):
+        if one is None or one.holm_interval is None:
+            parts.append(verdicts.NOT_RESOLVED)
+            continue
+        shown = one.times(100.0)
+        parts.append(verdicts.REPRODUCED if shown.holm_interval.high < 0 else verdicts.NOT_REPRODUCED)
+        words.append(f"`{name}` {signed(shown.mean, 1)} % {shown.holm_interval.text(1)}, {len(one.seeds)} seeds")
+    return Judged(
+        verdicts.together(parts),
+        f"The variance with the method to that without, at the last weights of runs of study 1: {'; '.join(words)}",
+        f"[table](results/{VARIANCE}), [theory](../theory.md#gradient-variance-variance-and-gradient_variance)",
+    )
+
+
+def _only_digits() -> Judged:
+    """What is known without runs of study 1."""
     found = {cells[0]: cells[3] for cells in markdown_table(THEORY, "| | before training | best epoch | last epoch |")}
     words = ", ".join(f"`{name}` {found[f'`{name}`']}" for name in (HARD, BLUR))
     return Judged(

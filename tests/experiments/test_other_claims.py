@@ -38,6 +38,23 @@ def others(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
         sys.modules.pop(name, None)
 
 
+def test_the_variance_of_gradients_is_judged_by_runs_of_study_1(others: Any) -> None:
+    assert others.gradient_variance().verdict == "not measured"
+    file = others.RESULTS / others.VARIANCE
+    file.parent.mkdir(parents=True)
+    lines = ["method,seed,epoch,base,perturbed"]
+    for seed, (hard, blur) in enumerate([(1.2, 0.90), (1.3, 0.91), (1.25, 0.89)]):
+        lines += [f'"hard(p=0.2,k=5)",{seed},100,2.0,{2 * hard}', f"blur(sigma_max=0.5),{seed},100,4.0,{4 * blur}"]
+        lines.append(f"blur(sigma_max=0.5),{seed},50,1.0,9.0")  # only the last weights count
+    file.write_text("\n".join(lines), encoding="utf-8")
+    judged = others.gradient_variance()
+    assert judged.verdict == "reproduced in part"
+    assert "`hard(p=0.2,k=5)` +25.0 % [" in judged.found and "`blur(sigma_max=0.5)` -10.0 % [" in judged.found
+    text = file.read_text(encoding="utf-8")
+    file.write_text(text.replace("3.6", "4.4").replace("3.64", "3.0"), encoding="utf-8")  # no longer certain
+    assert others.gradient_variance().verdict == "not reproduced"
+
+
 def change(file: Path, edit: Callable[[list[dict[str, str]]], None]) -> None:
     """Edit the rows of a table."""
     with file.open(encoding="utf-8", newline="") as opened:
