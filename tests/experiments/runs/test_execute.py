@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import resource
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import forks
 import full_disk
@@ -58,7 +60,11 @@ def test_a_run_is_recorded_with_what_made_it(job) -> None:
     assert {"torch", "timm", "accelerate", "commit", "device", "python", "platform"} <= run.environment.keys()
     assert [epoch.epoch for epoch in run.epochs] == [1, 2]
     assert all(epoch.gradient_variance > 0 and epoch.attention_entropy > 0 for epoch in run.epochs)
-    assert result.best_epoch in (1, 2) and result.epochs == 2 and result.throughput > 0
+    assert result.best_epoch in (1, 2) and result.epochs == 2
+    # The first epoch warms up: it does not count.
+    assert result.throughput == run.epochs[1].samples / run.epochs[1].seconds
+    assert result.steps == 2 * 48 / 16 and result.parameters > 1000
+    assert result.counts == {"train": 48, "validation": 48, "test": 48}
     assert 0 <= result.test["accuracy"] <= 1 and result.test["nll"] > 0 and 0 <= result.test["ece"] <= 1
     assert sum(result.reliability.count) == 48
     assert result.robustness.epsilons == [0.0, 0.03] and len(result.robustness.accuracy) == 2
@@ -90,6 +96,17 @@ def test_changed_settings_and_data_are_run_again(job, trained) -> None:
     assert len(trained) == 3
     execute(job("none", 0, "data.label_noise=0.5", "data.workers=9"))
     assert len(trained) == 3
+
+
+def test_nothing_of_an_earlier_run_stays_in_its_folder(job) -> None:
+    """Weights and scores of the old run would be taken for those of the new one."""
+    one = job("none", 0, "training.keep_every=1")
+    execute(one)
+    (one.folder / "epoch7.safetensors").write_text("of a longer run")
+    write_json(one.folder / "certificate.json", {})
+    (one.folder / "logs").mkdir()
+    execute(job("none", 0, "training.learning_rate=0.01", overwrite=True))
+    assert {path.name for path in one.folder.iterdir()} == {REQUEST, EPOCHS, RESULT, BEST, LAST, LOCK}
 
 
 def test_a_truncated_state_is_said_and_started_again(job) -> None:
@@ -124,6 +141,19 @@ def test_the_time_before_an_interruption_counts(job) -> None:
     result = execute(one)
     assert result.status == "finished" and 3600 < result.seconds < 3700
     assert read_run(one.folder).environment["runs at once"] == "8"  # it was not alone all the time
+
+
+def test_the_time_of_scoring_counts(job, monkeypatch) -> None:
+    """On a clock that jumps by an hour while the weights are scored."""
+    jump, real, score = [0.0], time.perf_counter, execution.scores_of
+
+    def slow(*args):
+        jump[0] = 3600.0
+        return score(*args)
+
+    monkeypatch.setattr(execution, "time", SimpleNamespace(perf_counter=lambda: real() + jump[0]))
+    monkeypatch.setattr(execution, "scores_of", slow)
+    assert 3600 < execute(job()).seconds < 3700
 
 
 def test_weights_of_trials_are_not_kept(job) -> None:

@@ -76,6 +76,12 @@ def test_a_test_error_of_other_weights_is_named(tmp_path: Path, run: Path) -> No
     assert not any("own test error" in note for note in certify_run(run, draws=2, prior_epochs=0).notes)
 
 
+def test_weights_that_do_not_exist_are_refused(run: Path) -> None:
+    for load in (certify_run, load_run):
+        with pytest.raises(ArgumentError, match=r"weights: expected one of 'best', 'last', received 'bset'"):
+            load(run, weights="bset")
+
+
 def test_the_prior_can_be_left_out(run: Path) -> None:
     found = certify_run(run, draws=2, prior_epochs=0)
     assert found.posterior is None and found.to_dict()["posterior"] is None

@@ -43,6 +43,8 @@ def test_every_checkpoint_and_the_beginning(run: Path, tmp_path: Path) -> None:
     epochs = [epoch for epoch, _ in found.checkpoints]
     assert epochs[0] == 0 and epochs[-1] == 2 and [epoch for epoch, _ in found.measured] == [1, 2]
     assert found.checkpoints[0][1].units == 40 and found.checkpoints[0][1].batch_size == 16
+    # Each has its own weights: those that the seed gives, and those of its file.
+    assert len({part.total.base for _, part in found.checkpoints}) == len(epochs)
     json.dumps(found.to_dict(), allow_nan=False)
     draw(tmp_path / "curve.png", [found.curve, found.curve._replace(measured=[], checkpoints=[])])
     assert (tmp_path / "curve.png").stat().st_size > 10_000

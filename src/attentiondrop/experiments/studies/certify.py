@@ -93,7 +93,7 @@ def certify_run(
     if part != "test":
         raise bad_argument("part", "'test'", part)
     on_progress("loading the run", 0.0)
-    run = load_run(folder, "best" if weights == "best" else "last", device, root)
+    run = load_run(folder, weights, device, root)
     check_certifiable(run)
     # Certify the rates that training ended with.
     load_rates(run.applied, run.weights)
