@@ -17,13 +17,13 @@ from filelock import FileLock
 
 from attentiondrop import AttentionDropError
 from attentiondrop.experiments.config.recipe_files import read_recipe
-from attentiondrop.experiments.files.whole_files import append_line, read_lines, write_json
+from attentiondrop.experiments.files.whole_files import DamagedRecordError, append_line, read_lines, write_json
 from attentiondrop.experiments.runs import execute as execution
 from attentiondrop.experiments.runs.execute import BusyError, execute
-from attentiondrop.experiments.runs.finished_run import load_run
+from attentiondrop.experiments.runs.finished_run import find_run, load_run
 from attentiondrop.experiments.runs.job import LOCK, Job
 from attentiondrop.experiments.runs.kinds import TUNING
-from attentiondrop.experiments.runs.store import REQUEST, RESULT, TRACEBACK, read_run
+from attentiondrop.experiments.runs.store import REQUEST, RESULT, TRACEBACK, read_run, write_request
 from attentiondrop.experiments.tasks.classification.scoring import judge
 from attentiondrop.experiments.tasks.classification.settings import TimmSettings
 from attentiondrop.experiments.train.epoch_log import BEST, EPOCHS, LAST, STATE
@@ -156,6 +156,14 @@ def test_the_time_of_scoring_counts(job, monkeypatch) -> None:
     assert 3600 < execute(job()).seconds < 3700
 
 
+def test_the_best_of_the_validated_epochs_is_scored(job) -> None:
+    one = job("none", 0, "training.epochs=5", "training.validate_every=2")
+    result = execute(one)
+    judged = {epoch.epoch: epoch.validation for epoch in read_run(one.folder).epochs if epoch.validation is not None}
+    assert list(judged) == [2, 4, 5] and result.status == "finished"
+    assert result.validation["accuracy"] == pytest.approx(judged[result.best_epoch]["accuracy"])
+
+
 def test_weights_of_trials_are_not_kept(job) -> None:
     one = job(part=TUNING, keep_weights=False)
     execute(one)
@@ -246,6 +254,22 @@ class TestLoadRun:
         (one.folder / RESULT).unlink()
         with pytest.raises(AttentionDropError, match="the run is not finished"):
             load_run(one.folder)
+
+    def test_a_request_that_cannot_be_understood_is_damage(self, job) -> None:
+        one = job()
+        execute(one)
+        content = json.loads((one.folder / REQUEST).read_text())
+        for change in ({"method": "hrad"}, {"recipe": content["recipe"] | {"training": {"epochs": -1}}}):
+            write_json(one.folder / REQUEST, content | change)
+            with pytest.raises(DamagedRecordError, match=r"run\.json cannot be read"):
+                load_run(one.folder)
+
+    def test_of_many_runs_in_a_study_the_error_names_a_few(self, job, tmp_path: Path) -> None:
+        for seed in range(10):
+            write_request(job(seed=seed).folder, job().request({}), {})
+        write_request(job(part=TUNING).folder, job().request({}), {})
+        with pytest.raises(AttentionDropError, match=r"expected one run, it has 10: .*seed7, and 2 more$"):
+            find_run(tmp_path)
 
     def test_other_data_is_refused(self, job) -> None:
         one = job()

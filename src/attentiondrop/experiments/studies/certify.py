@@ -182,7 +182,7 @@ def _posterior(
     """Train a new model with the method and recipe of the run, as prior and posterior, and certify it."""
     training, data = run.recipe.training, run.data
     model = initial_model(run.recipe, run.method, run.record.request.seed, data).to(data.device)
-    applied = Applied(run.method, model)
+    applied = Applied(run.method, model, kinds=training.kinds)
     load_rates(applied, run.weights)
     settings = PosteriorSettings(
         prior=Schedule(epochs, training.batch_size, training.learning_rate, training.weight_decay, training.warmup),
