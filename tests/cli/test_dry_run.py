@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -81,12 +82,50 @@ def test_finished_runs_are_counted_and_give_the_time(tmp_path: Path, capsys: pyt
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_the_time_of_finished_runs_is_that_of_their_epochs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = ["--out", str(tmp_path)]
+    compare = ["compare", "--methods", "none", "--seeds", "5", "--dry-run", *out, *SETTINGS]
+    for seed, seconds in enumerate((40.0, 60.0)):
+        assert main(["train", "--seed", str(seed), *SETTINGS, *out]) == 0
+        path = tmp_path / f"runs/none/seed{seed}/result.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"seconds": seconds}))
+    capsys.readouterr()
+    assert main(compare) == 0
+    text = capsys.readouterr().out
+    # Three runs are left, of 50 s each.
+    assert rows(text) == {"none": ["5", "2", "2"]} and times(text) == {"none": "50 s *"}
+    assert "Estimated time: about 2.5 min.\n" in text and "Model: vit_digits" in text
+    # Where two runs share the machine, a run takes another time.
+    assert main([*compare, "--workers", "2"]) == 0
+    text = capsys.readouterr().out
+    assert "*" not in times(text)["none"] and "Measured on this machine just now" in text
+    # Other settings of the evaluation: the finished runs are only scored again.
+    assert main([*compare, "evaluation.batch_size=24"]) == 0
+    text = capsys.readouterr().out
+    assert rows(text) == {"none": ["5", "0", "2"]} and "5 runs, 3 of them to train. 2 finished runs are only" in text
+
+
 def test_an_ablation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     grid = ["--method", "hard", "--vary", "p=0.1,0.2", "k=3", "--seeds", "2", "--workers", "2"]
     assert main(["ablate", *grid, *SETTINGS, "--out", str(tmp_path), "--dry-run"]) == 0
     text = capsys.readouterr().out
     assert set(rows(text)) == {"none", "hard(p=0.1,k=3)", "hard(p=0.2,k=3)"}
     assert "6 runs, 6 of them to train." in text and "2 runs at once." in text
+
+
+@pytest.mark.parametrize(("workers", "threads"), [("1", None), ("2", 4), ("16", 1)])
+def test_a_run_is_timed_with_the_cores_that_it_will_have(
+    workers: str, threads: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: list[object] = []
+    pace = Pace(start=1.0, step=1.0, validation=1.0, save=1.0, steps=1, parts=1.0)
+    monkeypatch.setattr(dry_run, "pace_of", lambda job, given: used.append(given) or pace)
+    monkeypatch.setattr(dry_run.os, "cpu_count", lambda: 8)
+    assert (
+        main(["compare", "--methods", "none", "--workers", workers, *SETTINGS, "--out", str(tmp_path), "--dry-run"])
+        == 0
+    )
+    assert used == [threads]
 
 
 @pytest.mark.parametrize("recipe", ["toy-language", "toy-translation", "toy-text-classification"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
@@ -13,7 +14,7 @@ from torch.autograd import forward_ad
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from attentiondrop.torch.untouched import call_directly
+from attentiondrop.torch.untouched import call_directly, is_transformed, is_untouched, is_watched
 
 X = torch.zeros(2)
 
@@ -42,9 +43,38 @@ def operator() -> Iterator[Callable[..., Tensor]]:
     call_directly("way", lambda x, number=0: x + 2)
     library.define("unnamed(Tensor x, int number=0) -> Tensor")
     library.impl("unnamed", lambda x, number=0: x + 1, "CompositeExplicitAutograd")
-    call_directly("unnamed", lambda *args: args[0] + 2)
+    call_directly("unnamed", lambda x, number=0, /: x + 2)
     yield torch.ops.attentiondrop.way.default
     library._destroy()
+
+
+def answers() -> tuple[bool, bool, bool]:
+    return is_untouched(), is_watched(), is_transformed()
+
+
+def test_everybody_who_watches_is_noticed() -> None:
+    found: list[tuple[bool, bool, bool]] = []
+
+    def asks(x: Tensor) -> Tensor:
+        found.append(answers())
+        return x * 1
+
+    asks(X)
+    with Operations():
+        asks(X)
+    torch.func.vmap(asks)(X)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # tracing is deprecated
+        torch.jit.trace(asks, X, check_trace=False)
+    asks(X)
+    plain = (True, False, False)
+    assert found == [plain, (False, True, False), (False, True, True), (False, True, False), plain]
+
+
+def test_a_compiler_sees_all_operations() -> None:
+    """It would keep an answer that holds only while it traces."""
+    compiled = torch.compile(lambda x: x + 2 * is_untouched() + is_transformed(), backend="eager", fullgraph=True)
+    assert compiled(X).tolist() == [0.0, 0.0]
 
 
 def test_nobody_watches(operator) -> None:

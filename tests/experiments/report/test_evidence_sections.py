@@ -195,6 +195,20 @@ def test_gpu_seconds_come_from_steps_measured_alone(comparison: Maker, tmp_path:
     assert table[1].split(",")[names.index("gpu_seconds")] == "1.0"
 
 
+def test_only_finished_runs_have_gpu_seconds_and_older_ones_have_no_steps(comparison: Maker, tmp_path: Path) -> None:
+    folder = comparison(tmp_path, {"none": [0.90, 0.91, 0.92], "hard(p=0.1,k=5)": [0.95, "diverged", 0.97]})
+    cost = {"seconds": 0.002, "capture": "captured", "device": "NVIDIA H200"}
+    write_json(folder / COSTS, {"none": cost, "hard(p=0.1,k=5)": cost})
+    for seed in range(3):
+        run = read_run(where := run_folder(folder, "hard(p=0.1,k=5)", seed))
+        assert run is not None and run.result is not None
+        write_result(where, dataclasses.replace(run.result, steps=500, throughput=7.0))
+    none, hard = (row.gpu_seconds for row in summarise(read_study(folder)).rows)
+    assert hard is not None and (hard.count, hard.mean) == (2, 1.0)
+    # Twelve epochs of 1400 samples, at 900, 910 and 920 samples a second.
+    assert none is not None and none.mean == pytest.approx(sum(16800 / (900 + 10 * seed) for seed in range(3)) / 3)
+
+
 def test_a_run_that_was_alone_counts_with_its_own_throughput(comparison: Maker, tmp_path: Path) -> None:
     summary = summarise(read_study(comparison(tmp_path, ENDS)))
     on_gpu = comparison(tmp_path / "gpu", ENDS)

@@ -15,6 +15,7 @@ from attentiondrop.experiments.runs.identity import recipe_of
 from attentiondrop.experiments.runs.kinds import FINAL, VARIED
 from attentiondrop.experiments.runs.store import Request, Result, write_request, write_result
 from attentiondrop.experiments.studies.plan import Ablation, Comparison, Entry, Grid, read_study, write_study
+from attentiondrop.experiments.train.epoch_log import Epoch, write_epoch
 
 from .pages import Maker, Page
 
@@ -55,6 +56,23 @@ def test_only_a_metric_that_should_be_low_is_said_to_be(comparison: Maker, tmp_p
     accuracies = comparison(tmp_path / "accuracies", {"none": [0.90, 0.91], "blur": [0.90, 0.92]})
     said = [difference_remark(summarise(read_study(out))) for out in (losses, accuracies)]
     assert ["(lower is better)" in each for each in said] == [True, False]
+
+
+def test_a_lower_loss_is_an_improvement_and_is_reached_from_above(tmp_path: Path) -> None:
+    methods = [Entry(method, method, []) for method in LOSSES]
+    write_study(tmp_path, Comparison("compare", RECIPE, list(range(5)), 1000, methods))
+    write_losses(tmp_path, LOSSES, FINAL)
+    for method, values in (("none", [2.0, 1.9]), ("dropout(p=0.1)", [2.001, 1.99]), ("hard(p=0.1,k=5)", [2.1, 2.2])):
+        for epoch, loss in enumerate(values, start=1):
+            for seed in range(5):
+                scores = {"loss": loss, "perplexity": 4.0, "bits_per_byte": 2.0}
+                write_epoch(run_folder(tmp_path, method, seed), Epoch(epoch, 0.1, 1.0, scores, 1.0, 10))
+    none, lower, higher = summarise(read_study(tmp_path)).rows
+    assert none.improvement is None
+    assert (lower.improvement.probability, higher.improvement.probability) == (1.0, 0.0)
+    # The baseline ends at 1.9: a loss of 2.0 is close enough, 2.001 is not.
+    assert none.reach.target == pytest.approx(1.9 / 0.95)
+    assert (none.reach.epochs.mean, lower.reach.epochs.mean, higher.reach.epochs) == (1.0, 2.0, None)
 
 
 def test_the_text_of_a_plot_has_as_many_digits_as_its_table(tmp_path: Path) -> None:

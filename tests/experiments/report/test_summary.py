@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from attentiondrop.errors import ArgumentError
 from attentiondrop.experiments.analysis.collect import summarise
 from attentiondrop.experiments.files.whole_files import DamagedRecordError
 from attentiondrop.experiments.runs.folders import run_folder
-from attentiondrop.experiments.runs.store import Request, Result, write_request, write_result
+from attentiondrop.experiments.runs.store import Request, Result, read_run, write_request, write_result
 from attentiondrop.experiments.studies.plan import Ablation, Comparison, Entry, Grid, read_study, write_study
 from attentiondrop.experiments.train.epoch_log import Epoch, write_epoch
 
@@ -51,6 +52,22 @@ def test_p_values_are_adjusted_for_the_number_of_methods(comparison: Maker, tmp_
     assert first.difference.p_value < second.difference.p_value
     assert first.holm_p == pytest.approx(2 * first.difference.p_value)
     assert second.holm_p == pytest.approx(second.difference.p_value)
+
+
+def test_all_other_metrics_are_corrected_together(comparison: Maker, tmp_path: Path) -> None:
+    endings = {"none": [0.90, 0.91, 0.92], "dropkey(p=0.1)": [0.93, 0.95, 0.94], "dropkey(p=0.2)": [0.91, 0.97, 0.90]}
+    rows = summarise(read_study(comparison(tmp_path, endings))).rows[1:]
+    others = [row.differences[name] for row in rows for name in ("nll", "ece", "brier")]
+    assert {name for row in rows for name in row.differences} == {"accuracy", "nll", "ece", "brier"}
+    clearest = min(others, key=lambda each: each.p_value)
+    assert clearest.holm_p == pytest.approx(6 * clearest.p_value) and clearest.holm_p < 1
+
+
+def test_ratios_are_those_of_the_method_to_the_baseline(comparison: Maker, tmp_path: Path) -> None:
+    out = comparison(tmp_path, {"none": [0.90, 0.92], "blur": [0.91, 0.94], "hard(p=0.1,k=5)": [0.9, 0.9]}, memory=True)
+    baseline, blur, hard = summarise(read_study(out)).rows
+    assert (baseline.memory_ratio.mean, blur.memory_ratio.mean) == (1.0, 1.5)
+    assert blur.throughput_ratio.mean == 1.0 and hard.throughput_ratio.mean < 1
 
 
 def curve(out: Path, method: str, seed: int, accuracies: list[float | None]) -> None:
@@ -104,6 +121,17 @@ def test_runs_that_went_wrong_are_counted_not_hidden(comparison: Maker, tmp_path
     assert details[2] == "no such run in the folder yet"
     assert details[3] == "started, 2 epochs recorded"
     assert "result.json cannot be read" in details[4]
+
+
+def test_a_run_that_was_not_tested_does_not_count_and_one_epoch_is_one(comparison: Maker, tmp_path: Path) -> None:
+    out = comparison(tmp_path, {"none": [0.9, 0.91, "failed"], "blur": [0.9, 0.91, 0.92]})
+    for seed, changes in ((1, {"test": None}), (2, {"epochs": 1})):
+        folder = run_folder(out, "none", seed)
+        write_result(folder, dataclasses.replace(read_run(folder).result, **changes))
+    tested, untested, failed = summarise(read_study(out)).rows[0].outcomes
+    assert (tested.status, untested.status) == ("finished", "of another recipe")
+    assert untested.detail == "the run in the folder is of another recipe: it was not tested"
+    assert failed.detail == "after 1 epoch: RuntimeError: out of memory"
 
 
 def test_a_baseline_without_runs_leaves_nothing_to_compare_with(comparison: Maker, tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ import dataclasses
 import json
 from pathlib import Path
 
+from attentiondrop.experiments.analysis.collect import summarise
+from attentiondrop.experiments.runs.kinds import VARIED
 from attentiondrop.experiments.studies.plan import Ablation, Comparison, Grid, read_study, write_study
 
 from .conftest import recipe, write_run
@@ -45,6 +47,24 @@ def test_runs_with_other_scores_or_that_nobody_asked_for_are_left_out_and_said(
     assert "Left out: 3 runs of another recipe (recorded -&gt; here: evaluation.attack pgd -&gt; other), in" in markdown
     write_run(out, "blur", 0, 0.8, settings=settings)
     assert "Left out: 1 run of this recipe that the study does not ask for, in runs/blur" in written(out)[1]
+
+
+def test_a_run_that_is_left_out_is_compared_with_the_recipe_of_its_kind(comparison: Maker, tmp_path: Path) -> None:
+    out = comparison(tmp_path, {"none": [0.9]})
+    shorter = recipe(training=recipe()["training"] | {"epochs": 3})
+    grids = [Grid("dropkey", {"p": [0.3]}, ["dropkey(p=0.3)"])]
+    write_study(out, Ablation("c", shorter, [0], grids, "none", part=VARIED))
+    write_run(out, "dropkey(p=0.4)", 0, 0.9)
+    write_run(out, "dropkey(p=0.4)", 0, 0.9, VARIED, settings=shorter)
+    write_run(out, "dropkey(p=0.4)", 1, 0.9, VARIED)
+    write_run(out, "dropkey(p=0.4)", 2, "damaged", VARIED, settings=shorter)
+    found = {each.place: each.changes for each in summarise(read_study(out)).left_out}
+    assert found == {
+        "runs/dropkey_p=0.4/seed0": (),
+        f"{VARIED}/dropkey_p=0.4/seed0": (),
+        f"{VARIED}/dropkey_p=0.4/seed1": ("training.epochs 12 -> 3",),
+        f"{VARIED}/dropkey_p=0.4/seed2": ("it cannot be read",),
+    }
 
 
 def test_runs_of_other_versions_are_said(comparison: Maker, tmp_path: Path) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import resource
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import forks
 import full_disk
@@ -15,13 +17,13 @@ from filelock import FileLock
 
 from attentiondrop import AttentionDropError
 from attentiondrop.experiments.config.recipe_files import read_recipe
-from attentiondrop.experiments.files.whole_files import append_line, read_lines, write_json
+from attentiondrop.experiments.files.whole_files import DamagedRecordError, append_line, read_lines, write_json
 from attentiondrop.experiments.runs import execute as execution
 from attentiondrop.experiments.runs.execute import BusyError, execute
-from attentiondrop.experiments.runs.finished_run import load_run
+from attentiondrop.experiments.runs.finished_run import find_run, load_run
 from attentiondrop.experiments.runs.job import LOCK, Job
 from attentiondrop.experiments.runs.kinds import TUNING
-from attentiondrop.experiments.runs.store import REQUEST, RESULT, TRACEBACK, read_run
+from attentiondrop.experiments.runs.store import REQUEST, RESULT, TRACEBACK, read_run, write_request
 from attentiondrop.experiments.tasks.classification.scoring import judge
 from attentiondrop.experiments.tasks.classification.settings import TimmSettings
 from attentiondrop.experiments.train.epoch_log import BEST, EPOCHS, LAST, STATE
@@ -58,7 +60,11 @@ def test_a_run_is_recorded_with_what_made_it(job) -> None:
     assert {"torch", "timm", "accelerate", "commit", "device", "python", "platform"} <= run.environment.keys()
     assert [epoch.epoch for epoch in run.epochs] == [1, 2]
     assert all(epoch.gradient_variance > 0 and epoch.attention_entropy > 0 for epoch in run.epochs)
-    assert result.best_epoch in (1, 2) and result.epochs == 2 and result.throughput > 0
+    assert result.best_epoch in (1, 2) and result.epochs == 2
+    # The first epoch warms up: it does not count.
+    assert result.throughput == run.epochs[1].samples / run.epochs[1].seconds
+    assert result.steps == 2 * 48 / 16 and result.parameters > 1000
+    assert result.counts == {"train": 48, "validation": 48, "test": 48}
     assert 0 <= result.test["accuracy"] <= 1 and result.test["nll"] > 0 and 0 <= result.test["ece"] <= 1
     assert sum(result.reliability.count) == 48
     assert result.robustness.epsilons == [0.0, 0.03] and len(result.robustness.accuracy) == 2
@@ -90,6 +96,17 @@ def test_changed_settings_and_data_are_run_again(job, trained) -> None:
     assert len(trained) == 3
     execute(job("none", 0, "data.label_noise=0.5", "data.workers=9"))
     assert len(trained) == 3
+
+
+def test_nothing_of_an_earlier_run_stays_in_its_folder(job) -> None:
+    """Weights and scores of the old run would be taken for those of the new one."""
+    one = job("none", 0, "training.keep_every=1")
+    execute(one)
+    (one.folder / "epoch7.safetensors").write_text("of a longer run")
+    write_json(one.folder / "certificate.json", {})
+    (one.folder / "logs").mkdir()
+    execute(job("none", 0, "training.learning_rate=0.01", overwrite=True))
+    assert {path.name for path in one.folder.iterdir()} == {REQUEST, EPOCHS, RESULT, BEST, LAST, LOCK}
 
 
 def test_a_truncated_state_is_said_and_started_again(job) -> None:
@@ -124,6 +141,27 @@ def test_the_time_before_an_interruption_counts(job) -> None:
     result = execute(one)
     assert result.status == "finished" and 3600 < result.seconds < 3700
     assert read_run(one.folder).environment["runs at once"] == "8"  # it was not alone all the time
+
+
+def test_the_time_of_scoring_counts(job, monkeypatch) -> None:
+    """On a clock that jumps by an hour while the weights are scored."""
+    jump, real, score = [0.0], time.perf_counter, execution.scores_of
+
+    def slow(*args):
+        jump[0] = 3600.0
+        return score(*args)
+
+    monkeypatch.setattr(execution, "time", SimpleNamespace(perf_counter=lambda: real() + jump[0]))
+    monkeypatch.setattr(execution, "scores_of", slow)
+    assert 3600 < execute(job()).seconds < 3700
+
+
+def test_the_best_of_the_validated_epochs_is_scored(job) -> None:
+    one = job("none", 0, "training.epochs=5", "training.validate_every=2")
+    result = execute(one)
+    judged = {epoch.epoch: epoch.validation for epoch in read_run(one.folder).epochs if epoch.validation is not None}
+    assert list(judged) == [2, 4, 5] and result.status == "finished"
+    assert result.validation["accuracy"] == pytest.approx(judged[result.best_epoch]["accuracy"])
 
 
 def test_weights_of_trials_are_not_kept(job) -> None:
@@ -216,6 +254,22 @@ class TestLoadRun:
         (one.folder / RESULT).unlink()
         with pytest.raises(AttentionDropError, match="the run is not finished"):
             load_run(one.folder)
+
+    def test_a_request_that_cannot_be_understood_is_damage(self, job) -> None:
+        one = job()
+        execute(one)
+        content = json.loads((one.folder / REQUEST).read_text())
+        for change in ({"method": "hrad"}, {"recipe": content["recipe"] | {"training": {"epochs": -1}}}):
+            write_json(one.folder / REQUEST, content | change)
+            with pytest.raises(DamagedRecordError, match=r"run\.json cannot be read"):
+                load_run(one.folder)
+
+    def test_of_many_runs_in_a_study_the_error_names_a_few(self, job, tmp_path: Path) -> None:
+        for seed in range(10):
+            write_request(job(seed=seed).folder, job().request({}), {})
+        write_request(job(part=TUNING).folder, job().request({}), {})
+        with pytest.raises(AttentionDropError, match=r"expected one run, it has 10: .*seed7, and 2 more$"):
+            find_run(tmp_path)
 
     def test_other_data_is_refused(self, job) -> None:
         one = job()

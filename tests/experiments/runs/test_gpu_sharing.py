@@ -6,6 +6,7 @@ The program that controls the service is replaced by one that writes down how it
 from __future__ import annotations
 
 import os
+import queue
 import signal
 import subprocess
 import sys
@@ -135,6 +136,25 @@ def test_a_worker_finds_the_service(monkeypatch) -> None:
     monkeypatch.setenv(PIPES, "before")
     running._prepare_worker(iter(()), 2, {PIPES: "ours"}, None)
     assert os.environ[PIPES] == "ours"
+
+
+@pytest.mark.parametrize(("gpus", "devices"), [(0, []), (1, []), (2, [0, 1, 0, 1]), (3, [0, 1, 2, 0])])
+def test_workers_are_spread_over_gpus_and_cores(monkeypatch, gpus: int, devices: list[int]) -> None:
+    """With one GPU there is nothing to choose."""
+    used: list[int] = []
+    threads: list[int] = []
+    monkeypatch.setattr(running, "end_with_parent", lambda: None)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    monkeypatch.setattr("os.cpu_count", lambda: 10)
+    monkeypatch.setattr("torch.set_num_threads", threads.append)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
+    monkeypatch.setattr("torch.cuda.set_device", used.append)
+    numbers = queue.SimpleQueue[int]()
+    for number in range(4):
+        numbers.put(number)
+    for _ in range(4):
+        running._prepare_worker(numbers, 4, {}, None)
+    assert used == devices and threads == [2] * 4
 
 
 def test_a_process_that_lost_its_gpu_takes_no_other_run(job, listener, monkeypatch) -> None:

@@ -152,6 +152,7 @@ def test_costs_are_measured_once_and_kept(tiny, tmp_path) -> None:
     said: list[str] = []
     found = measure_costs(recipe, ["none", "hard"], tmp_path, said.append)
     assert set(found) == {"none", "hard(p=0.1,k=5)"} and all(cost.seconds > 0 for cost in found.values())
+    assert said[0] == f"none: {1e3 * found['none'].seconds:.2f} ms a step, it needs CUDA, and the device is cpu"
     assert len(said) == 2 and found["none"].capture == "it needs CUDA, and the device is cpu"
     assert measure_costs(recipe, ["none", "hard"], tmp_path, said.append) == found == read_costs(tmp_path)
     assert len(said) == 2

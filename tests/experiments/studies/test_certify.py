@@ -18,6 +18,7 @@ from attentiondrop.experiments.runs.job import Job
 from attentiondrop.experiments.runs.store import REQUEST
 from attentiondrop.experiments.studies import certify
 from attentiondrop.experiments.studies.certify import certify_run, check_held_out
+from attentiondrop.theory.fitting import Schedule
 from attentiondrop.torch.attach.sites import site_of
 
 SETTINGS = [
@@ -76,9 +77,39 @@ def test_a_test_error_of_other_weights_is_named(tmp_path: Path, run: Path) -> No
     assert not any("own test error" in note for note in certify_run(run, draws=2, prior_epochs=0).notes)
 
 
+def test_weights_that_do_not_exist_are_refused(run: Path) -> None:
+    for load in (certify_run, load_run):
+        with pytest.raises(ArgumentError, match=r"weights: expected one of 'best', 'last', received 'bset'"):
+            load(run, weights="bset")
+
+
 def test_the_prior_can_be_left_out(run: Path) -> None:
     found = certify_run(run, draws=2, prior_epochs=0)
     assert found.posterior is None and found.to_dict()["posterior"] is None
+
+
+def test_the_prior_is_trained_as_the_run_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    changes = ["learning_rate=0.003", "weight_decay=0.02", "warmup=0.3"]
+    folder = make(tmp_path, "hard", *(f"training.{change}" for change in changes))
+    used: list[Any] = []
+    applied, certificate = certify.Applied, certify.posterior_certificate
+
+    def with_kinds(*args: Any) -> Any:
+        """As in a task of somebody whose model has attention of several kinds."""
+        run = load_run(*args)
+        training = dataclasses.replace(run.recipe.training, kinds=("encoder",))
+        return dataclasses.replace(run, recipe=dataclasses.replace(run.recipe, training=training))
+
+    monkeypatch.setattr(certify, "load_run", with_kinds)
+    monkeypatch.setattr(certify, "Applied", lambda *args, **how: (used.append(how), applied(*args))[1])
+    monkeypatch.setattr(
+        certify, "posterior_certificate", lambda *args, **how: (used.append(how), certificate(*args, **how))[1]
+    )
+    certify_run(folder, draws=2, prior_epochs=1, seed=7, delta=0.1)
+    attached, fitted = used
+    assert attached == {"kinds": ("encoder",)} and fitted["delta"] == 0.1
+    assert fitted["settings"].prior == Schedule(1, 16, 0.003, 0.02, 0.3) and fitted["settings"].seed == 7
+    assert fitted["settings"].posterior.weight_decay == 0, "it would pull the means to zero, not to the prior"
 
 
 @pytest.mark.parametrize(
@@ -131,7 +162,7 @@ def test_data_that_changed_since_is_refused(run: Path, tmp_path: Path) -> None:
 
 
 def test_images_that_occur_in_training(run: Path) -> None:
-    """One of 96 is refused as more than one percent; one of 200 counts as an error."""
+    """One of 96 is refused as more than one percent; one of 100 counts as an error."""
     loaded = load_run(run)
     images = {part: tensor.clone() for part, tensor in loaded.data.images.items()}
     images["test"][5] = images["train"][7]
@@ -140,20 +171,20 @@ def test_images_that_occur_in_training(run: Path) -> None:
         ArgumentError, match=r"part test: 1 of 96 examples occur in the training or validation part too"
     ):
         check_held_out(leaky, "test")
-    longer = images | {"test": torch.cat([images["test"], torch.rand(104, *images["test"].shape[1:])])}
-    labels = loaded.data.labels | {"test": torch.zeros(200, dtype=torch.long)}
-    data = dataclasses.replace(loaded.data, images=longer, labels=labels, counts=loaded.data.counts | {"test": 200})
+    longer = images | {"test": torch.cat([images["test"], torch.rand(4, *images["test"].shape[1:])])}
+    labels = loaded.data.labels | {"test": torch.zeros(100, dtype=torch.long)}
+    data = dataclasses.replace(loaded.data, images=longer, labels=labels, counts=loaded.data.counts | {"test": 100})
     suspects, notes = check_held_out(dataclasses.replace(loaded, data=data), "test")
     assert suspects is not None and suspects.nonzero()[0].tolist() == [5] and notes == []
 
 
 def test_too_many_images_to_compare(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("attentiondrop.experiments.studies.certify._COMPARED", 10)
-    monkeypatch.setattr("attentiondrop.experiments.studies.certify._IN_MEMORY", 10)
+    monkeypatch.setattr(type(load_run(run).data), "bytes_to_train", 5 * 2**29)
     found = certify_run(run, draws=2)
     assert found.posterior is None
     assert any("not compared one by one" in note for note in found.notes)
-    assert any("too much to hold in memory" in note for note in found.notes)
+    assert any("the training part has 2.5 GiB, too much to hold in memory" in note for note in found.notes)
 
 
 def test_a_model_without_known_projections_has_no_posterior(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from attentiondrop.experiments.runs.execute import execute
 from attentiondrop.experiments.runs.folders import run_folder
 from attentiondrop.experiments.runs.job import LOCK, WouldEraseError
 from attentiondrop.experiments.runs.kinds import TUNING
-from attentiondrop.experiments.runs.store import REQUEST, RESULT, TRACEBACK, read_run
+from attentiondrop.experiments.runs.store import REQUEST, RESULT, TRACEBACK, Result, read_run
 from attentiondrop.experiments.studies.ablate import ablate
 from attentiondrop.experiments.studies.claiming import claim
 from attentiondrop.experiments.studies.compare import compare
@@ -58,6 +58,32 @@ class TestStudies:
         with pytest.raises(WouldEraseError, match="4 finished runs would be erased"):
             ablate(longer, {"hard": {"p": [0.1]}}, 1, tmp_path, listener)
         assert files(tmp_path) == before and len(trained) == 4
+
+    def test_of_many_changes_the_error_names_a_few(self, job, trained) -> None:
+        execute(job())
+        changes = [
+            "epochs=3",
+            "learning_rate=0.1",
+            "weight_decay=0.2",
+            "warmup=0.3",
+            "label_smoothing=0.4",
+            "batch_size=8",
+        ]
+        with pytest.raises(WouldEraseError) as caught:
+            execute(job("none", 0, *(f"training.{change}" for change in changes)))
+        assert str(caught.value).count(" -> ") == 4 and "; and 2 more), 1 finished run would" in str(caught.value)
+
+    def test_a_diverged_run_counts_as_finished(self, tiny, listener, tmp_path, monkeypatch) -> None:
+        runs: list[str] = []
+
+        def diverges(job, *_) -> Result:
+            runs.append(job.method)
+            return Result("diverged", 1.0, 1, error="the loss stopped being a number")
+
+        monkeypatch.setattr(execution, "_train_and_test", diverges)
+        for _ in range(2):
+            compare(tiny, METHODS, 1, tmp_path, listener)
+        assert len(runs) == 2 and listener.lines[-1] == "2 of 2 runs are finished already"
 
     def test_the_same_recipe_is_not_another_one(self, tiny, listener, tmp_path, trained) -> None:
         compare(tiny, METHODS, 1, tmp_path, listener)

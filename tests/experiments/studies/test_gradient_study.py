@@ -43,6 +43,8 @@ def test_every_checkpoint_and_the_beginning(run: Path, tmp_path: Path) -> None:
     epochs = [epoch for epoch, _ in found.checkpoints]
     assert epochs[0] == 0 and epochs[-1] == 2 and [epoch for epoch, _ in found.measured] == [1, 2]
     assert found.checkpoints[0][1].units == 40 and found.checkpoints[0][1].batch_size == 16
+    # Each has its own weights: those that the seed gives, and those of its file.
+    assert len({part.total.base for _, part in found.checkpoints}) == len(epochs)
     json.dumps(found.to_dict(), allow_nan=False)
     draw(tmp_path / "curve.png", [found.curve, found.curve._replace(measured=[], checkpoints=[])])
     assert (tmp_path / "curve.png").stat().st_size > 10_000
@@ -56,8 +58,10 @@ def test_weights_of_other_epochs_are_used_where_they_were_kept(run: Path, tmp_pa
     found = variance_of_run(folder, examples=24)
     assert [epoch for epoch, _ in found.checkpoints] == [0, 1, 2]
     assert found.checkpoints[1][1].total.base == found.checkpoints[2][1].total.base
-    (folder / "best.safetensors").unlink()
-    assert list(checkpoints(folder, None, 2)) == [1, 2]
+    # A run that diverged has weights of a best epoch, but does not say which.
+    assert checkpoints(folder, None, 2) == {1: folder / "epoch1.safetensors", 2: folder / "last.safetensors"}
+    (folder / "last.safetensors").unlink()
+    assert list(checkpoints(folder, None, 2)) == [1]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import importlib
 import json
 from pathlib import Path
 
@@ -16,10 +18,11 @@ from attentiondrop.experiments.runs.folders import run_folder
 from attentiondrop.experiments.runs.kinds import FINAL, TUNING, VARIED
 from attentiondrop.experiments.runs.pool import Where
 from attentiondrop.experiments.runs.store import RESULT, Result
-from attentiondrop.experiments.studies.ablate import ablate
+from attentiondrop.experiments.studies.ablate import ablate, jobs_of_ablation
 from attentiondrop.experiments.studies.compare import _best, compare, jobs_of_comparison
 from attentiondrop.experiments.studies.plan import COMPARISON, read_study
 from attentiondrop.experiments.tasks.classification.task import Classification
+from attentiondrop.experiments.train.accelerator import device_of
 
 from ..conftest import TINY, scored
 
@@ -161,6 +164,31 @@ def test_a_wrong_ablation_is_refused(tiny, listener, tmp_path, grids, message: s
 def test_without_a_grid_the_recipe_says_what_is_varied(tiny, listener, tmp_path, trained) -> None:
     found = ablate(tiny, {}, 1, tmp_path, listener)
     assert {grid.name: grid.axes for grid in found.grids} == tiny.ablations
+
+
+def test_without_any_grid_the_ablation_is_that_of_the_paper(tiny, tmp_path) -> None:
+    jobs = jobs_of_ablation(dataclasses.replace(tiny, ablations={}), {}, 2, tmp_path, Where())
+    hard = [f"hard(p={p},k={k})" for p in (0.05, 0.1, 0.2) for k in (3, 5, 10)]
+    assert list(jobs) == ["none", *hard, *(f"blur(sigma_max={sigma})" for sigma in (0.1, 0.3, 0.5, 0.7, 1.0))]
+    assert all([job.seed for job in each] == [0, 1] for each in jobs.values())
+
+
+def test_an_ablation_and_its_dry_run_count_the_same_work(tiny, listener, tmp_path, trained, monkeypatch) -> None:
+    counted: list[tuple[int, int]] = []
+    studied = importlib.import_module("attentiondrop.experiments.studies.ablate")
+    monkeypatch.setattr(studied, "with_workers", lambda where, recipe, *work: (counted.append(work), where)[1])
+    grids = {"hard": {"p": [0.1, 0.2]}}
+    # Three methods, two seeds, two epochs.
+    jobs_of_ablation(tiny, grids, 2, tmp_path, Where())
+    ablate(tiny, grids, 2, tmp_path, listener)
+    assert counted == [(6, 12), (6, 12)]
+
+
+def test_an_ablation_records_its_device(listener, tmp_path, trained) -> None:
+    """A run on another device counts as another run, so `auto` is not what is recorded."""
+    recipe = read_recipe("digits", "demo", [*TINY, "training.device=auto"])
+    found = ablate(recipe, {"hard": {"p": [0.1]}}, 1, tmp_path, listener)
+    assert found.recipe["training"]["device"] == device_of(recipe.training) != "auto"
 
 
 def test_studies_are_refused_inside_torchrun(tiny, listener, tmp_path, monkeypatch) -> None:

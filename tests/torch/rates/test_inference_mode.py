@@ -8,6 +8,7 @@ from torch import nn
 
 import attentiondrop as ad
 from attentiondrop.torch import attach
+from attentiondrop.torch.rates.lasting import lasting
 
 SPECS = [
     ad.BlurSmoothing(ad.EntropyTarget(0.3, start=1.0, high=2.0)),
@@ -35,3 +36,19 @@ def test_sampled_first_and_trained_later(spec: ad.Spec, watched: bool) -> None:
     assert all(rate.grad is not None for rate in attachment.parameters())
     if watched:
         assert attachment.stats()["self_attn"].calls == 4
+
+
+def test_elsewhere_nothing_changes() -> None:
+    """`torch.inference_mode(False)` would switch gradients on."""
+    with torch.no_grad(), lasting():
+        assert not torch.is_grad_enabled()
+    with torch.inference_mode(), lasting():
+        assert not torch.ones(1).is_inference()
+
+
+def test_a_compiler_can_trace_it() -> None:
+    def copy(x: torch.Tensor) -> torch.Tensor:
+        with lasting():
+            return x.clone()
+
+    assert torch.compile(copy, backend="eager", fullgraph=True)(torch.ones(2)).tolist() == [1.0, 1.0]

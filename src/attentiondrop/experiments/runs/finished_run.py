@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from torch import nn
 
 from ...errors import ArgumentError, AttentionDropError, bad_argument
+from ...validation import one_of
 from ..config.schema import Recipe, build_recipe
 from ..files.whole_files import damaged
 from ..methods.apply import Applied
@@ -39,6 +40,8 @@ class LoadedRun:
     weights: Path
 
 
+#: What `load_run` may load, and its file.
+_WEIGHTS = {"best": BEST, "last": LAST}
 #: How many runs an error names.
 _NAMED = 8
 
@@ -56,21 +59,20 @@ def find_run(folder: Path) -> Path:
     raise ArgumentError(f"{folder}: expected one run, it has {len(inside)}: {', '.join([*inside[:_NAMED], *more])}")
 
 
-def load_run(
-    folder: Path, weights: Literal["best", "last"] = "best", device: str = "cpu", root: str | None = None
-) -> LoadedRun:
+def load_run(folder: Path, weights: str = "best", device: str = "cpu", root: str | None = None) -> LoadedRun:
     """Load the run in `folder`, in eval mode.
 
     Args:
         folder: the folder of a run that `attentiondrop train` or `compare` made.
-        weights: those of the best epoch on the validation part, or of the last epoch.
+        weights: "best" (those of the best epoch on the validation part) or "last" (those of the last epoch).
         device: where to put model and data.
         root: the folder or file of the data, for data sets that need one: a run does not store paths.
     """
+    one_of("weights", weights, tuple(_WEIGHTS))
     run = read_run(folder)
     if run is None:
         raise ArgumentError(f"{folder}: expected the folder of a run, with a run.json")
-    path = folder / {"best": BEST, "last": LAST}[weights]
+    path = folder / _WEIGHTS[weights]
     if run.result is None or not path.exists():
         why = "the run is not finished" if run.result is None else f"the run has no {path.name}"
         raise bad_argument("run", "one that is finished and has its weights", f"{folder}, where {why}")

@@ -93,7 +93,7 @@ def certify_run(
     if part != "test":
         raise bad_argument("part", "'test'", part)
     on_progress("loading the run", 0.0)
-    run = load_run(folder, "best" if weights == "best" else "last", device, root)
+    run = load_run(folder, weights, device, root)
     check_certifiable(run)
     # Certify the rates that training ended with.
     load_rates(run.applied, run.weights)
@@ -182,7 +182,7 @@ def _posterior(
     """Train a new model with the method and recipe of the run, as prior and posterior, and certify it."""
     training, data = run.recipe.training, run.data
     model = initial_model(run.recipe, run.method, run.record.request.seed, data).to(data.device)
-    applied = Applied(run.method, model)
+    applied = Applied(run.method, model, kinds=training.kinds)
     load_rates(applied, run.weights)
     settings = PosteriorSettings(
         prior=Schedule(epochs, training.batch_size, training.learning_rate, training.weight_decay, training.warmup),

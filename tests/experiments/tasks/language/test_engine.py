@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import os
 import subprocess
@@ -22,6 +23,7 @@ from attentiondrop.experiments.report.write import write_summary
 from attentiondrop.experiments.runs.execute import execute
 from attentiondrop.experiments.runs.folders import run_folder
 from attentiondrop.experiments.runs.job import Job
+from attentiondrop.experiments.runs.kinds import TUNING
 from attentiondrop.experiments.runs.store import read_run
 from attentiondrop.experiments.studies.compare import compare
 from attentiondrop.experiments.studies.plan import read_study
@@ -161,3 +163,11 @@ def test_text_of_others_is_not_shown(tmp_path: Path) -> None:
     changes = ["data.name=file", f"data.root={tmp_path / 'text.txt'}", "training.epochs=1"]
     result = execute(job_of("toy-language", tmp_path, changes=tuple(changes)))
     assert result.status == "finished" and result.exhibits is None
+
+
+def test_only_final_runs_show_text(tmp_path: Path) -> None:
+    """A trial does not have the test part, which the text is from."""
+    final = job_of("toy-language", tmp_path, changes=("training.epochs=1",))
+    found = [execute(each) for each in (final, dataclasses.replace(final, part=TUNING))]
+    assert [each.exhibits is None for each in found] == [False, True]
+    assert [each.status for each in found] == ["finished", "finished"]
