@@ -130,12 +130,19 @@ def layoutlmv3() -> Built:
     return tf.LayoutLMv3Model(tf.LayoutLMv3Config(**WORDS, visual_embed=False)), {}
 
 
+def sew_d() -> Built:
+    convolutions = {"conv_dim": (16, 16), "conv_stride": (5, 2), "conv_kernel": (10, 3)}
+    positions = {"num_conv_pos_embeddings": 16, "num_conv_pos_embedding_groups": 2}
+    return tf.SEWDModel(tf.SEWDConfig(**SMALL, **convolutions, **positions)), {}
+
+
 #: How to build it, and the name and class of its first attention.
 REFUSED: dict[str, tuple[Callable[[], Built], str]] = {
     "vilt": (vilt, "encoder.layer.0.attention.attention  ViltSelfAttention"),
     "codegen": (codegen, "h.0.attn  CodeGenAttention"),
     "perceiver": (perceiver, "encoder.cross_attention.attention.self  PerceiverSelfAttention"),
     "layoutlmv3": (layoutlmv3, "encoder.layer.0.attention.self  LayoutLMv3SelfAttention"),
+    "sew-d, whose softmax is a class": (sew_d, "encoder.encoder.layer.0.attention.self  DisentangledSelfAttention"),
     "shvit": (image("shvit_s1"), "SHSA"),
     "efficientvim": (image("efficientvim_m1"), "HSMSSD"),
 }
@@ -148,6 +155,20 @@ def test_refusals_name_module_and_reason(name: str) -> None:
     with pytest.raises(ad.AttachError, match="seen, but out of reach") as error:
         attach(model, HARD)
     assert first in str(error.value) and "it computes its softmax itself" in str(error.value)
+
+
+def test_deformable_attention_is_said_to_have_no_logits() -> None:
+    from transformers.models.deformable_detr import modeling_deformable_detr as detr
+
+    config = tf.DeformableDetrConfig(
+        d_model=16, encoder_attention_heads=2, decoder_attention_heads=2, decoder_ffn_dim=16
+    )
+    config._attn_implementation = "sdpa"
+    layer = detr.DeformableDetrDecoderLayer(config)
+    with pytest.warns(ad.AttentionDropWarning, match="its weights belong to points that it predicts"):
+        attachment = attach(layer, HARD)
+    assert [site.name for site in attachment.sites] == ["self_attn"]
+    assert [entry.name for entry in attachment.unreached] == ["encoder_attn"]
 
 
 @pytest.mark.parametrize("given", ["nothing", "masks", "extra keys", "own projections", "keys and values", "weights"])

@@ -254,3 +254,26 @@ def test_later_calls_leave_it_to_a_device(monkeypatch) -> None:
         model(words, position_ids=torch.arange(words.shape[1])[None])
     assert told
     assert all("position_ids pack several documents" in each and len(each.encode()) < 255 for each in told)
+
+
+#: [CLS] a cat . a dog . [SEP], as Grounding DINO reads it: a full stop closes its phrase, and its position is 0.
+PHRASES = torch.tensor([0, 1, 1, 1, 2, 2, 2, 3])
+PHRASE_POSITIONS = torch.tensor([[0, 0, 1, 0, 0, 1, 0, 0]])
+
+
+def bert_on_phrases(phrases: Tensor) -> Tensor:
+    config = transformers.BertConfig(**SIZES, intermediate_size=32)
+    model = transformers.BertModel(config, add_pooling_layer=False).train()
+    attach(model, "hard(p=0.4,k=3)")
+    mask = (phrases[:, None] == phrases)[None, None]
+    return model(tokens(0)[:, :8], attention_mask=mask, position_ids=PHRASE_POSITIONS)[0]
+
+
+def test_a_token_that_closes_a_phrase_is_no_document() -> None:
+    assert bert_on_phrases(PHRASES).isfinite().all()
+
+
+@pytest.mark.parametrize("joined", [(2, 3), (0, 1), (1, 2)])
+def test_phrases_that_see_each_other_are_refused(joined: tuple[int, int]) -> None:
+    with pytest.raises(ad.AttachError, match="position_ids pack several documents into one row"):
+        bert_on_phrases(torch.where(joined[1] == PHRASES, joined[0], PHRASES))

@@ -148,3 +148,19 @@ def test_attention_over_channels_is_left_out() -> None:
     for model in (xcit, davit):
         reasons = {entry.reason for entry in attach(model, "hard").unreached}
         assert reasons == {"it attends over channels, not over tokens"}
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [("samvit_base_patch16", {"embed_dim": 32}), ("vit_tiny_patch16_224", {})]
+)
+def test_drophead_says_that_one_head_is_always_kept(name: str, options: dict[str, int]) -> None:
+    """timm's SAM folds its heads into the batch, so that they cannot be told apart."""
+    heads = 4 if name == "samvit_base_patch16" else 1
+    model = timm.create_model(name, img_size=32, depth=1, num_heads=heads, **options, **SMALL).train()
+    attach(model, "drophead(p=0.4)")
+    warnings.simplefilter("always", ad.AttentionDropWarning)
+    with pytest.warns(ad.AttentionDropWarning, match=r"blocks.0.attn: drophead has no effect, because .* one head"):
+        model(torch.randn(1, 3, 32, 32))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ad.AttentionDropWarning)
+        model(torch.randn(1, 3, 32, 32))

@@ -12,7 +12,7 @@ from attentiondrop.torch.call import finite_masks
 from attentiondrop.torch.call.finite_masks import look_again
 
 
-@pytest.mark.parametrize("value", [-1e9, -1e4, -100.0, torch.finfo(torch.float32).min, -torch.inf])
+@pytest.mark.parametrize("value", [-1e9, -1e4, -100.0, -30.0, torch.finfo(torch.float32).min, -torch.inf])
 def test_only_what_means_to_hide_and_does_not_is_warned_of(value: float, recwarn: pytest.WarningsRecorder) -> None:
     forget_warnings()
     look_again()
@@ -21,8 +21,17 @@ def test_only_what_means_to_hide_and_does_not_is_warned_of(value: float, recwarn
     for drop in (ad.HardMasking(), None):
         attention(q, q, q, drop, attn_mask=mask, backend="eager")
     found = [str(warning.message) for warning in recwarn.list]
-    assert len(found) == (value in (-1e9, -1e4))
-    assert not found or "that count as a bias, not as hidden keys" in found[0]
+    assert len(found) == (value in (-1e9, -1e4, -100.0))
+    assert not found or f"numbers of {value:.4g} or less that count as a bias, not as hidden keys" in found[0]
+
+
+@pytest.mark.parametrize("slope", [0.5, 4.0])
+def test_a_bias_that_falls_with_the_distance_is_none_of_them(slope: float, recwarn: pytest.WarningsRecorder) -> None:
+    forget_warnings()
+    look_again()
+    q, positions = torch.randn(1, 1, 200, 4), torch.arange(200.0)
+    attention(q, q, q, ad.HardMasking(), attn_mask=-slope * (positions[:, None] - positions).abs(), backend="eager")
+    assert not recwarn.list
 
 
 def test_few_masks_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:

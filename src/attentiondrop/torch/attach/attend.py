@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...specs import Spec
+from ...errors import warn_once
+from ...specs import DropHead, Spec
 from ..call.blocks import Blocks
 from ..call.inputs import Options
 from ..call.leaves import Driven
@@ -33,6 +34,8 @@ def attend(
     One call over all views would be wrong: values that are drawn once per call (the sigma of a blur, the choice of
     `OneOf`) must differ between views. View `i` gets the draws of a separate pass with the seed `view_seed(seed, i)`.
     """
+    if site is not None and drop is not None and not torch.compiler.is_compiling():
+        _warn_of_one_head(site, query)
     views = 1 if site is None or drop is None else _views(site, query)
     if site is None or drop is None or (views == 1 and site.rank is None):
         return perturbed_attention(query, key, value, drop, options, None, backend, monitor=monitor)  # type: ignore[arg-type]
@@ -55,6 +58,24 @@ def attend(
     weights = [part.weights for part in attended if part.weights is not None]
     output = torch.cat([part.output for part in attended])
     return Attended(output, torch.cat(weights) if len(weights) == views else None)
+
+
+#: The key in `Site.extra` of the spec that `_warn_of_one_head` has looked at.
+_LOOKED = "looked at heads"
+
+
+def _warn_of_one_head(site: Site, query: Tensor) -> None:
+    """Warn in the first call with a spec if `DropHead` can drop nothing, since one head is always kept."""
+    if site.extra.get(_LOOKED) is site.spec:
+        return
+    site.extra[_LOOKED] = site.spec
+    heads = 1 if query.dim() < 4 else query.shape[-3]
+    if heads == 1 and any(isinstance(leaf, DropHead) for leaf in site.spec.leaves()):
+        warn_once(
+            "one head",
+            f"{site.name or 'the model'}: drophead has no effect, because this attention has one head (or folds its "
+            f"heads into the batch, as SAM of timm does): its queries have the shape {list(query.shape)}",
+        )
 
 
 def _views(site: Site, query: Tensor) -> int:

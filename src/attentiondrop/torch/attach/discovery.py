@@ -16,8 +16,12 @@ from .sites import site_of
 #: Classes of timm that attend over channels: their "keys" are features, so dropping or blurring them makes no sense.
 _CHANNEL_ATTENTION = {"XCA", "ChannelAttention", "ChannelAttentionV2"}
 
+#: Names that end in "softmax", but belong to a loss or to a choice.
+_OTHER_SOFTMAX = {"log_softmax", "LogSoftmax", "gumbel_softmax", "AdaptiveLogSoftmax"}
+
 #: Reasons that both reading the code (here) and running it (`find_by_running`) give.
 OWN_SOFTMAX = "it computes its softmax itself, without scaled_dot_product_attention"
+DEFORMABLE = "its weights belong to points that it predicts: it has no products of queries and keys to perturb"
 FLEX = (
     "it calls flex_attention, whose score_mod sees one logit at a time and draws no random numbers: "
     "use scaled_dot_product_attention in training"
@@ -67,6 +71,8 @@ def _classify(name: str, module: nn.Module) -> Found | None:
     if "flex_attention" in code.names or any(_is_flex(function) for function in code.functions.values()):
         return Found(name, module, None, FLEX)
     named_so = "att" in f"{cls.__name__} {name.rpartition('.')[2]}".lower()
+    if named_so and "Deformable" in cls.__name__ and _has_softmax(module, code):
+        return Found(name, module, None, DEFORMABLE)
     if _has_softmax(module, code) and (named_so or code.products > 1):
         return Found(name, module, None, OWN_SOFTMAX, certain=named_so)
     return None
@@ -89,7 +95,9 @@ def _is_flex(function: object) -> bool:
 
 def _has_softmax(module: nn.Module, code: Read) -> bool:
     """Whether the module has or calls a softmax."""
-    if {"softmax", "Softmax"} & code.names or any(isinstance(child, nn.Softmax) for child in module.children()):
+    # (A library may have a class of its own for it, such as XSoftmax of DeBERTa and SEW-D.)
+    named = any(name.lower().endswith("softmax") and name not in _OTHER_SOFTMAX for name in code.names)
+    if named or any(isinstance(child, nn.Softmax) for child in module.children()):
         return True
     if any(isinstance(value, nn.Softmax) for value in vars(module).values()):
         return True

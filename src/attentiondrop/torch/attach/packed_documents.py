@@ -128,6 +128,9 @@ def _crosses(positions: Tensor, mask: Mask, keys: int) -> Tensor:
 
     That pair decides. A mask of the user's own may well show all documents a beginning that they share. Padding has
     positions, too, but is no document: a token that does not see itself is padding, and is passed over.
+
+    A token may close a document although its position begins anew, as the full stop after a phrase does in Grounding
+    DINO: the token before it sees it, and the token behind it does not.
     """
     if mask is None:
         return (positions[:, 1:] <= positions[:, :-1]).any()
@@ -141,7 +144,14 @@ def _crosses(positions: Tensor, mask: Mask, keys: int) -> Tensor:
     has_earlier, earlier = earlier >= 0, earlier.clamp_min(0)
     here = positions[:, None].expand(torch.broadcast_shapes(positions[:, None].shape, earlier.shape))
     begins = here <= here.gather(-1, earlier.expand_as(here))
-    return (is_token & has_earlier & begins & _sees(mask, earlier, beyond, rows)).any()
+    sees_earlier = has_earlier & _sees(mask, earlier, beyond, rows)
+    next_token = torch.where(is_token, row, rows).flip(-1).cummin(dim=-1).values.flip(-1)
+    later = torch.nn.functional.pad(next_token, (0, 1), value=rows)[..., 1:]
+    has_later, later = later < rows, later.clamp_max(rows - 1)
+    is_seen_by_earlier = (has_later & _sees(mask, later, beyond, rows)).gather(-1, earlier)
+    is_seen_by_later = sees_earlier.gather(-1, later)
+    closes = is_seen_by_earlier & has_later & ~is_seen_by_later
+    return (is_token & begins & sees_earlier & ~closes).any()
 
 
 def _sees(mask: Tensor | Blocks, columns: Tensor, beyond: int, rows: int) -> Tensor:

@@ -20,6 +20,7 @@ from ..call.leaves import Bounds, Driven
 from ..rates.monitoring import Monitor
 from ..rates.scheduled import controllers_of, driven_at
 from .exchange_class import exchanged, own_class
+from .library_masks import with_hidden_keys
 from .reminders import Reminders, reminders_of
 from .scripting import check_scriptable, passing_for
 
@@ -163,7 +164,7 @@ def _generate(base: type[nn.Module], way: str) -> type[nn.Module]:
         # pickle cannot find a generated class by name, but it can find its base.
         return rebuild, (base, way), self.__getstate__()
 
-    own = WAYS[way].members(base)
+    own = with_hidden_keys(base, WAYS[way].members(base))
     if "forward" in own:
         own["forward"] = passing_for(base.forward, own["forward"])
     properties = [name for name, member in own.items() if isinstance(member, property)]

@@ -26,6 +26,8 @@ from ..nested_values import Change, map_tensors
 _MASKS = {"mask", "src_mask", "tgt_mask", "memory_mask", "attn_mask"}
 #: Arguments whose first dimension is never the batch.
 _NEVER = {"cache_position", "rope"}
+#: How the names of outputs begin that compare all images (or sounds) of a batch with all its texts, as in CLIP.
+_PAIRS = "logits_per_"
 
 
 def is_batched(name: str, x: Tensor, batch: int) -> bool:
@@ -101,12 +103,17 @@ class Stack:
     def split(self, output: Any, labels: str | None = None) -> tuple[Any, ...]:
         """The output of each view. A tensor whose first dimension is not the stacked batch goes to all views.
 
+        Of the comparisons of all samples with all samples, a view gets those among its own samples.
+
         `labels` is the name of an input that the model may have computed a loss from.
         """
         parts: dict[int, tuple[Tensor, ...]] = {}
 
         def note(name: str, x: Tensor) -> Tensor:
-            if x.dim() > 0 and x.shape[0] == self.size:
+            if name.startswith(_PAIRS) and x.shape == (self.size, self.size):
+                pairs = x.reshape(self.views, self.batch, self.views, self.batch)
+                parts[id(x)] = tuple(pairs[view, :, view] for view in range(self.views))
+            elif x.dim() > 0 and x.shape[0] == self.size:
                 parts[id(x)] = x.unflatten(0, (self.views, self.batch)).unbind(0)
             elif x.dim() == 0 and (name == "loss" or (labels is not None and x.requires_grad)):
                 given = "" if labels is None else f" ({labels!r} is among the inputs)"

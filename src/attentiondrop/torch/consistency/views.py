@@ -7,12 +7,13 @@ from typing import Any, Literal
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from ...errors import bad_argument, warn_once
+from ...errors import AttentionDropError, bad_argument, warn_once
 from ...validation import integer, one_of
 from ..attach import unwrapped
 from ..attach.sites import site_of
 from ..nested_values import call_arguments, map_tensors
 from .given_labels import labels_among, refuse_labels
+from .same_batch import refuse_other_batches
 from .shared_prefix import shared_prefix
 from .stacked_batch import Stack, StackError
 
@@ -58,6 +59,7 @@ def views(model: nn.Module, inputs: Any, count: int = 2, mode: Mode = "batch") -
     root = unwrapped(model)
     labels = labels_among(root, args, kwargs)
     refuse_labels(root, labels, mode)
+    refuse_other_batches(kwargs, mode)
     entry = shared_prefix(root) if mode == "shared" else None
     sites = [site for module in root.modules() if (site := site_of(module)) is not None]
     stack = Stack(count, _batch_size(inputs), sites, entry)
@@ -68,13 +70,13 @@ def views(model: nn.Module, inputs: Any, count: int = 2, mode: Mode = "batch") -
     try:
         with stack:
             output = model(*args, **kwargs)
-    except (RuntimeError, ValueError) as error:  # (torch's losses raise a ValueError)
+    except (RuntimeError, ValueError, IndexError) as error:  # (torch's losses raise a ValueError)
         if entry is not None and labels is not None:
             error.add_note(
                 f'mode="shared": {labels} are repeated for no view where {type(root).__name__} computes a loss from '
                 "them: leave them out of inputs and compute the loss in task_loss"
             )
-        elif entry is not None and isinstance(error, RuntimeError):
+        elif entry is not None and not isinstance(error, AttentionDropError):
             error.add_note(
                 f'mode="shared": {type(root).__name__} may use the batch of one view ({stack.batch}) together with '
                 f'that of {count} ({stack.size}) outside of its blocks; mode="batch" repeats the inputs themselves'
