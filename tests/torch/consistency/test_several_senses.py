@@ -91,3 +91,28 @@ def test_an_index_outside_of_the_batch_gets_a_note() -> None:
     with pytest.raises(IndexError) as error:
         views(model, {"input_ids": pairs()["input_ids"]}, mode="shared")
     assert 'mode="batch" repeats the inputs themselves' in "".join(error.value.__notes__)
+
+
+def yolos() -> nn.Module:
+    config = transformers.YolosConfig(**{**PICTURES, "image_size": [8, 8]}, num_detection_tokens=4, num_labels=3)
+    return transformers.YolosForObjectDetection(config).train()
+
+
+@pytest.mark.parametrize("mode", ["batch", "shared"])
+def test_labels_of_detection_are_labels(mode: Any) -> None:
+    """They are a list with one dictionary for each image, which no mode can repeat."""
+    model = yolos()
+    attach(model, "hard(p=0.4,k=2)")
+    boxes = [{"class_labels": torch.tensor([0, 1]), "boxes": torch.full((2, 4), 0.3)} for _ in range(BATCH)]
+    with pytest.raises(ad.AttentionDropError, match=r"inputs: expected no labels with mode=.*received 'labels'"):
+        views(model, {"pixel_values": pairs()["pixel_values"], "labels": boxes}, mode=mode)
+
+
+@pytest.mark.parametrize("mode", ["batch", "shared", "sequential"])
+def test_consistency_of_detection(mode: Any) -> None:
+    """The classes of the same query are compared."""
+    model = yolos()
+    attach(model, "dropkey(p=0.4)+consistency(weight=0.5)")
+    images = {"pixel_values": pairs()["pixel_values"]}
+    result = consistency_loss(model, images, lambda output: output.pred_boxes.mean(), mode=mode)
+    assert result.divergence > 0 and all(output.logits.shape == (BATCH, 4, 4) for output in result.outputs)

@@ -19,8 +19,10 @@ def labels_among(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any
     # The first argument is what the model is about. (A compiler cannot read signatures, so read only what is needed.)
     positional = [*inspect.signature(model.forward).parameters][: len(args)] if len(args) > 1 else []
     given = [*zip(positional, args, strict=False), *kwargs.items()]
-    # (`targets` as in nanoGPT. A `target` is what many translators begin their output with.)
-    return next((name for name, x in given if isinstance(x, Tensor) and ("label" in name or name == "targets")), None)
+    # (`targets` as in nanoGPT. A `target` is what many translators begin their output with. The labels of detection are
+    # a list of dictionaries, one for each image.)
+    held = [name for name, x in given if isinstance(x, Tensor | list | tuple | Mapping)]
+    return next((name for name in held if "label" in name or name == "targets"), None)
 
 
 def refuse_labels(model: nn.Module, labels: str | None, mode: str) -> None:
