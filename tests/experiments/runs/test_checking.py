@@ -41,6 +41,7 @@ def of_model(*changes: str, method: str = "none") -> Job:
         (["model.arguments={num_heads: 3}"], "none", "model: vit_digits cannot be built with"),
         (["model.patch_size=16"], "none", "cannot be trained on images of 1 x 8 x 8 pixels: RuntimeError"),
         (["model.name=resnet10t"], "hard", "model resnet10t with method hard: cannot be trained"),
+        (["model.name=resnet10t"], "hard", ". Choose another model, or methods that do not act on attention"),
         (["model.name=resnet10t", "model.checkpoint_activations=true", "model.arguments={a: 1}"], "none", "TypeError"),
     ],
 )

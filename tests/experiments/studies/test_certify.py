@@ -83,6 +83,11 @@ def test_weights_that_do_not_exist_are_refused(run: Path) -> None:
             load(run, weights="bset")
 
 
+def test_a_prior_is_not_trained_for_less_than_no_epoch(run: Path) -> None:
+    with pytest.raises(ArgumentError, match="prior_epochs: expected a number >= 0, received -1"):
+        certify_run(run, prior_epochs=-1)
+
+
 def test_the_prior_can_be_left_out(run: Path) -> None:
     found = certify_run(run, draws=2, prior_epochs=0)
     assert found.posterior is None and found.to_dict()["posterior"] is None

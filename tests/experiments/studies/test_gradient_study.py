@@ -100,6 +100,12 @@ def test_examples_are_picked_from_all_of_the_training_part(run: Path) -> None:
     assert some.checkpoints[0][1].total.base != others.checkpoints[0][1].total.base
 
 
+@pytest.mark.parametrize("examples", [0, -1])
+def test_fewer_than_one_example_is_refused(run: Path, examples: int) -> None:
+    with pytest.raises(ArgumentError, match=rf"examples: expected a number >= 1, received {examples}"):
+        variance_of_run(run, examples=examples)
+
+
 def test_batches(run: Path) -> None:
     found = variance_of_run(run, examples=64, method="batches", batches=5).checkpoints[0][1]
     assert found.method == "batches" and found.units == 5

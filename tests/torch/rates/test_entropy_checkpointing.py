@@ -115,9 +115,12 @@ def test_equal_seeds_with_other_rates_are_refused() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("inside", [False, True])
-def test_compiled(inside: bool) -> None:
-    """A checkpoint around compiled code, and compiled code with a checkpoint in it."""
+@pytest.mark.parametrize(("inside", "reentrant"), [(False, False), (False, True), (True, False)])
+def test_compiled(inside: bool, reentrant: bool) -> None:
+    """A checkpoint around compiled code, and compiled code with a checkpoint in it.
+
+    A reentrant one computes everything again, and not only until it has what the backward needs.
+    """
     torch._dynamo.reset()
     want, rates, calls = train(SPECS["hard"], one_step, None)
 
@@ -127,7 +130,7 @@ def test_compiled(inside: bool) -> None:
             outer = torch.compile(
                 lambda x: checkpoint(model, x, use_reentrant=False), backend="aot_eager_decomp_partition"
             )
-            model.__dict__["compiled"] = outer if inside else lambda x: checkpoint(inner, x, use_reentrant=False)
+            model.__dict__["compiled"] = outer if inside else lambda x: checkpoint(inner, x, use_reentrant=reentrant)
         model.__dict__["compiled"](
             torch.randn(2, 32, 16, dtype=torch.float64).requires_grad_()
         ).square().sum().backward()

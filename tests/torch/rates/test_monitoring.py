@@ -110,6 +110,8 @@ def test_rates_and_sigmas_come_out_as_set() -> None:
         perturbed_attention(q, k, v, spec, Options(), monitor=monitor, backend="eager")
     stats = monitor.stats()
     assert stats.calls == 40
+    assert set(stats.drop_rates) == {"hard", "attndropout", "drophead", "dropkey"}
+    assert set(stats.sigmas) == {"noise", "blur"}
     # Four standard deviations of what was counted: 40 x 8 x 50 x 4 decisions for each head in the first.
     assert stats.drop_rates["hard"] == pytest.approx([0.3] * 3, abs=4 * (0.21 / 64000) ** 0.5)
     assert stats.drop_rates["attndropout"] == pytest.approx([0.1] * 3, abs=0.002)

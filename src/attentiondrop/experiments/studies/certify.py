@@ -14,6 +14,7 @@ from ...errors import ArgumentError, bad_argument
 from ...theory import PosteriorCertificate, PosteriorSettings, RiskReport, posterior_certificate, risk_certificate
 from ...theory.fitting import Schedule
 from ...theory.overlap import repeated
+from ...validation import integer
 from ..methods.apply import Applied
 from ..runs.finished_run import LoadedRun, load_rates, load_run
 from ..runs.store import scored_by
@@ -92,6 +93,8 @@ def certify_run(
         raise ArgumentError(f"part: expected 'test', received {part!r}, which proves nothing: {_USED[part]}")
     if part != "test":
         raise bad_argument("part", "'test'", part)
+    if prior_epochs is not None:
+        prior_epochs = integer("prior_epochs", prior_epochs, minimum=0)
     on_progress("loading the run", 0.0)
     run = load_run(folder, weights, device, root)
     check_certifiable(run)

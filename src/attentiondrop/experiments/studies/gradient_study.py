@@ -13,6 +13,7 @@ from torch import Tensor
 from ...errors import ArgumentError
 from ...theory import GradientVariance, gradient_variance
 from ...theory.curve import Curve
+from ...validation import integer
 from ..runs.finished_run import LoadedRun, load_rates, load_run
 from ..tasks.interface import ExampleData
 from ..train import checkpoint
@@ -87,6 +88,7 @@ def variance_of_run(
         seed: for the draws and for the choice of examples.
         on_progress: called with a label and the share that is done.
     """
+    examples = integer("examples", examples, minimum=1)
     on_progress("loading the run", 0.0)
     run = load_run(folder, "best", device, root)
     start = run.applied.state_dict()
