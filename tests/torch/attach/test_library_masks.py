@@ -118,6 +118,23 @@ def test_segmentation_queries_do_not_see_hidden_patches() -> None:
     assert gradient[0, :3].any() and not gradient[0, 3:].any()
 
 
+@pytest.mark.parametrize("spec", SPECS)
+def test_padding_of_markuplm_is_hidden(spec: str) -> None:
+    """It hides padding by -10,000."""
+    torch.manual_seed(0)
+    config = transformers.MarkupLMConfig(
+        vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8,
+        max_position_embeddings=16, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+    )  # fmt: skip
+    model = randomise(transformers.MarkupLMModel(config), 2.0)
+    attach(model, spec)
+    x = torch.randn(1, 6, 8, requires_grad=True)
+    visible = torch.tensor([[1, 1, 1, 1, 0, 0]])
+    found = model.train()(inputs_embeds=x, attention_mask=visible).last_hidden_state
+    (gradient,) = torch.autograd.grad(found[0, 0].square().sum(), [x])
+    assert gradient[0, :4].any() and not gradient[0, 4:].any()
+
+
 def test_other_masks_stay_as_they_are() -> None:
     boolean = torch.tensor([True, False])
     assert hidden_by_infinity(boolean) is boolean and hidden_by_infinity(None) is None

@@ -23,6 +23,7 @@ _ARGUMENTS = {
     ("transformers", "EomtAttention"): "attention_mask",
     ("transformers", "EomtDinov3Attention"): "attention_mask",
     ("transformers", "VideomtAttention"): "attention_mask",
+    ("transformers", "MarkupLMSelfAttention"): "attention_mask",  # -10,000 for padding
 }
 #: The largest number that one of them hides keys by.
 _HIDES = -100.0
