@@ -51,7 +51,7 @@ def test_the_variance_of_gradients_is_judged_by_runs_of_study_1(others: Any) -> 
     assert judged.verdict == "reproduced in part"
     assert "`hard(p=0.2,k=5)` +25.0 % [" in judged.found and "`blur(sigma_max=0.5)` -10.0 % [" in judged.found
     text = file.read_text(encoding="utf-8")
-    file.write_text(text.replace("3.6", "4.4").replace("3.64", "3.0"), encoding="utf-8")  # no longer certain
+    file.write_text(text.replace("3.64", "4.2"), encoding="utf-8")  # lower in the mean, but not certainly
     assert others.gradient_variance().verdict == "not reproduced"
 
 
