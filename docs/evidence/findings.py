@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
 from pathlib import Path
 
 import claims
 import tables
 import wrong_labels
-from wording import difference, is_better, method, percent, time_ratio
+from wording import difference, is_better, method, percent, picked, time_ratio
 
 from attentiondrop.experiments.methods.parse import read_method
 
@@ -25,9 +24,9 @@ WEAK_ATTACKS = Path(__file__).parents[2] / "benchmarks" / "results" / "weak-atta
 
 def sentences() -> dict[str, str]:
     """Name -> sentence. Intervals are those after Holm's correction over all comparisons with the same method."""
-    ours = _picked(claims.is_ours)
-    r_drop, longer = (_picked(claims.is_called(name)) for name in ("r-drop", "longer"))
-    hard, blur = (_picked(claims.is_of_the_paper(name)) for name in ("hard", "blur"))
+    ours = picked(claims.SCARCE, claims.is_ours)
+    r_drop, longer = (picked(claims.SCARCE, claims.is_called(name)) for name in ("r-drop", "longer"))
+    hard, blur = (picked(claims.SCARCE, claims.is_of_the_paper(name)) for name in ("hard", "blur"))
     to_none, to_r_drop, to_longer = (_study(one) for one in (None, r_drop, longer))
     over_none = {label: difference(to_none, label) for label in (ours, longer, hard, blur)}
     error = {label: percent(to_none, label, "test_ece") for label in (ours, "none", r_drop)}
@@ -50,7 +49,7 @@ def sentences() -> dict[str, str]:
 
 def controls() -> dict[str, str]:
     """What the controls tell of our best method: name -> sentence."""
-    ours = _picked(claims.is_ours)
+    ours = picked(claims.SCARCE, claims.is_ours)
     alone = ours.partition("+")[0]
     labels = [one.label for one in _study(None, CONTROLS).methods]
     (longer,) = (label for label in labels if label.startswith("longer("))
@@ -124,7 +123,7 @@ def short() -> str:
 
 def in_short() -> str:
     """What other pages say of it."""
-    ours, longer = _picked(claims.is_ours), _picked(claims.is_called("longer"))
+    ours, longer = picked(claims.SCARCE, claims.is_ours), picked(claims.SCARCE, claims.is_called("longer"))
     to_none = _study(None)
     if not (is_better(to_none, ours) and ours.startswith("blur(") and "+consistency(" in ours):
         raise SystemExit(f"{FOLDER}: our best method is not blur with a consistency loss: write the sentence anew")
@@ -140,14 +139,6 @@ def attacks() -> str:
     """The table of attacks with a weakness, and the epsilon that leaves what the paper reports."""
     page = WEAK_ATTACKS.read_text(encoding="utf-8")
     return page[page.index("| attack |") :].strip()
-
-
-def _picked(is_one: Callable[[claims.Runs], bool]) -> str:
-    """The method that the validation part of the screen prefers."""
-    found = claims.SCARCE.pick(is_one)
-    if found is None:
-        raise SystemExit(f"{FOLDER}: expected one of ours, R-Drop, longer, hard and blur")
-    return found.label
 
 
 def _study(baseline: str | None, folder: Path = FOLDER) -> tables.Study:

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Callable
 
+import claims
 import tables
 
 from attentiondrop.experiments.analysis.intervals import signed
+
+
+def picked(study: claims.Study, is_one: Callable[[claims.Runs], bool]) -> str:
+    """The tested method that the validation part prefers, written in full."""
+    found = study.pick(is_one)
+    if found is None:
+        raise SystemExit(f"{study.folder}: a method is missing that the sentences are about")
+    return found.label
 
 
 def method(study: tables.Study, label: str) -> tables.Method:

@@ -2,32 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import claims
 import plan
 import tables
-from wording import difference, is_better, method, percent, time_ratio
+from wording import difference, is_better, percent, picked, time_ratio
 
 FOLDER = Path(__file__).parent / "results" / claims.NOISY.folder
 
 
+class Compared(NamedTuple):
+    """Our best method and those that it is compared with, and the study with each of them as the baseline."""
+
+    ours: str
+    r_drop: str
+    longer: str
+    to_none: tables.Study
+    to_r_drop: tables.Study
+    to_longer: tables.Study
+
+    def over(self) -> tuple[str, ...]:
+        """What ours gains over `none`, over R-Drop and over `none` with more epochs."""
+        return tuple(difference(one, self.ours) for one in (self.to_none, self.to_r_drop, self.to_longer))
+
+    def times(self) -> tuple[str, ...]:
+        """Its GPU time to that of R-Drop, and of more epochs."""
+        return tuple(time_ratio(self.to_none, self.ours, one) for one in (self.r_drop, self.longer))
+
+
 def sentences() -> dict[str, str]:
     """Name -> sentence. Intervals are those after Holm's correction over all comparisons with the same method."""
-    ours, r_drop, longer = _ours(), _picked(claims.is_called("r-drop")), _picked(claims.is_called("longer"))
-    to_none, to_r_drop, to_longer = (tables.read(FOLDER, one) for one in (None, r_drop, longer))
+    found = compared()
+    over_none, over_r_drop, over_longer = found.over()
+    of_r_drop, of_longer = found.times()
+    error = {label: percent(found.to_none, label, "test_ece") for label in (found.ours, "none", found.r_drop)}
     return {
-        "claim": _headline(ours, difference(to_r_drop, ours)),
-        "gain": f"`{ours}` gains {difference(to_none, ours)} over `none`, and {difference(to_r_drop, ours)} over tuned "
-        f"R-Drop at {time_ratio(to_none, ours, r_drop)} of its GPU time.",
-        "longer": f"It is better than more epochs, too: {difference(to_longer, ours)} over `none` with twice the "
-        f"epochs, at {time_ratio(to_none, ours, longer)} of its GPU time. Twice the epochs take more time than two "
-        "passes took with [any of our models](study-1.md). So this comparison needs no cheap second pass.",
-        "others": _others(to_none, [ours, r_drop, longer]),
-        "calibration": f"The calibration error (ECE) of our method is {percent(to_none, ours, 'test_ece')} %. That of "
-        f"`none` is {percent(to_none, 'none', 'test_ece')} %, that of R-Drop {percent(to_none, r_drop, 'test_ece')} %. "
-        "Less is better.",
+        "claim": _headline(found.ours, over_r_drop),
+        "gain": f"`{found.ours}` gains {over_none} over `none`, and {over_r_drop} over tuned R-Drop at {of_r_drop} of "
+        "its GPU time.",
+        "longer": f"It is better than more epochs, too: {over_longer} over `none` with twice the epochs, at "
+        f"{of_longer} of its GPU time. Twice the epochs take more time than two passes took with "
+        "[any of our models](study-1.md). So this comparison needs no cheap second pass.",
+        "others": _others(found),
+        "calibration": f"The calibration error (ECE) of our method is {error[found.ours]} %. That of `none` is "
+        f"{error['none']} %, that of R-Drop {error[found.r_drop]} %. Less is better.",
     }
 
 
@@ -38,45 +58,38 @@ def bullets() -> str:
 
 def short(folder: str) -> str:
     """What the README says of it. `folder`: where these pages are."""
-    ours, r_drop, longer = _ours(), _picked(claims.is_called("r-drop")), _picked(claims.is_called("longer"))
-    to_none, to_r_drop, to_longer = (tables.read(FOLDER, one) for one in (None, r_drop, longer))
+    found = compared()
+    over_none, over_r_drop, over_longer = found.over()
+    of_r_drop, of_longer = found.times()
     return (
-        f"**With [40 % wrong labels]({folder}wrong-labels.md), the same method gains {difference(to_none, ours)}** "
-        f"over `none`, {difference(to_r_drop, ours)} over tuned R-Drop at {time_ratio(to_none, ours, r_drop)} of its "
-        f"GPU time, and {difference(to_longer, ours)} over `none` with twice the epochs at "
-        f"{time_ratio(to_none, ours, longer)} of its GPU time. (Our [claim]({folder}claims.md) was "
-        f"+{_figure():g} over R-Drop. It failed.) Its calibration error is worse than that of `none`, too."
+        f"**With [40 % wrong labels]({folder}wrong-labels.md), the same method gains {over_none}** over `none`, "
+        f"{over_r_drop} over tuned R-Drop at {of_r_drop} of its GPU time, and {over_longer} over `none` with twice the "
+        f"epochs at {of_longer} of its GPU time. (Our [claim]({folder}claims.md) was +{_figure():g} over R-Drop. It "
+        "failed.) Its calibration error is worse than that of `none`, too."
     )
 
 
 def in_short() -> str:
     """What other pages say of it."""
-    ours, longer = _ours(), _picked(claims.is_called("longer"))
-    to_none = tables.read(FOLDER)
+    found = compared()
     return (
-        f"With 40 % wrong labels, blur with a consistency loss gains {difference(to_none, ours)}, and twice the epochs "
-        f"gain less: {difference(to_none, longer)}."
+        f"With 40 % wrong labels, blur with a consistency loss gains {found.over()[0]}, and twice the epochs "
+        f"gain less: {difference(found.to_none, found.longer)}."
     )
 
 
-def _ours() -> str:
-    """Our best method. What is said of it must be so."""
-    ours, r_drop, longer = (_picked(one) for one in (claims.is_ours, *map(claims.is_called, ("r-drop", "longer"))))
-    for other in (None, r_drop, longer):
-        if not is_better(tables.read(FOLDER, other), ours):
-            raise SystemExit(f"{FOLDER}: {ours} is not better than {other or 'none'}: write the sentences anew")
-    errors = [float(percent(tables.read(FOLDER), one, "test_ece")) for one in (ours, "none")]
+def compared() -> Compared:
+    """The methods of the sentences. What these say of our method must be so."""
+    kinds = claims.is_ours, claims.is_called("r-drop"), claims.is_called("longer")
+    ours, r_drop, longer = (picked(claims.NOISY, kind) for kind in kinds)
+    found = Compared(ours, r_drop, longer, *(tables.read(FOLDER, one) for one in (None, r_drop, longer)))
+    for study in found[3:]:
+        if not is_better(study, ours):
+            raise SystemExit(f"{FOLDER}: {ours} is not better than {study.methods[0].label}: write the sentences anew")
+    errors = [float(percent(found.to_none, one, "test_ece")) for one in (ours, "none")]
     if not (ours.startswith("blur(") and "+consistency(" in ours and errors[0] > errors[1]):
         raise SystemExit(f"{FOLDER}: the best is {ours}, or its calibration is good: write the sentences anew")
-    return ours
-
-
-def _picked(is_one: Callable[[claims.Runs], bool]) -> str:
-    """The method that the validation part prefers."""
-    found = claims.NOISY.pick(is_one)
-    if found is None:
-        raise SystemExit(f"{FOLDER}: expected one of ours, R-Drop and longer")
-    return found.label
+    return found
 
 
 def _figure() -> float:
@@ -95,11 +108,8 @@ def _headline(ours: str, found: str) -> str:
     )
 
 
-def _others(to_none: tables.Study, told: Sequence[str]) -> str:
+def _others(found: Compared) -> str:
     """Every other method."""
-    parts = [
-        f"`{one.label}` {difference(to_none, one.label)}"
-        for one in to_none.methods[1:]
-        if one.label not in told and method(to_none, one.label).difference is not None
-    ]
+    rest = [one.label for one in found.to_none.methods[1:] if one.label not in found[:3]]
+    parts = [f"`{label}` {difference(found.to_none, label)}" for label in rest]
     return f"The other methods, to `none`: {', '.join(parts)}."

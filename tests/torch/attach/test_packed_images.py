@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from checks import randomise
@@ -44,9 +46,9 @@ def merged(model: nn.Module, patches: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("build", [qwen2_vl, qwen2_5_vl])
-def test_no_image_sees_another_one(build: object) -> None:
+def test_no_image_sees_another_one(build: Callable[[], nn.Module]) -> None:
     torch.manual_seed(0)
-    model = randomise(build()).train()  # type: ignore[operator]
+    model = randomise(build()).train()
     attachment = attach(model, "hard(p=1.0,k=99)")
     for spec in ("hard(p=1.0,k=99)", "blur(sigma_min=4.0,sigma_max=4.0)", "noise(sigma=2.0)", "dropkey(p=0.4)"):
         attachment.update(spec)
