@@ -126,6 +126,9 @@ class Applied:
             compiled = self._compiled and task.many_classes
         loss_of = _compiled_loss(task) if compiled else task.loss
 
+        def wide_logits(output: Any) -> Tensor:
+            return task.logits(output).float()
+
         def loss(model: nn.Module, batch: Batch) -> Tensor:
             inputs, targets = batch
             for acting in self.acting.values():
@@ -135,7 +138,7 @@ class Applied:
                 total, count = loss_of(output, targets, smoothing)
                 if not self.acting:
                     return total / count
-                made = Pass(inputs, targets, task.logits(output), task.mask(targets), task.logits)
+                made = Pass(inputs, targets, wide_logits(output), task.mask(targets), wide_logits)
                 return self._task_loss(total / count, made)
 
             if self._consistency is None:

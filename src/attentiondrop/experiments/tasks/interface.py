@@ -211,8 +211,8 @@ class Task(ABC):
         """
 
     def logits(self, output: Any) -> Tensor:
-        """What a consistency loss compares: [batch, ..., classes]."""
-        logits: Tensor = output.float()
+        """What a consistency loss compares: [batch, ..., classes], in the precision of the output."""
+        logits: Tensor = output
         return logits
 
     def mask(self, targets: Any) -> Tensor | None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from types import MethodType
 from typing import Any
 
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState
+from accelerate.utils.operations import ConvertOutputsToFp32
+from torch import nn
 
 from ...errors import ArgumentError, bad_argument
 from ..config.schema import Recipe, TrainingSettings
@@ -66,6 +69,24 @@ def make_accelerator(settings: TrainingSettings) -> Accelerator:
         cpu=device == "cpu",
         fsdp_plugin=_fsdp(settings) if world > 1 else None,
     )
+
+
+def prepare(accelerator: Accelerator, model: nn.Module, optimizer: Any, many_classes: bool) -> tuple[Any, Any]:
+    """The model and the optimiser as the Accelerator wraps them.
+
+    With a lower precision, it turns the outputs of the model to float32. Every loss and every score here does that by
+    itself. With `many_classes` the logits are the largest tensors of a step, so the copy is left out: compiled losses
+    then read the logits in the precision that the model has computed them in.
+    """
+    wrapped, prepared = accelerator.prepare(model, optimizer)
+    if many_classes:
+        plain = accelerator.unwrap_model(wrapped)
+        bound = getattr(plain.forward, "__func__", None)
+        converting = getattr(bound or plain.forward, "__wrapped__", None)
+        if isinstance(converting, ConvertOutputsToFp32):
+            kept = converting.model_forward
+            plain.forward = kept if bound is None else MethodType(kept, plain)
+    return wrapped, prepared
 
 
 def _fsdp(settings: TrainingSettings) -> Any:

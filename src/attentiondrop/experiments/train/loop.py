@@ -28,7 +28,7 @@ from ..tasks.interface import Batch, Data
 from ..tasks.metrics import Metrics
 from ..tasks.registry import find_task
 from . import checkpoint
-from .accelerator import make_accelerator
+from .accelerator import make_accelerator, prepare
 from .captured_step import CAPTURED, CapturedStep, Recorder
 from .compiled_code import compile_calls, share_compiled_code
 from .epoch_log import BEST, EPOCHS, LAST, STATE, Epoch, rates_of, write_epoch
@@ -122,7 +122,7 @@ class Training:
         self._without_cudnn = meets_unsound_kernel(self.task, model, self.data, settings.batch_size, self.accelerator)
         if settings.compile:
             compile_calls(model, self.task.shapes_vary)
-        self.model, self.optimizer = self.accelerator.prepare(model, optimizer)
+        self.model, self.optimizer = prepare(self.accelerator, model, optimizer, self.task.many_classes)
         mode: Any = settings.consistency_mode
         self.plain: nn.Module = self.accelerator.unwrap_model(self.model)
         self.objective = self.applied.objective(self.task, settings.label_smoothing, mode)

@@ -81,7 +81,7 @@ class LanguageModelling(Task):
 
     def logits(self, output: Any) -> Tensor:
         """The logits of the next tokens."""
-        logits: Tensor = output.logits.float()
+        logits: Tensor = output.logits
         return logits
 
     def count(self, targets: Tensor) -> int:

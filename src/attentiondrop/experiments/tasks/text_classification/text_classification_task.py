@@ -70,12 +70,12 @@ class TextClassification(Task):
         """Cross entropy."""
         from torch.nn.functional import cross_entropy
 
-        logits = self.logits(output)
+        logits = self.logits(output).float()
         return cross_entropy(logits, targets, reduction="sum", label_smoothing=label_smoothing), len(targets)
 
     def logits(self, output: Any) -> Tensor:
         """The logits of the classes."""
-        logits: Tensor = output.logits.float()
+        logits: Tensor = output.logits
         return logits
 
     def split(self, batch: Batch, parts: int) -> list[Batch]:
