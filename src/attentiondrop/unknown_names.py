@@ -30,6 +30,7 @@ OF_EXPERIMENTS = {
     "none": "attach nothing",
     "patchdropout": "use timm.layers.PatchDropout",
     "r-drop": "attach nothing, and pass attentiondrop.r_drop() to consistency_loss",
+    "shorter": "train for fewer epochs",
     "sinkhorn": "",
     "strided": "",
     "tailblur": "attach blur(sigma_max=2.0) to the last layers, and train with consistency_loss",

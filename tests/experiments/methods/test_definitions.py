@@ -14,12 +14,12 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from attentiondrop.experiments.config.schema import TrainingSettings
 from attentiondrop.experiments.methods import COMPARATORS
 from attentiondrop.experiments.methods.parse import read_method
 from attentiondrop.experiments.tasks.interface import Batch
 
 from .conftest import TASK, batch, vit
+from .control_definitions import CONTROLS
 from .tail_definitions import TAILS
 
 DRAWS = 4000
@@ -294,21 +294,6 @@ def headpruning(made) -> None:
     assert torch.cat(acting.kept).tolist() == [0, 1, 1, 1, 1, 1, 1, 0]  # the lowest within each layer
 
 
-def none(made) -> None:
-    recipe = TrainingSettings(epochs=7, learning_rate=0.1, weight_decay=0.5)
-    assert read_method("none").training(recipe) == recipe
-    found = read_method("none(lr=0.5,decay=4.0)").training(recipe)
-    assert (found.learning_rate, found.weight_decay, found.epochs) == (0.05, 2.0, 7)
-
-
-def longer(made) -> None:
-    recipe = TrainingSettings(epochs=7, learning_rate=0.1)
-    assert read_method("longer(times=3)").training(recipe) == TrainingSettings(epochs=21, learning_rate=0.1)
-    assert read_method("longer(times=2,lr=2.0)").training(recipe).learning_rate == 0.2
-    assert read_method("longer(times=1.35)").training(recipe).epochs == 9
-    assert read_method("longer(times=2.0)").text == read_method("longer").text
-
-
 LOGITS = torch.randn(2, 4, 10, 10, generator=torch.Generator().manual_seed(5)) * 3
 
 
@@ -415,7 +400,7 @@ DEFINITIONS = {
     and name.replace("r_drop", "r-drop") in COMPARATORS
 }
 DEFINITIONS["r-drop"] = DEFINITIONS.pop("r_drop")
-DEFINITIONS |= TAILS
+DEFINITIONS |= TAILS | CONTROLS
 
 
 @pytest.mark.parametrize("name", COMPARATORS)

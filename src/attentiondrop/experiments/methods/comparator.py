@@ -95,7 +95,7 @@ class Comparator:
     """Base of all comparators. A subclass with a `name` registers itself and is known to every command."""
 
     name: ClassVar[str] = ""
-    #: The group that `compare --methods` knows it under; without one it is only in `all`.
+    #: The group that `compare --methods` knows it under. Without one it is a part of other methods, and not in `all`.
     group: ClassVar[Group | None] = None
     #: What tuning tries. The published default comes first.
     grid: ClassVar[Grid] = ()

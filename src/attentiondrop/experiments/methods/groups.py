@@ -37,16 +37,13 @@ def groups() -> dict[str, tuple[str, ...]]:
     ('mixup', 'cutmix', 'manifoldmixup')
     """
     found: dict[str, tuple[str, ...]] = {"attention": _attention(), "ours": OURS}
-    others: list[str] = []
     for name, comparator in COMPARATORS.items():
-        if comparator.group is None:
-            others.append(name)
-        else:
+        if comparator.group is not None:
             found[comparator.group] = (*found.get(comparator.group, ()), name)
     controls = found["controls"]
     found["controls"] = (NONE, *(name for name in controls if name != NONE), *WITHOUT_CONSISTENCY)
     order = ("controls", "ours", "attention", "hidden", "weights", "data", "loss", "structure")
-    each = dict.fromkeys([*(text for name in order for text in found[name]), *others])
+    each = dict.fromkeys(text for name in order for text in found[name])
     return {name: found[name] for name in order} | {ALL: tuple(each)}
 
 
