@@ -32,11 +32,16 @@ ASKED = 2.0
 
 @dataclass(frozen=True)
 class Change:
-    """A mean difference to `none` in points, half of its 95 % interval, and how many runs were averaged."""
+    """A mean difference in points, half of its 95 % interval, and how many runs were averaged."""
 
     mean: float
     half: float
     runs: int
+
+    @property
+    def includes_zero(self) -> bool:
+        """Whether the interval does."""
+        return abs(self.mean) <= self.half
 
     def __str__(self) -> str:
         low, high = self.mean - self.half, self.mean + self.half
@@ -68,16 +73,16 @@ class Ablations:
         free = (len(complete) - 1) * (len(seeds) - 1)
         return math.sqrt(squares / free), free
 
-    def change(self, methods: Iterable[str]) -> Change | None:
+    def change(self, methods: Iterable[str], to: str = NONE) -> Change | None:
         """The mean over these points, and over the seeds that all of them have; None if no seed is common to them."""
         found = [self.scores.get(method, {}) for method in methods]
-        seeds = set(self.scores[NONE]).intersection(*found)
+        base = self.scores.get(to, {})
+        seeds = set(base).intersection(*found)
         if not seeds:
             return None
-        base = self.scores[NONE]
         mean = sum(one[seed] - base[seed] for one in found for seed in seeds) / (len(found) * len(seeds))
         deviation, free = self.deviation
-        # Both the points and `none` have errors; `none` has as many runs as there are seeds.
+        # Both sides have errors; the other side has as many runs as there are seeds.
         error = deviation * math.sqrt((1 / len(found) + 1) / len(seeds))
         return Change(mean, float(stats.t.ppf(0.975, free)) * error, len(found) * len(seeds))
 

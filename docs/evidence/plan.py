@@ -41,7 +41,7 @@ STUDIES = (
     Planned("1b screen", "evidence/cifar10-20pct", "screen", 9_000, 80_000),
     Planned("1c confirm", "evidence/cifar10-20pct", "confirm", 9_000, 80_000, chosen=(3, 1.75)),
     Planned("2 CIFAR-100", "evidence/cifar100", "study", 45_000, 61_000),
-    Planned("3 Multi30k En-De", "evidence/multi30k-en-de", "study", 29_000, 83_000, around=4.0),
+    Planned("3 Multi30k En-De", "evidence/multi30k-en-de", "study", 29_000, 140_000, around=4.0),
     Planned("6 ablations", "evidence/cifar10-ablations", "short", 9_000, 80_000, points=(60, 1.5)),
     Planned("4a tinyshakespeare", "evidence/tinyshakespeare", "study", 3_921, 9_000, around=2.0),
     Planned("1d 40 % noise", "evidence/cifar10-20pct", "noise", 9_000, 80_000),
@@ -50,7 +50,7 @@ STUDIES = (
     Planned("5 transfer", "evidence/transfer", "study", 5_000, 65_000),
     Planned("2b CIFAR-10 full", "evidence/cifar10-full", "study", 45_000, 61_000),
     Planned("4b WikiText-2", "evidence/wikitext2", "study", 16_000, 10_000, around=2.0),
-    Planned("3b Multi30k De-En", "evidence/multi30k-de-en", "study", 29_000, 83_000, around=4.0),
+    Planned("3b Multi30k De-En", "evidence/multi30k-de-en", "study", 29_000, 140_000, around=4.0),
     Planned("1g search", "evidence/cifar10-search", "search", 7_000, 80_000, points=(20, 1.9)),
 )
 

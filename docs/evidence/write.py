@@ -138,8 +138,9 @@ CONTROLS = HERE / "results" / "cifar10-20pct-controls"
 CONFIRM = HERE / "results" / "cifar10-20pct-confirm"
 WIDE = HERE / "results" / "cifar10-20pct-wide"
 NOISE = HERE / "results" / "cifar10-20pct-noise"
-#: No comparison of methods: it has a page of its own kind.
+#: No comparisons of methods: they have pages of their own kinds.
 ABLATIONS = HERE / "results" / "cifar10-ablations"
+SEARCH = HERE / "results" / "cifar10-search"
 #: What was published. A study of the protocol gets a line here, and marks in the page that tells of it.
 PAGES = (
     Page("cifar10-20pct", FIRST / "README.md", FIRST, FIRST, extra=ECE | ATTACKS),
@@ -205,6 +206,16 @@ def ablated() -> dict[Path, str]:
     return {path: filled(page, "ablations", ablations.grid_tables())}
 
 
+def searched() -> dict[Path, str]:
+    """The page of the search."""
+    import search
+
+    path = HERE / "search.md"
+    page = filled(path.read_text(encoding="utf-8"), "search findings", search.bullets())
+    page = filled(page, "search state", search.state())
+    return {path: filled(page, "search", search.table())}
+
+
 def judged() -> dict[Path, str]:
     """The page of claims."""
     import claims
@@ -222,7 +233,7 @@ def judged() -> dict[Path, str]:
 
 def unlisted() -> list[Path]:
     """Folders of results that no page shows."""
-    shown = {page.results for page in PAGES} | {ABLATIONS}
+    shown = {page.results for page in PAGES} | {ABLATIONS, SEARCH}
     return [path.parent for path in sorted((HERE / "results").glob("*/results.csv")) if path.parent not in shown]
 
 
@@ -230,7 +241,7 @@ def written() -> dict[Path, str]:
     """Every file that is written, with its content."""
     if missing := unlisted():
         raise SystemExit(f"{missing[0]}: expected an entry in PAGES of docs/evidence/write.py")
-    return protocol() | pages() | ablated() | judged() | front_page() | told() | speed()
+    return protocol() | pages() | ablated() | searched() | judged() | front_page() | told() | speed()
 
 
 def main(arguments: list[str]) -> int:

@@ -20,7 +20,7 @@ def page(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The module."""
     monkeypatch.setattr(sys, "path", [str(EVIDENCE), *sys.path])
     yield importlib.import_module("ablations")
-    for name in ("ablations", "verdicts"):
+    for name in ("ablations", "search", "verdicts"):
         sys.modules.pop(name, None)
 
 
@@ -87,3 +87,24 @@ def test_verdicts_of_the_paper(page: Any, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(page, "read", lambda: page.Ablations(better, found.grids, found.planned))
     verdict, words = page.high_rates()
     assert verdict == "reproduced in part" and "p = 0.7: +4." in words and "p = 0.9: -11." in words
+
+
+def test_a_difference_between_two_points_has_the_error_of_both(page: Any) -> None:
+    known = page.Ablations(scores(9, 3), {}, 27)
+    one, other, between = known.change(["m1"]), known.change(["m2"]), known.change(["m1"], "m2")
+    assert between.mean == pytest.approx(one.mean - other.mean) and between.half == pytest.approx(one.half)
+    assert known.change(["m1"], "m9") is None
+
+
+def test_the_search_takes_the_best_mean_and_says_what_cannot_be_told_from_it(page: Any, tmp_path: Path) -> None:
+    search = importlib.import_module("search")
+    found = page.Ablations({"none": {0: 1.0, 1: 2.0}, "a": {0: 9.0, 1: 4.0}, "b": {0: 6.0, 1: 6.5}}, {}, 6)
+    assert search.ranked(found) == ["a", "b", "none"] and search.winner(found) == "a"
+    assert search.change(found, "a", "b").includes_zero
+    assert not page.Change(1.0, 0.9, 3).includes_zero and not page.Change(-1.0, 0.9, 3).includes_zero
+
+
+def test_every_part_of_the_published_search_is_compared_with_a_point_of_it(page: Any) -> None:
+    search = importlib.import_module("search")
+    known = page.read(search.FOLDER).scores
+    assert {text for method, (other, _) in search.CHANGED.items() for text in (method, other)} <= set(known)
