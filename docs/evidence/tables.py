@@ -17,7 +17,7 @@ from attentiondrop.experiments.report.interval_plot import ends_of, group_of, in
 from attentiondrop.experiments.report.markup import Markup, tag
 from attentiondrop.experiments.report.palette import Look, looks
 from attentiondrop.experiments.report.scales import Scale, fit, without_far_off
-from attentiondrop.experiments.tasks.metrics import Metric, Metrics
+from attentiondrop.experiments.tasks.metrics import Metric
 from attentiondrop.experiments.tasks.registry import task_of
 
 FINAL = "runs"
@@ -54,13 +54,9 @@ class Method:
 class Study:
     """A study as it was published."""
 
-    metrics: Metrics
+    #: The metric of differences.
+    primary: Metric
     methods: list[Method]
-
-    @property
-    def primary(self) -> Metric:
-        """The metric of differences."""
-        return self.metrics.primary
 
 
 def csv_rows(file: Path) -> list[dict[str, str]]:
@@ -74,15 +70,18 @@ def final_runs(folder: Path) -> list[dict[str, str]]:
     return [row for row in csv_rows(folder / "results.csv") if row["part"] == FINAL]
 
 
-def read(folder: Path, baseline: str | None = None) -> Study:
-    """The study in a folder. Differences are to the first method, or to `baseline`, as it is written in full."""
+def read(folder: Path, baseline: str | None = None, metric: str | None = None) -> Study:
+    """The study in a folder. Differences are to the first method, or to `baseline`, as it is written in full.
+
+    They are differences of the primary metric of its task, or of the one that is named `metric`.
+    """
     rows = final_runs(folder)
     recipe: dict[str, Any] = yaml.safe_load((folder / "recipe.yaml").read_text(encoding="utf-8"))
     metrics = task_of(recipe.get("recipe", recipe)).metrics
     order = list(dict.fromkeys(row["method"] for row in rows))
     if baseline is not None:
         order = [baseline, *(label for label in order if label != baseline)]
-    primary = metrics.primary
+    primary = metrics.primary if metric is None else metrics.named(metric)
     scores = {
         label: {
             int(row["seed"]): float(row[f"test_{primary.name}"])
@@ -105,7 +104,7 @@ def read(folder: Path, baseline: str | None = None) -> Study:
             ours, theirs = ({seed: primary.better(x) for seed, x in scores[one].items()} for one in (label, order[0]))
             chance = improvement(ours, theirs)
         methods.append(Method(label, scores[label], len(own), apart, chance, columns))
-    return Study(metrics, methods)
+    return Study(primary, methods)
 
 
 def table(study: Study, extra: dict[str, tuple[str, float, int]] | None = None) -> str:

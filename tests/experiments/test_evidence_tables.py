@@ -45,7 +45,7 @@ def test_an_interval_that_is_cut_off_ends_in_arrows(tables: Any) -> None:
     def drawn(count: int) -> list[tuple[str, str]]:
         methods = [tables.Method(f"m{n}", {}, 1, each, None, {}) for n, each in enumerate(differences[:count])]
         baseline = tables.Method("none", base, 10, None, None, {})
-        return arrow.findall(tables.forest(tables.Study(CLASS_METRICS, [baseline, *methods])))
+        return arrow.findall(tables.forest(tables.Study(CLASS_METRICS.primary, [baseline, *methods])))
 
     assert drawn(5) == []
     (first, second) = drawn(6)
