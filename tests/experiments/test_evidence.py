@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from attentiondrop.cli.main import main
 from attentiondrop.errors import ArgumentError
 from attentiondrop.experiments.config.recipe_files import read_recipe, shipped
 from attentiondrop.experiments.methods.grids import candidates
@@ -217,3 +218,11 @@ def test_the_page_tells_how_to_make_the_data_of_study_1(tmp_path: Path, monkeypa
     kept = source.train_images[:, :, 0, 0] @ [1, 256, 256**2]
     assert list(kept) == [number for number, label in enumerate(labels) if (labels[:number] == label).sum() < 1000]
     assert list(source.train_labels) == list(labels[kept]) and len(source.test_labels) == 100
+
+
+def test_the_recipe_of_transfer_asks_for_pretrained_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = tmp_path / "data.npz"
+    images, labels = np.zeros((100, 32, 32, 3), np.uint8), np.arange(100) % 10
+    np.savez(data, x_train=images, y_train=labels, x_test=images, y_test=labels)
+    assert main(["compare", "evidence/transfer", "--set", f"data.root={data}", "--dry-run"]) == 2
+    assert "model.checkpoint: expected a local folder or file with weights" in capsys.readouterr().err
