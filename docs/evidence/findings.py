@@ -67,9 +67,9 @@ def controls() -> dict[str, str]:
         "condition": "**This was measured only where a second pass is cheap and `none` is slow.** Here two passes take "
         f"{time_ratio(to_none, ours, 'none')} times as long as `none`: batches of 128 small images do not fill an "
         "H200, and `none` ran in torch's attention, our method in the faster kernels of this library. With these "
-        f"kernels for both (with wrong labels), they take {time_ratio(same.to_none, same.ours, 'none')} times as long. "
-        f"So with the same kernels, equal time is enough for more epochs than these. {_elsewhere()} There, it is "
-        "enough for nearly twice the epochs. Here, twice the epochs are better than our method.",
+        f"kernels for both (with wrong labels), they took {time_ratio(same.to_none, same.ours, 'none')} times as long, "
+        f"{_elsewhere()}. There, equal time is enough for more epochs than these, up to nearly twice as many. Here, "
+        "twice the epochs are better than our method.",
         "parts": f"Where its gain comes from: blur in one pass gains {difference(to_none, alone)} over `none`, a "
         f"second pass without the KL term adds {difference(to_alone, two)}, and the KL term adds "
         f"{difference(to_two, ours)}.",
@@ -186,7 +186,7 @@ def _elsewhere() -> str:
     """What the same pair of passes costs with other models."""
     rows = [row for row in tables.csv_rows(METHODS_COST) if row["method"] == "blur+consistency"]
     small, base = (next(float(row["cost"]) for row in rows if row["model"] == model) for model in ("small", "vit-b16"))
-    return f"With a small ViT and batches of 256, they took {small:.2f} times as long, with ViT-B/16 {base:.2f} times."
+    return f"with a small ViT and batches of 256 {small:.2f} times, with ViT-B/16 {base:.2f} times"
 
 
 def _equal_time(study: tables.Study, ours: str, longer: str) -> str:

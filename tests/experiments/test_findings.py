@@ -128,7 +128,7 @@ def test_times_are_those_of_whole_runs(findings: Any) -> None:
     # In study 1, `none`, `longer` and R-Drop ran in torch's slower attention. With wrong labels, all have our kernels.
     longer, r_drop = "longer(lr=1.0,decay=0.2,times=2)", "r-drop(weight=3.0,p=0.1)"
     same = {one: column(one, "gpu_seconds", "noise").mean() for one in (OURS, r_drop, longer, "none")}
-    assert f"for both (with wrong labels), they take {same[OURS] / same['none']:.2f} times as long" in condition
+    assert f"for both (with wrong labels), they took {same[OURS] / same['none']:.2f} times as long" in condition
     assert same[OURS] / same["none"] > 1.35  # so the epochs that were compared take less than equal time
     assert f"({same[OURS] / same[r_drop]:.2f} if both use the kernels of this library, " in said["best"]
     assert f"({same[longer] / same[OURS]:.1f} times in the same kernels)" in said["against"]
