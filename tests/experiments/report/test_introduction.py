@@ -43,7 +43,7 @@ def test_many_methods_are_counted_and_the_farthest_are_named(comparison: Maker, 
     assert all(f"`{method}` is above the baseline" in named for method in list(ends)[1:])
     text = paragraphs(read(comparison(tmp_path / "seven", ends | {"blur": moved(-0.3)})))[1]
     assert "6 methods are above the baseline (most: `dropkey(p=0.06)`, +6.04, " in text
-    assert "1 method is below the baseline (most: `blur`, -29.96, " in text and "dropkey(p=0.01)" not in text
+    assert "); `blur` is below the baseline (-29.96, " in text and "dropkey(p=0.01)" not in text
 
 
 def test_runs_with_more_epochs_than_the_recipe_are_said(comparison: Maker, tmp_path: Path) -> None:

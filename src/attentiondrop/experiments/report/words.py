@@ -10,8 +10,8 @@ from ..analysis.summary import Summary
 from ..tasks.registry import task_of
 from .figures import listed, plural, with_unit
 
-#: A sentence names at most so many methods. With more, it counts them and names those that differ most.
-_MOST_NAMED = 6
+#: A sentence names at most so many methods. With more, it counts those on each side of the baseline, but few are named.
+_MOST_NAMED, _FEW = 6, 2
 
 
 def heading(summary: Summary) -> str:
@@ -131,17 +131,20 @@ def _sentence(text: str) -> str:
 def _listed(told: dict[str, Difference], digits: int) -> str:
     """Which methods are above the baseline, and which below."""
     if len(told) <= _MOST_NAMED:
-        lines = [(f"`{label}` is {_side(each)} the baseline", each) for label, each in told.items()]
-        return listed([f"{line} ({_shown(each, digits)})" for line, each in lines])
+        return _named(told, digits)
     sides = [{label: each for label, each in told.items() if _side(each) == side} for side in ("above", "below")]
-    return listed([_counted(side, digits) for side in sides if side])
+    return "; ".join((_named if len(side) <= _FEW else _counted)(side, digits) for side in sides if side)
+
+
+def _named(told: dict[str, Difference], digits: int) -> str:
+    lines = [(f"`{label}` is {_side(each)} the baseline", each) for label, each in told.items()]
+    return listed([f"{line} ({_shown(each, digits)})" for line, each in lines])
 
 
 def _counted(told: dict[str, Difference], digits: int) -> str:
     """How many methods are on one side of the baseline, and which of them is farthest from it."""
     label, most = max(told.items(), key=lambda pair: abs(pair[1].mean))
-    count = f"{plural(len(told), 'method')} {'is' if len(told) == 1 else 'are'} {_side(most)} the baseline"
-    return f"{count} (most: `{label}`, {_shown(most, digits)})"
+    return f"{len(told)} methods are {_side(most)} the baseline (most: `{label}`, {_shown(most, digits)})"
 
 
 def _side(each: Difference) -> str:
