@@ -17,7 +17,7 @@ from attentiondrop.experiments.report.interval_plot import ends_of, group_of, in
 from attentiondrop.experiments.report.markup import Markup, tag
 from attentiondrop.experiments.report.palette import Look, looks
 from attentiondrop.experiments.report.scales import Scale, fit, without_far_off
-from attentiondrop.experiments.tasks.metrics import Metric, Metrics
+from attentiondrop.experiments.tasks.metrics import Metric
 from attentiondrop.experiments.tasks.registry import task_of
 
 FINAL = "runs"
@@ -54,13 +54,9 @@ class Method:
 class Study:
     """A study as it was published."""
 
-    metrics: Metrics
+    #: The metric of differences.
+    primary: Metric
     methods: list[Method]
-
-    @property
-    def primary(self) -> Metric:
-        """The metric of differences."""
-        return self.metrics.primary
 
 
 def csv_rows(file: Path) -> list[dict[str, str]]:
@@ -74,15 +70,18 @@ def final_runs(folder: Path) -> list[dict[str, str]]:
     return [row for row in csv_rows(folder / "results.csv") if row["part"] == FINAL]
 
 
-def read(folder: Path, baseline: str | None = None) -> Study:
-    """The study in a folder. Differences are to the first method, or to `baseline`, as it is written in full."""
+def read(folder: Path, baseline: str | None = None, metric: str | None = None) -> Study:
+    """The study in a folder. Differences are to the first method, or to `baseline`, as it is written in full.
+
+    They are differences of the primary metric of its task, or of the one that is named `metric`.
+    """
     rows = final_runs(folder)
     recipe: dict[str, Any] = yaml.safe_load((folder / "recipe.yaml").read_text(encoding="utf-8"))
     metrics = task_of(recipe.get("recipe", recipe)).metrics
     order = list(dict.fromkeys(row["method"] for row in rows))
     if baseline is not None:
         order = [baseline, *(label for label in order if label != baseline)]
-    primary = metrics.primary
+    primary = metrics.primary if metric is None else metrics.named(metric)
     scores = {
         label: {
             int(row["seed"]): float(row[f"test_{primary.name}"])
@@ -105,7 +104,7 @@ def read(folder: Path, baseline: str | None = None) -> Study:
             ours, theirs = ({seed: primary.better(x) for seed, x in scores[one].items()} for one in (label, order[0]))
             chance = improvement(ours, theirs)
         methods.append(Method(label, scores[label], len(own), apart, chance, columns))
-    return Study(metrics, methods)
+    return Study(primary, methods)
 
 
 def table(study: Study, extra: dict[str, tuple[str, float, int]] | None = None) -> str:
@@ -136,7 +135,9 @@ def table(study: Study, extra: dict[str, tuple[str, float, int]] | None = None) 
     return "\n".join(line.rstrip() for line in lines)
 
 
-_LEFT, _WIDTH, _ROW = 330, 760, 20
+_LEFT, _WIDTH, _ROW = 390, 820, 20
+#: So many characters of a method fit beside a figure: two parts with all that they set.
+_LONGEST = 56
 
 
 def forest(study: Study) -> str | None:
@@ -165,7 +166,7 @@ def forest(study: Study) -> str | None:
 
 
 def _row(label: str, each: Difference, scale: Scale, y: float, metric: Metric) -> list[Markup]:
-    drawn = [tag("text", label if len(label) < 48 else f"{label[:46]}...", x=4, y=y + 4, class_="code")]
+    drawn = [tag("text", _fitting(label), x=4, y=y + 4, class_="code")]
     drawn += interval_marks(each, scale, _place, y)
     ends, text = ends_of(each), f"{each.mean:+.{metric.digits}f}"
     left = (_LEFT, 1, "start", min(ends) < scale.low, each.mean < scale.low)
@@ -176,6 +177,10 @@ def _row(label: str, each: Difference, scale: Scale, y: float, metric: Metric) -
         if is_off:
             drawn.append(tag("text", text, x=x + 12 * turn, y=y + 4, text_anchor=anchor))
     return drawn
+
+
+def _fitting(label: str) -> str:
+    return label if len(label) <= _LONGEST else f"{label[: _LONGEST - 3]}..."
 
 
 def _place(value: float, scale: Scale) -> float:
@@ -195,8 +200,8 @@ def against_time(study: Study) -> str | None:
         return None
     heights = without_far_off([[p.y, p.low or p.y, p.high or p.y] for p in points.values()])
     scale = fit(heights, ceiling=metric.ceiling)
-    chart = Chart(fit([0.0, *(p.x for p in points.values())]), scale, "GPU seconds of a run", metric.unit, 760, 360)
-    chart.margin = (24, 300, 38, 46)
+    chart = Chart(fit([0.0, *(p.x for p in points.values())]), scale, "GPU seconds of a run", metric.unit, 860, 360)
+    chart.margin = (24, 400, 38, 46)
     styles: dict[str, Look] = looks(points)
     for index, (label, point) in enumerate(points.items()):
         chart.intervals([point], styles[label])
@@ -206,9 +211,9 @@ def against_time(study: Study) -> str | None:
         y = 30 + 17 * index
         marker = tag("path", d=styles[label].marker, class_="marker", transform=f"translate(474 {y - 4})")
         chart.shape(tag("g", marker, class_=styles[label].group))
-        chart.shape(tag("text", label if len(label) < 42 else f"{label[:40]}...", x=484, y=y, class_="code"))
+        chart.shape(tag("text", _fitting(label), x=484, y=y, class_="code"))
     inner = chart.svg(f"{metric.label} against GPU seconds")
-    return _standalone([inner], 760, max(360, 40 + 17 * len(points)), f"{metric.label} against GPU seconds")
+    return _standalone([inner], 860, max(360, 40 + 17 * len(points)), f"{metric.label} against GPU seconds")
 
 
 def _standalone(drawn: list[Markup], width: int, height: float, label: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
+from pathlib import Path
 
 import claims
 import tables
@@ -45,6 +46,18 @@ def time_ratio(study: tables.Study, label: str, other: str, digits: int = 2) -> 
     return f"{ours / theirs:.{digits}f}"
 
 
-def percent(study: tables.Study, label: str, column: str) -> str:
-    """The mean of a column, in percent."""
-    return f"{100 * statistics.fmean(method(study, label).columns[column]):.1f}"
+def calibration(folder: Path, ours: str, r_drop: str) -> str:
+    """The calibration error of our method, and its differences to `none` and to R-Drop, corrected as accuracies are."""
+    to_none, to_r_drop = (tables.read(folder, one, "ece") for one in ("none", r_drop))
+    found = method(to_none, ours).difference
+    if found is None or not found.marked or found.mean < 0:
+        raise SystemExit(f"{folder}: the calibration of {ours} is not worse than that of none: write the pages anew")
+    error = {label: f"{_percent(to_none, label)} %" for label in (ours, "none", r_drop)}
+    return (
+        f"The calibration error (ECE) of our method is {error[ours]}. The difference to `none` ({error['none']}) is "
+        f"{difference(to_none, ours)}, to R-Drop ({error[r_drop]}) {difference(to_r_drop, ours)}. Less is better."
+    )
+
+
+def _percent(study: tables.Study, label: str) -> str:
+    return f"{study.primary.factor * statistics.fmean(method(study, label).scores.values()):.1f}"

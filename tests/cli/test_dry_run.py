@@ -70,7 +70,7 @@ def test_finished_runs_are_counted_and_give_the_time(tmp_path: Path, capsys: pyt
     assert main(["train", *SETTINGS, *out]) == 0
     before = sorted(tmp_path.rglob("*"))
     assert main(["train", "--method", "none", "--seed", "1", "--dry-run", *SETTINGS, *out]) == 0
-    assert "1 runs, 1 of them to train." in capsys.readouterr().out
+    assert "1 run, 1 of them to train." in capsys.readouterr().out
     assert main(["compare", "--methods", "none", "--seeds", "2", "--dry-run", *SETTINGS, *out]) == 0
     text = capsys.readouterr().out
     assert rows(text)["none"] == ["2", "1", "2"] and times(text)["none"].endswith("*")
@@ -78,7 +78,7 @@ def test_finished_runs_are_counted_and_give_the_time(tmp_path: Path, capsys: pyt
     assert "From finished runs in this folder" in text and "Measured" not in text
     assert main(["compare", "--methods", "none", "--seeds", "1", "--dry-run", *SETTINGS, *out]) == 0
     text = capsys.readouterr().out
-    assert "1 runs, 0 of them to train." in text and "Estimated" not in text
+    assert "1 run, 0 of them to train." in text and "Estimated" not in text
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -134,7 +134,7 @@ def test_every_task_can_be_timed(recipe: str, tmp_path: Path, capsys: pytest.Cap
     small = {"toy-translation": "data.sentences=60"}.get(recipe, "data.sentences=40")
     assert main(["train", recipe, "--dry-run", "--set", small, "--out", str(tmp_path / "out")]) == 0
     text = capsys.readouterr().out
-    assert "1 runs, 1 of them to train.\n" in text and "\nEstimated time: about " in text
+    assert "1 run, 1 of them to train.\n" in text and "\nEstimated time: about " in text
     assert ("beam search of the final test not included" in text) == (recipe == "toy-translation")
 
 

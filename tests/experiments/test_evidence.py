@@ -11,14 +11,18 @@ import shutil
 import sys
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
+from attentiondrop.cli.main import main
 from attentiondrop.errors import ArgumentError
 from attentiondrop.experiments.config.recipe_files import read_recipe, shipped
 from attentiondrop.experiments.methods.grids import candidates
 from attentiondrop.experiments.methods.groups import expanded
+from attentiondrop.experiments.tasks.classification.data import npz_file
 
 ROOT = Path(__file__).parents[2]
 WRITE = ROOT / "docs" / "evidence" / "write.py"
@@ -196,3 +200,32 @@ def test_a_slice_that_is_killed_has_kept_its_records(program, screen, tmp_path, 
     program.unpack(then, tmp_path / "again")
     runs = [sorted(folder.rglob(program.RESULT)) for folder in (screen, tmp_path / "again")]
     assert runs[0] and len(runs[0]) == len(runs[1])
+
+
+def test_the_page_tells_how_to_make_the_data_of_study_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The block writes the first 1,000 images of each class in their order. Here, an image is its number."""
+    page = (ROOT / "docs" / "evidence" / "README.md").read_text(encoding="utf-8")
+    block = page.partition("```python\n")[2].partition("```")[0]
+    datasets = pytest.importorskip("torchvision.datasets")
+    labels = np.random.default_rng(0).integers(0, 10, 12_000)
+
+    def published(root: str, train: bool, download: bool) -> SimpleNamespace:
+        count = len(labels) if train else 100
+        numbers = np.stack([np.arange(count) // 256**place % 256 for place in range(3)], axis=1).astype(np.uint8)
+        return SimpleNamespace(data=numbers[:, None, None], targets=labels[:count].tolist())
+
+    monkeypatch.setattr(datasets, "CIFAR10", published)
+    monkeypatch.chdir(tmp_path)
+    exec(block, {})
+    source = npz_file.load("c10.npz")
+    kept = source.train_images[:, :, 0, 0] @ [1, 256, 256**2]
+    assert list(kept) == [number for number, label in enumerate(labels) if (labels[:number] == label).sum() < 1000]
+    assert list(source.train_labels) == list(labels[kept]) and len(source.test_labels) == 100
+
+
+def test_the_recipe_of_transfer_asks_for_pretrained_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = tmp_path / "data.npz"
+    images, labels = np.zeros((100, 32, 32, 3), np.uint8), np.arange(100) % 10
+    np.savez(data, x_train=images, y_train=labels, x_test=images, y_test=labels)
+    assert main(["compare", "evidence/transfer", "--set", f"data.root={data}", "--dry-run"]) == 2
+    assert "model.checkpoint: expected a local folder or file with weights" in capsys.readouterr().err

@@ -45,8 +45,18 @@ def test_an_interval_that_is_cut_off_ends_in_arrows(tables: Any) -> None:
     def drawn(count: int) -> list[tuple[str, str]]:
         methods = [tables.Method(f"m{n}", {}, 1, each, None, {}) for n, each in enumerate(differences[:count])]
         baseline = tables.Method("none", base, 10, None, None, {})
-        return arrow.findall(tables.forest(tables.Study(CLASS_METRICS, [baseline, *methods])))
+        return arrow.findall(tables.forest(tables.Study(CLASS_METRICS.primary, [baseline, *methods])))
 
     assert drawn(5) == []
     (first, second) = drawn(6)
     assert first[0] == second[0] and {first[1], second[1]} == {"8", "-8"}
+
+
+def test_names_of_methods_are_whole_in_the_figures(tables: Any) -> None:
+    """A method of two parts, with all that it sets, fits: it is what readers look for."""
+    folder = Path(tables.__file__).parent / "results" / "cifar10-20pct-controls"
+    study = tables.read(folder)
+    for drawn in (tables.forest(study), tables.against_time(study)):
+        width = int(re.search(r'viewBox="0 0 (\d+)', drawn)[1])
+        for place, label in re.findall(r'<text x="(\d+)" y="[\d.]+" class="code">([^<]*)', drawn):
+            assert label in {one.label for one in study.methods} and int(place) + 6.7 * len(label) < width

@@ -47,7 +47,8 @@ def _print_runs(lines: Sequence[Line]) -> None:
         ("runs", "finished", "epochs each"),
         {line.label: (str(line.runs), str(line.finished), str(line.epochs)) for line in lines},
     )
-    text = f"{sum(line.runs for line in lines)} runs, {sum(line.left for line in lines)} of them to train."
+    count = sum(line.runs for line in lines)
+    text = f"{count} run{'s' * (count != 1)}, {sum(line.left for line in lines)} of them to train."
     if again := sum(line.scored_again for line in lines):
         text += f" {again} finished runs are only scored again, which is not in the estimate."
     # What follows takes a while, and a file would not show this line before its end.

@@ -48,7 +48,7 @@ def test_only_what_remains_after_correction_is_marked(comparison: Maker, tmp_pat
     assert results["dropkey(p=0.1)"][2].endswith("] *")
     assert results["dropkey(p=0.2)"][2].endswith("]")
     after = "In points, after Holm's correction for 2 comparisons, `dropkey(p=0.1)` is above the baseline"
-    assert f"{after} (+5.00, +4.12 to +5.88)." in markdown
+    assert f"{after} (+5.00, +3.89 to +6.11)." in markdown
     assert "For the other one, the interval includes zero." in markdown
     assert "2 comparisons were made" in markdown and "Here 1 does, and 1 remains after Holm's correction" in markdown
 

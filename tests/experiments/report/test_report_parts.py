@@ -152,6 +152,17 @@ def test_lines_stay_within_the_axes() -> None:
     )
 
 
+def test_a_number_beyond_the_axis_is_written_inside_the_plot() -> None:
+    chart = Chart(Scale(0, 1), Scale(0, 1), "x", "y")
+    chart.far_off(Point(0.5, -5.0), looks(["none"])["none"], "-5.0")
+    assert '<text x="235" y="228" class="note">-5.0</text>' in chart.svg("label")  # the axis is at 232
+
+
+def test_a_tall_plot_has_more_ticks() -> None:
+    low, tall = (Chart(Scale(0, 1), Scale(70.4, 75.9), "x", "y", height=height).svg("") for height in (270, 340))
+    assert low.count('class="grid"') == 2 and tall.count('class="grid"') == 5
+
+
 @pytest.mark.parametrize(
     ("values", "places"),
     [

@@ -23,7 +23,7 @@ def test_runs_of_another_recipe_are_left_out_and_said(comparison: Maker, tmp_pat
     page, markdown, rows = written(out)
     assert "30 epochs each" in markdown and page.table("Test accuracy, mean")["blur"][:2] == ["0 of 2", "\u2013"]
     assert page.table("Test accuracy of every run") == {
-        "Method": ["seed 0", "seed 1"],
+        "Method": ["0", "1"],
         "none": ["80.00", "of another recipe"],
         "blur": ["of another recipe", "of another recipe"],
     }

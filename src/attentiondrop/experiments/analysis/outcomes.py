@@ -12,8 +12,9 @@ from ..runs.kinds import FINAL
 from ..runs.store import Result, Run, scored_by
 from ..studies.plan import Ablation, Comparison, Study
 
-#: The statuses of an outcome. The last four have no result that counts.
-STATUSES = ("finished", "diverged", "failed", "unfinished", "missing", "damaged", "of another recipe")
+#: The statuses without a result that counts: the study still has to run these.
+UNDONE = ("unfinished", "missing", "damaged", "of another recipe")
+STATUSES = ("finished", "diverged", "failed", *UNDONE)
 
 
 @dataclass(frozen=True)

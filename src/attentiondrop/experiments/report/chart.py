@@ -82,7 +82,8 @@ class Chart:
         down = 1 if self.y.place(point.y) < 0 else -1
         arrow = tag("path", d=f"M{x:.2f} {y + 8 * down:.2f}l-4.5 {-7 * down}h9z", class_="marker")
         self._add(look, arrow)
-        self._drawn.append(tag("text", text, x=x + 8, y=y + 4, class_="note"))
+        # Inside the plot, so that the axis does not cross the number out.
+        self._drawn.append(tag("text", text, x=x + 8, y=y - 4 if down == 1 else y + 4, class_="note"))
 
     def rule(self, y: float, label: str = "") -> None:
         """Draw a horizontal reference line."""
@@ -115,10 +116,11 @@ class Chart:
     def _axes(self) -> list[Markup]:
         top, right, bottom, left = self.margin
         floor, end = self.height - bottom, self.width - right
-        drawn = [tag("path", d=f"M{left} {self.top(value):.2f}H{end}", class_="grid") for value, _ in self.y.ticks(5)]
+        ticks = self.y.ticks(max(5, self.height // 48))
+        drawn = [tag("path", d=f"M{left} {self.top(value):.2f}H{end}", class_="grid") for value, _ in ticks]
         drawn += [
             tag("text", text, x=left - 6, y=self.top(value) + 4, class_="tick", text_anchor="end")
-            for value, text in self.y.ticks(5)
+            for value, text in ticks
         ]
         drawn.append(tag("path", d=f"M{left} {floor}H{end}", class_="axis"))
         for value, text in self.x_ticks or self.x.ticks(7):

@@ -58,6 +58,7 @@ def _notes(summary: Summary, metric: Metric) -> list[str]:
         f"{summary.comparisons}; it excludes zero exactly if p (Holm) is below 0.05.",
         "Better run: the probability that a run of the method is better than a run of the baseline, over all pairs, "
         "with Wilson's interval for so many seeds.",
+        "Differences to another method: write the report again with `--baseline METHOD`.",
     ]
     if metric.margin is not None:
         lines.append(

@@ -153,7 +153,9 @@ def _panel(panel: Panel, rows: Sequence[Row], looks: dict[str, Look]) -> Markup 
             chart.band(part, looks[label])
     for label, points in curves.items():
         for part in [points] if panel.sparse else stretches(points):
-            chart.line(part, looks[label], every=1 if panel.sparse else max(1, int(last) // 6))
+            # The best value so far exists at every epoch, even if few epochs are validated.
+            all_marked = panel.sparse and panel.best is None
+            chart.line(part, looks[label], every=1 if all_marked else max(1, int(last) // 6))
         if not scale.low <= points[-1].y <= scale.high:
             chart.far_off(points[-1], looks[label], f"{points[-1].y:.3g}")
     caption = tag("figcaption", panel.title, *([tag("span", panel.note)] if panel.note else []))

@@ -5,9 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from ..analysis.intervals import ENOUGH_SEEDS, Difference, signed
+from ..analysis.outcomes import UNDONE
 from ..analysis.summary import Summary
 from ..tasks.registry import task_of
 from .figures import listed, plural, with_unit
+
+#: A sentence names at most so many methods. With more, it counts those on each side of the baseline, but few are named.
+_MOST_NAMED, _FEW = 6, 2
 
 
 def heading(summary: Summary) -> str:
@@ -34,7 +38,7 @@ def facts(summary: Summary) -> list[tuple[str, str]]:
     found = [
         ("data", _section(recipe, "data").get("name")),
         ("model", _section(recipe, "model").get("name")),
-        ("epochs", _section(recipe, "training").get("epochs")),
+        ("epochs", _epochs(summary)),
         ("methods", len(summary.rows) or None),
         ("seeds", len(summary.plan.seeds)),
         ("runs finished", f"{done} of {len(outcomes)}"),
@@ -47,8 +51,8 @@ def _setting(summary: Summary) -> str:
     data, model = _section(recipe, "data"), _section(recipe, "model").get("name")
     where = f" on `{data['name']}`" if data.get("name") else ""
     how = f" with the model `{model}`" if model else ""
-    epochs = _section(recipe, "training").get("epochs")
-    length = f", {plural(epochs, 'epoch')} each" if isinstance(epochs, int) else ""
+    epochs = _epochs(summary)
+    length = f", {epochs} epoch{'s' * (epochs != '1')} each" if epochs is not None else ""
     special = task_of(recipe).special(data)
     settings = f" ({'; '.join(special)})" if special else ""
     comparison, ablation = summary.study.comparison, summary.study.ablation
@@ -65,6 +69,16 @@ def _setting(summary: Summary) -> str:
         there = f"{where}{settings}{how}{length}" if comparison is None else ""
         parts.append(f"The ablation varies {names}, {plural(len(ablation.seeds), 'seed')} each{there}.")
     return " ".join(parts)
+
+
+def _epochs(summary: Summary) -> str | None:
+    """The epochs of a run. Some methods have more than the recipe: `longer` does."""
+    planned = _section(summary.plan.recipe, "training").get("epochs")
+    if not isinstance(planned, int):
+        return None
+    finished = [each.result for row in summary.rows for each in row.outcomes if each.status == "finished"]
+    most = max([planned, *(result.epochs for result in finished if result is not None)])
+    return f"{planned}" if most == planned else f"{planned} to {most}"
 
 
 def _tuning(summary: Summary) -> str:
@@ -116,15 +130,32 @@ def _sentence(text: str) -> str:
 
 def _listed(told: dict[str, Difference], digits: int) -> str:
     """Which methods are above the baseline, and which below."""
-    return listed([_told(label, each, digits) for label, each in told.items()])
+    if len(told) <= _MOST_NAMED:
+        return _named(told, digits)
+    sides = [{label: each for label, each in told.items() if _side(each) == side} for side in ("above", "below")]
+    return "; ".join((_named if len(side) <= _FEW else _counted)(side, digits) for side in sides if side)
 
 
-def _told(label: str, points: Difference, digits: int) -> str:
-    where = f"`{label}` is {'above' if points.mean > 0 else 'below'} the baseline"
-    if points.interval is None:
-        return where
-    mean, low, high = (signed(each, digits) for each in (points.mean, points.interval.low, points.interval.high))
-    return f"{where} ({mean}, {low} to {high})"
+def _named(told: dict[str, Difference], digits: int) -> str:
+    lines = [(f"`{label}` is {_side(each)} the baseline", each) for label, each in told.items()]
+    return listed([f"{line} ({_shown(each, digits)})" for line, each in lines])
+
+
+def _counted(told: dict[str, Difference], digits: int) -> str:
+    """How many methods are on one side of the baseline, and which of them is farthest from it."""
+    label, most = max(told.items(), key=lambda pair: abs(pair[1].mean))
+    return f"{len(told)} methods are {_side(most)} the baseline (most: `{label}`, {_shown(most, digits)})"
+
+
+def _side(each: Difference) -> str:
+    return "above" if each.mean > 0 else "below"
+
+
+def _shown(each: Difference, digits: int) -> str:
+    """The difference with its interval: the corrected one, if the difference remains after correction."""
+    interval = each.holm_interval if each.marked else each.interval
+    ends = "" if interval is None else f", {signed(interval.low, digits)} to {signed(interval.high, digits)}"
+    return signed(each.mean, digits) + ends
 
 
 def _limits(summary: Summary) -> str:
@@ -137,6 +168,9 @@ def _limits(summary: Summary) -> str:
     if lost:
         ran = f"{plural(lost, 'run')} diverged or failed"
         lines.append(f"{ran} and count in no mean, which may flatter the methods they belong to.")
+    waiting = sum(each.status in UNDONE for row in summary.rows for each in row.outcomes)
+    if waiting:
+        lines.append(f"{plural(waiting, 'run')} of the study did not finish yet, so these numbers may change.")
     lines.append("All of this holds for this model, these data and this recipe; it says nothing about others.")
     return " ".join(lines)
 
