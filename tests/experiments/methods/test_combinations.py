@@ -10,9 +10,10 @@ from torch.nn import functional as F
 from attentiondrop import AttentionDropError
 from attentiondrop.experiments.config.schema import TrainingSettings
 from attentiondrop.experiments.methods import Pass
+from attentiondrop.experiments.methods.apply import Applied
 from attentiondrop.experiments.methods.parse import read_method
 
-from .conftest import batch
+from .conftest import TASK, batch, vit
 
 
 def test_a_mask_beside_that_of_the_model_is_refused(made) -> None:
@@ -136,3 +137,19 @@ def test_attention_to_a_single_key_has_gradients(made, name: str) -> None:
         block.attn.qkv.weight.data *= 1000
     found.loss().backward()
     assert all(parameter.grad.isfinite().all() for parameter in found.model.parameters())
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["hard(p=0.4)", "blur(sigma_max=2.0)+dropkey(p=0.3)", "oneof(hard(p=0.4),noise(sigma=0.5),weights=[0.5,0.5])"],
+)
+def test_rates_in_tensors_for_a_compiler_change_nothing(text: str) -> None:
+    losses = []
+    for compiled in (False, True):
+        model = vit().train()
+        applied = Applied(read_method(text), model, compiled, compiled_loss=False)
+        torch.manual_seed(3)
+        losses.append(applied.objective(TASK, 0.0, "batch")(model, batch()).item())
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    plain = F.cross_entropy(vit().train()(batch().inputs), batch().targets).item()
+    assert losses[0] != pytest.approx(plain, rel=1e-4)

@@ -60,11 +60,21 @@ def test_a_new_classifier_learns(tmp_path: Path) -> None:
     assert result.error is None and result.test["accuracy"] > 0.6  # of five animals
 
 
-@pytest.mark.parametrize("name", ["roberta", "camembert"])
+@pytest.mark.parametrize("name", ["roberta", "camembert", "mpnet", "xlm-roberta-xl", "esm", "luke"])
 def test_positions_may_count_from_the_padding(name: str, data) -> None:
     model = TASK.build_model(ClassifierSettings(**SIZES | {"name": name, "layers": 1}), data, {}, 0)
     words = torch.full((1, 10), data.vocabulary - 1)  # a text of full length
     assert model(input_ids=words, attention_mask=torch.ones_like(words)).logits.isfinite().all()
+
+
+def test_positions_before_the_text_of_a_pretrained_model_are_not_for_the_text(data, tmp_path: Path) -> None:
+    TASK.build_model(ClassifierSettings(**SIZES | {"name": "roberta", "layers": 1}), data, {}, 0).save_pretrained(
+        tmp_path
+    )
+    again = ClassifierSettings(checkpoint=str(tmp_path))
+    assert TASK.build_model(again, data, {}, 0).config.max_position_embeddings == 11
+    with pytest.raises(ArgumentError, match=r"data.length: expected at most the 10 positions of .*, received 11"):
+        TASK.build_model(again, load_labelled(LabelledSettings(sentences=80, length=11)), {}, 0)
 
 
 @pytest.mark.parametrize(("name", "layers"), [("distilbert", 2), ("bert", 3)])
