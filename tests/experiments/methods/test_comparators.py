@@ -153,6 +153,7 @@ RANGES = {
         "dropout.p dropdim.p emateacher.decay headpruning.at headpruning.share hiddenkey.key hiddenkey.p "
         "labelsmoothing.epsilon mixup.p cutmix.p r-drop.p",
     ),
+    "a number in [0, 1], received 1.01": (("0.01", "1.0"), ("1.01",), "tailhard.share tailblur.share"),
     "a number >= 0": (
         ("0",),
         ("-1",),
