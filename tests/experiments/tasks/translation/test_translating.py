@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 
+from attentiondrop.experiments.tasks.registry import find_task
 from attentiondrop.experiments.tasks.text.subwords import END
 from attentiondrop.experiments.tasks.translation.beam_search import beam_search
 from attentiondrop.experiments.tasks.translation.encoder_decoder import EncoderDecoder
@@ -62,3 +63,9 @@ def test_translations_are_those_of_each_sentence_alone_and_in_order(data: Senten
         (best,) = beam_search(model, source, [limit], 2, search.length_penalty)
         assert data.subwords.decode([best.tokens]) == [found[number]]
     model.train()
+
+
+def test_what_a_report_says_of_the_sentences() -> None:
+    special = find_task("translation").special
+    assert special({"lowercase": True, "limit": 9}) == ["text in lower case", "at most 9 pairs of each part"]
+    assert special({"lowercase": False, "limit": None}) == [] == special({})
