@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from attentiondrop.errors import ArgumentError
+from attentiondrop.experiments.tasks.text.aligned_files import Pairs
 from attentiondrop.experiments.tasks.text.line_files import TextFileError
 from attentiondrop.experiments.tasks.translation import toy_sentences
 from attentiondrop.experiments.tasks.translation.parallel_text import read_parts
@@ -18,7 +19,11 @@ from attentiondrop.experiments.tasks.translation.translation_settings import Tra
 
 pytest.importorskip("tokenizers")
 
-PARTS = toy_sentences.generate(60, seed=1)
+#: Sentences that begin with a capital letter.
+PARTS = {
+    part: Pairs(*([text.capitalize() for text in side] for side in pairs))
+    for part, pairs in toy_sentences.generate(60, seed=1).items()
+}
 MULTI30K = {"train": "train", "validation": "val", "test": "test_2016_flickr"}
 
 
@@ -39,7 +44,10 @@ def test_a_folder_of_published_files(tmp_path, zipped: bool) -> None:
     turned, _ = read_parts(TranslationData("multi30k", root, source="de", target="en"))
     assert turned["test"] == PARTS["test"][::-1]
     few, _ = read_parts(TranslationData("multi30k", root, limit=5, lowercase=True))
-    assert few["train"].source == [text.lower() for text in PARTS["train"].source[:5]]
+    assert few == {
+        part: Pairs(*([text.lower() for text in side[:5]] for side in pairs)) for part, pairs in PARTS.items()
+    }
+    assert few["train"].source != PARTS["train"].source[:5]
     other, _ = read_parts(TranslationData("multi30k", root, test="val"))
     assert other["test"] == PARTS["validation"]
 

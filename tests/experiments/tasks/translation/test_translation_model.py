@@ -8,7 +8,7 @@ from torch import nn
 
 from attentiondrop.errors import ShapeError
 from attentiondrop.experiments.tasks.text.subwords import PAD
-from attentiondrop.experiments.tasks.translation.encoder_decoder import EncoderDecoder, sinusoids
+from attentiondrop.experiments.tasks.translation.encoder_decoder import EncoderDecoder, Residual, sinusoids
 from attentiondrop.torch import attach
 
 SOURCE = torch.tensor([[5, 6, 7, 2], [8, 2, 0, 0]])
@@ -73,6 +73,17 @@ def test_positions_are_those_of_fairseq() -> None:
         [torch.tensor(p * r).sin() for r in rates] + [torch.tensor(p * r).cos() for r in rates] for p in range(3)
     ]
     torch.testing.assert_close(found, torch.tensor(expected))
+
+
+def test_dropout_drops_what_sublayers_add_and_nothing_else() -> None:
+    net = model(pre=True, dropout=0.0).train()
+    for module in net.modules():
+        if isinstance(module, Residual):
+            module.dropout.p = 1.0
+    memory, _ = net.encode(SOURCE)
+    torch.testing.assert_close(memory, net.encoder_norm(net.embedding(SOURCE) * 4 + sinusoids(4, 16)))
+    alone = net.decoder_norm(net.embedding(TARGET) * 4 + sinusoids(3, 16))
+    torch.testing.assert_close(net(SOURCE, TARGET), alone @ net.embedding.weight.T)
 
 
 def torch_layer(ours: nn.Module, pre: bool) -> nn.Module:
