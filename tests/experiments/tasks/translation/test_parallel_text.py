@@ -59,6 +59,9 @@ def test_any_aligned_files_with_held_out_pairs(tmp_path) -> None:
     assert {part: len(pairs.source) for part, pairs in parts.items()} == {"train": 46, "validation": 7, "test": 7}
     pairs = [pair for part in parts.values() for pair in zip(*part, strict=True)]
     assert sorted(pairs) == sorted(zip(*PARTS["train"], strict=True))
+    for part in parts.values():
+        file = iter(zip(*PARTS["train"], strict=True))
+        assert all(pair in file for pair in zip(*part, strict=True))  # in the order of the file
     assert read_parts(settings)[0] == parts
     assert read_parts(TranslationData("opus", root, train="Books.de-en", held_out=7, seed=1))[0] != parts
     with pytest.raises(ArgumentError, match=r"data.held_out: expected fewer than the 60 training pairs for valid.*30"):
