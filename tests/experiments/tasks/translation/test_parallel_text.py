@@ -79,16 +79,18 @@ def test_wmt14_from_a_folder_or_by_the_datasets_library(tmp_path, monkeypatch) -
     def load_dataset(*names: str):
         asked.append(names)
         rows = {
-            part: [{"translation": {"en": s, "de": t}} for s, t in zip(*pairs, strict=True)]
+            part: [{"translation": {"en": s, names[1][:2]: t}} for s, t in zip(*pairs, strict=True)]
             for part, pairs in PARTS.items()
         }
-        rows["train"].insert(3, {"translation": {"en": "alone", "de": " "}})
+        rows["train"].insert(3, {"translation": {"en": "alone", names[1][:2]: " "}})
         return rows
 
     monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
     parts, notes = read_parts(TranslationData("wmt14", download=True))
     assert parts == PARTS and asked == [("wmt14", "de-en")]
     assert notes == ["wmt14: 1 pairs of the train part left out, since one of their sides is empty"]
+    turned, _ = read_parts(TranslationData("wmt14", download=True, source="fr", target="en"))
+    assert turned["test"] == PARTS["test"][::-1] and asked[1:] == [("wmt14", "fr-en")]
     with pytest.raises(ArgumentError, match=r"data.root: expected the folder of the files, or data.download=true"):
         read_parts(TranslationData("wmt14"))
     with pytest.raises(ArgumentError, match=r"data.source: expected en or a translation into en"):
