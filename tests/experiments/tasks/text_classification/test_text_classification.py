@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 from pathlib import Path
 
@@ -99,6 +100,21 @@ def test_parts_of_a_batch_and_shares_of_processes_are_the_whole(data) -> None:
     assert len({tuple(part.targets.shape for part in share) for share in shares}) == 1
     labels = torch.cat([torch.cat(each) for each in zip(*([p.targets for p in s] for s in shares), strict=True)])
     assert torch.equal(labels[labels >= 0], data.labels["test"])
+
+
+def test_checksums_tell_data_apart_and_moving_changes_nothing(data) -> None:
+    moved = data.to("cpu")
+    assert moved.checksums == data.checksums == data.having("train", "validation", "test").checksums
+    for part in data.counts:
+        for one, other in zip(moved.batches(part, 8), data.batches(part, 8), strict=True):
+            assert torch.equal(one.targets, other.targets) and one.inputs.keys() == other.inputs.keys()
+            assert all(torch.equal(one.inputs[name], other.inputs[name]) for name in one.inputs)
+    for field in ("tokens", "lengths", "labels"):
+        held = getattr(data, field)
+        changed = dataclasses.replace(data, **{field: held | {"test": held["test"] + 1}}).checksums
+        assert changed["test"] != data.checksums["test"] and changed["train"] == data.checksums["train"]
+    renamed = dataclasses.replace(data, classes=data.classes[::-1])
+    assert not set(renamed.checksums.values()) & set(data.checksums.values())
 
 
 def test_padding_changes_nothing(data) -> None:
