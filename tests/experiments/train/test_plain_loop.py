@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from attentiondrop.experiments.config.recipe_files import read_recipe
 from attentiondrop.experiments.files.whole_files import read_lines
@@ -19,6 +20,7 @@ from attentiondrop.experiments.train import checkpoint
 from attentiondrop.experiments.train.epoch_log import EPOCHS, LAST
 from attentiondrop.experiments.train.loop import Training, initial_model
 from attentiondrop.experiments.train.seeding import derived_seed
+from attentiondrop.experiments.train.step import Average
 
 from ..conftest import TINY
 
@@ -93,3 +95,22 @@ def test_it_ends_with_the_weights_and_numbers_of_a_plain_loop(tmp_path: Path, sc
     model.load_state_dict(average if "ema" in kept else now)
     scores = run.task.scores(model, data, "validation", 64, None)
     assert lines[-1]["validation"]["nll"] == pytest.approx(scores["nll"], rel=1e-3)
+
+
+def test_the_average_is_that_of_torch_for_counters_too() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+    model.register_buffer("narrow", torch.ones(2, dtype=torch.float16))
+    ours = AveragedModel(model, use_buffers=True)
+    theirs = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.75), use_buffers=True)
+    average = Average(ours, model, 0.75)
+    for _ in range(4):
+        model(torch.randn(8, 3))
+        with torch.no_grad():
+            for tensor in (*model.parameters(), model.narrow):
+                tensor.add_(torch.randn_like(tensor))
+        average.update(average.begins)
+        ours.n_averaged += 1
+        theirs.update_parameters(model)
+        for name, tensor in theirs.state_dict().items():
+            torch.testing.assert_close(ours.state_dict()[name], tensor, msg=name)
