@@ -204,3 +204,14 @@ def test_a_generator_of_the_cpu_serves_an_accelerator() -> None:
     here = robust_accuracy(Linear(), (images, labels), epsilons=[0.03], generator=seeded())
     there = robust_accuracy(Linear().cuda(), (images.cuda(), labels.cuda()), epsilons=[0.03], generator=seeded())
     assert there.sound and there.accuracy == pytest.approx(here.accuracy, abs=0.02)
+
+
+def test_two_batches_are_not_taken_for_images_and_labels() -> None:
+    images = torch.rand(12, 1, 2, 2, generator=seeded())
+    labels = (images.flatten(1).mean(1) > 0.5).long()
+    whole, halves = (
+        robust_accuracy(Linear(), batches, generator=seeded())
+        for batches in ((images, labels), [(images[:5], labels[:5]), (images[5:], labels[5:])])
+    )
+    assert whole.epsilons == halves.epsilons == [0.0, 2 / 255, 8 / 255]
+    assert whole.examples == halves.examples == 12 and whole.accuracy == halves.accuracy

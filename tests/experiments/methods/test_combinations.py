@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional as F
 
 from attentiondrop import AttentionDropError
 from attentiondrop.experiments.config.schema import TrainingSettings
 from attentiondrop.experiments.methods import Pass
+from attentiondrop.experiments.methods.apply import Applied
 from attentiondrop.experiments.methods.parse import read_method
 
-from .conftest import batch
+from .conftest import TASK, batch, vit
 
 
 def test_a_mask_beside_that_of_the_model_is_refused(made) -> None:
@@ -73,3 +75,81 @@ def test_pairs_are_the_same_in_every_view_and_part(made) -> None:
     found = made("manifoldmixup(alpha=2.0)+dropout(p=0.0001)+consistency(weight=0.0)")
     losses = [found.loss(mode=mode).item() for mode in ("batch", "sequential")]
     assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+
+
+def test_heads_are_pruned_once_and_not_before_their_epoch(made) -> None:
+    applied = made("headpruning(share=0.25,at=0.5)").applied
+    acting = applied.acting["headpruning"]
+
+    def kept(epoch: int, *importance: float) -> list[float]:
+        for layer in acting.importance:
+            layer.copy_(torch.tensor(importance))
+        applied.begin_epoch(epoch, 4)
+        return torch.cat(acting.kept).tolist()
+
+    assert kept(0, 1, 2, 3, 4) == kept(1, 1, 2, 3, 4) == [1.0] * 8
+    assert kept(2, 1, 2, 3, 4) == kept(3, 4, 3, 2, 1) == [0, 1, 1, 1, 0, 1, 1, 1]
+
+
+def test_all_processes_prune_the_heads_that_matter_least_to_all_of_them(made, monkeypatch: pytest.MonkeyPatch) -> None:
+    acting = made("headpruning(share=0.25)").applied.acting["headpruning"]
+    for layer in acting.importance:
+        layer.copy_(torch.tensor([1.0, 2.0, 3.0, 4.0]))
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    # The other process has found the opposite, and has seen more.
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda mine: mine.add_(torch.tensor([8.0, 6.0, 4.0, 2.0])))
+    acting.prune()
+    assert torch.cat(acting.kept).tolist() == [1, 1, 1, 0, 1, 1, 1, 0]
+
+
+def test_losses_on_predictions_are_those_of_each_position() -> None:
+    student, mask = nn.Linear(4, 5), torch.tensor([[True, True, False], [True, False, False]])
+    inputs = torch.randn(2, 3, 4)
+    made = Pass(inputs, None, student(inputs), mask, torch.Tensor.float)
+    own = student(inputs)[mask].log_softmax(-1)
+    confident = read_method("confidencepenalty(weight=2.0)").comparators[0].act(student)
+    entropy = -(own.exp() * own).sum(-1).mean()
+    torch.testing.assert_close(confident.task_loss(torch.tensor(1.0), made), 1 - 2 * entropy)
+    teacher = read_method("emateacher(weight=2.0)").comparators[0].act(student)
+    teacher.begin_step(1.0)
+    with torch.no_grad():
+        teacher.teacher.weight.add_(torch.randn(5, 4))
+    wanted = teacher.teacher(inputs)[mask].log_softmax(-1)
+    apart = F.kl_div(own, wanted, reduction="batchmean", log_target=True)
+    torch.testing.assert_close(teacher.task_loss(torch.tensor(1.0), made), 1 + 2 * apart)
+
+
+@pytest.mark.parametrize("name", ["attentionentropy", "eadra"])
+def test_passes_without_a_loss_add_nothing_to_the_next_loss(made, name: str) -> None:
+    found, images = made(name), batch(5).inputs
+    expected = found.loss().item()
+    with torch.no_grad():
+        found.model.train()(images)  # a measurement during training
+    found.model.eval()(images.requires_grad_())  # an attack
+    assert found.loss().item() == expected
+
+
+@pytest.mark.parametrize("name", ["attentionentropy", "eadra"])
+def test_attention_to_a_single_key_has_gradients(made, name: str) -> None:
+    """The softmax of far apart logits has weights of exactly 0."""
+    found = made(name)
+    for block in found.model.blocks:
+        block.attn.qkv.weight.data *= 1000
+    found.loss().backward()
+    assert all(parameter.grad.isfinite().all() for parameter in found.model.parameters())
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["hard(p=0.4)", "blur(sigma_max=2.0)+dropkey(p=0.3)", "oneof(hard(p=0.4),noise(sigma=0.5),weights=[0.5,0.5])"],
+)
+def test_rates_in_tensors_for_a_compiler_change_nothing(text: str) -> None:
+    losses = []
+    for compiled in (False, True):
+        model = vit().train()
+        applied = Applied(read_method(text), model, compiled, compiled_loss=False)
+        torch.manual_seed(3)
+        losses.append(applied.objective(TASK, 0.0, "batch")(model, batch()).item())
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    plain = F.cross_entropy(vit().train()(batch().inputs), batch().targets).item()
+    assert losses[0] != pytest.approx(plain, rel=1e-4)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import re
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from torch import nn
 
 from attentiondrop import AttentionDropError
 from attentiondrop.experiments.methods import COMPARATORS
-from attentiondrop.experiments.methods.parse import read_method
+from attentiondrop.experiments.methods.parse import Method, read_method
 from attentiondrop.experiments.tasks.interface import Batch
 
 from .conftest import batch, vit
@@ -138,3 +139,54 @@ def test_a_state_is_taken_up_where_it_was(made) -> None:
         assert all(
             torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b for a, b in zip(flat, other, strict=True)
         )
+
+
+@pytest.mark.parametrize("name", ["layerdrop", "branchdrop", "dropconnect", "dropdim", "patchdropout"])
+def test_views_that_are_equal_by_chance_are_no_error(made, name: str) -> None:
+    assert made(f"{name}(p=1e-08)+consistency").loss(mode="sequential").isfinite()
+
+
+#: What an error expects -> values at the limits, values beyond them, and the fields that have these limits.
+RANGES = {
+    "a number in [0, 1]": (
+        ("0.0", "1.0"),
+        ("-0.01", "1.01"),
+        "dropout.p dropdim.p emateacher.decay headpruning.at headpruning.share hiddenkey.key hiddenkey.p "
+        "labelsmoothing.epsilon mixup.p cutmix.p r-drop.p",
+    ),
+    "a number in [0, 1], received 1.01": (("0.01", "1.0"), ("1.01",), "tailhard.share tailblur.share"),
+    "a number >= 0": (
+        ("0",),
+        ("-1",),
+        "adaptivespan.penalty confidencepenalty.weight eadra.distance eadra.entropy emateacher.weight hiddenkey.weight "
+        "none.decay r-drop.weight strided.stride window.radius",
+    ),
+    "a number >= 1": (("1",), ("0",), "longer.times lsh.chunk lsh.hashes sinkhorn.iterations topk.k"),
+    "a number > 0": (("0.01",), ("0.0",), "adaptivespan.ramp mixup.alpha cutmix.alpha none.lr longer.lr"),
+    "a number < 1": (("0.99",), ("1.0",), "patchdropout.p"),
+    "a number in [-1, 1]": (("-1", "1"), ("-1.01", "1.01"), "talkingheads.mix"),
+    "one of": (("random", "span"), ("all",), "dropdim.kind"),
+    "a number,": (("-1.0", "0.0"), ("inf",), "attentionentropy.weight"),
+}
+
+
+@pytest.mark.parametrize(
+    ("where", "expected"), [(where, expected) for expected, (*_, each) in RANGES.items() for where in each.split()]
+)
+def test_a_field_has_limits_and_an_error_names_them(where: str, expected: str) -> None:
+    name, field = where.split(".")
+    accepted, refused, _ = RANGES[expected]
+    for value in accepted:
+        assert isinstance(read_method(f"{name}({field}={value})"), Method)
+    for value in refused:
+        with pytest.raises(AttentionDropError, match=re.escape(f"{field}: expected {expected}")):
+            read_method(f"{name}({field}={value})")
+
+
+@pytest.mark.parametrize(("name", "most"), [("mixup", 0.6), ("cutmix", 0.9), ("manifoldmixup", 0.6)])
+def test_a_large_alpha_always_mixes_in_halves(made, name: str, most: float) -> None:
+    applied = made(f"{name}(alpha=1000.0)").applied
+    for _ in range(40):
+        mixed = applied.acting[name].targets(applied.batch(batch()).targets)
+        # The first label is 0. A box that reaches beyond the image takes less of it than a half.
+        assert 0.4 < mixed[0, 0].item() < most

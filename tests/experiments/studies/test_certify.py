@@ -77,6 +77,14 @@ def test_a_test_error_of_other_weights_is_named(tmp_path: Path, run: Path) -> No
     assert not any("own test error" in note for note in certify_run(run, draws=2, prior_epochs=0).notes)
 
 
+def test_what_the_training_of_a_prior_leaves_out_is_named(tmp_path: Path, run: Path) -> None:
+    folder = make(tmp_path, "mixup+confidencepenalty")
+    left_out = "the model of the prior is trained without mixup: it changes batches"
+    assert any(note.startswith(left_out) for note in certify_run(folder, draws=2, prior_epochs=1).notes)
+    assert not any("without mixup" in note for note in certify_run(folder, draws=2, prior_epochs=0).notes)
+    assert not any("is trained without" in note for note in certify_run(run, draws=2, prior_epochs=1).notes)
+
+
 def test_weights_that_do_not_exist_are_refused(run: Path) -> None:
     for load in (certify_run, load_run):
         with pytest.raises(ArgumentError, match=r"weights: expected one of 'best', 'last', received 'bset'"):

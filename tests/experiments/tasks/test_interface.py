@@ -248,3 +248,14 @@ def test_sections_belong_to_the_task(counting) -> None:
 def test_only_text_has_thousands_of_classes() -> None:
     """`training.compile` compiles the loss of these tasks, too."""
     assert {name for name, task in registry.TASKS.items() if task.many_classes} == {"language", "translation"}
+
+
+def test_metrics_have_their_directions_and_choose_epochs() -> None:
+    lower = {"nll", "perplexity", "loss", "bits_per_byte", "ece", "brier"}
+    higher = {"accuracy", "top5", "bleu", "tokenised_bleu", "chrf"}
+    for task in registry.TASKS.values():
+        assert {metric.name for metric in task.metrics.all if metric.higher_is_better} <= higher
+        assert {metric.name for metric in task.metrics.all if not metric.higher_is_better} <= lower
+    choosing = {name: task.metrics.each_epoch.name for name, task in registry.TASKS.items()}
+    classes = {"classification": "accuracy", "text-classification": "accuracy"}
+    assert choosing == classes | {"translation": "nll", "language": "loss"}

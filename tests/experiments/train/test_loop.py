@@ -71,6 +71,18 @@ def test_measurements_change_nothing(method: str, tmp_path: Path) -> None:
     assert all(map(torch.equal, *states))
 
 
+@pytest.mark.parametrize("name", ["mixup", "cutmix"])
+def test_gradients_are_measured_on_batches_as_the_method_trains_them(name: str, tmp_path: Path) -> None:
+    def measured(method: str) -> float | None:
+        still = "training.learning_rate=1e-12", "training.epochs=1", "measure.probes=1"
+        (epoch,) = training(tmp_path, method, 0, *still).run(lambda epoch: None)
+        return epoch.gradient_variance
+
+    plain = measured("none")
+    assert measured(f"{name}(p=0.0)") == pytest.approx(plain, rel=1e-3)
+    assert measured(name) != pytest.approx(plain, rel=1e-3)
+
+
 def test_weights_that_the_last_step_spoils_are_a_divergence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The loss of that step is still a number. Scores of such weights would be an error instead."""
     found, steps = training(tmp_path, "none", 0, "training.epochs=2"), []

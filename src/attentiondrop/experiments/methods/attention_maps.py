@@ -70,8 +70,9 @@ class _Keeper:
 
 def entropy(weights: Tensor) -> Tensor:
     """Of each row [..., keys], in nats."""
-    found: Tensor = torch.special.entr(weights).sum(-1)
-    return found
+    # The slope of `torch.special.entr` is infinite at 0, and softmax rounds small weights to 0: gradients would be NaN.
+    logs = weights.clamp_min(torch.finfo(weights.dtype).tiny).log()
+    return -(weights * logs).sum(-1)
 
 
 def distances(tokens: int, prefix: int, device: torch.device) -> Tensor:

@@ -13,6 +13,8 @@ def passes(method: Method) -> float:
     >>> from .parse import read_method
     >>> [passes(read_method(text)) for text in ("hard", "longer(times=2)", "hard+consistency", "tailhard(share=0.5)")]
     [1.0, 2.0, 2.0, 1.5]
+    >>> round(passes(read_method("emateacher")), 2)  # the teacher has no backward pass
+    1.33
     """
     views = 1 if method.consistency is None else method.consistency.views
     share = min((part.attached_share for part in method.comparators), default=1.0)

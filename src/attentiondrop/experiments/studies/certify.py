@@ -16,6 +16,7 @@ from ...theory.fitting import Schedule
 from ...theory.overlap import repeated
 from ...validation import integer
 from ..methods.apply import Applied
+from ..methods.comparator import Acting
 from ..runs.finished_run import LoadedRun, load_rates, load_run
 from ..runs.store import scored_by
 from ..tasks.interface import Batch, ExampleData
@@ -128,6 +129,11 @@ def certify_run(
     test = None if run.record.result is None else run.record.result.test
     if getattr(run.recipe.data, "label_noise", 0.0) and posterior is not None:
         notes.append("training labels are noisy: the posterior's bound is on the risk under labels with the same noise")
+    if posterior is not None and (left_out := _around_steps(run.applied)):
+        notes.append(
+            f"the model of the prior is trained without {' and '.join(left_out)}: it changes batches, or acts before "
+            "or after steps, and the training of a prior has only its loss"
+        )
     notes.append("the parts were split by class, which keeps class shares steadier than i.i.d. sampling would")
     on_progress("certified", 1.0)
     test_error = None if test is None else 1.0 - test[_CERTIFIED]
@@ -166,6 +172,16 @@ def check_certifiable(run: LoadedRun) -> None:
             f"run: expected one of a task that measures {_CERTIFIED}, received one of {run.task.name}: "
             "a certificate bounds the share of wrong predictions"
         )
+
+
+def _around_steps(applied: Applied) -> list[str]:
+    """The comparators that do more than change the model and its loss."""
+    hooks = ("begin_epoch", "begin_step", "batch", "end_step")
+    return [
+        name
+        for name, acting in applied.acting.items()
+        if any(getattr(type(acting), hook) is not getattr(Acting, hook) for hook in hooks)
+    ]
 
 
 def _inputs(data: ExampleData, part: str) -> Iterator[Tensor]:

@@ -345,7 +345,8 @@ class Training:
             return {}
         # A measurement must not change what it measures: adaptive rates, statistics of a batch norm, of heads.
         with self.accelerator.autocast(), state_kept(self.plain), self.applied.comparators_kept():
-            variance, norm2 = gradient_spread(self.plain, self.objective, some)
+            # Lazily: what a method draws for a batch, as manifoldmixup does, holds until the next batch.
+            variance, norm2 = gradient_spread(self.plain, self.objective, map(self.applied.batch, some))
             before, after = attention_entropies(self.plain, self.applied.attachment, some[0].inputs)
         return {
             "gradient_variance": variance,

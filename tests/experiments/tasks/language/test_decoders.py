@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import math
 from pathlib import Path
 
@@ -69,6 +70,9 @@ def test_scores_are_those_of_transformers(trained, data) -> None:
     assert found["perplexity"] == pytest.approx(math.exp(loss), rel=1e-5)
     # One byte for each character of this text.
     assert found["bits_per_byte"] == pytest.approx(loss / math.log(2), rel=1e-5)
+    longer = dataclasses.replace(data, bytes={"test": 3 * len(tokens)})  # as if each token were three bytes
+    third = TASK.scores(model, longer, "test", 8, None)["bits_per_byte"]
+    assert third == pytest.approx(found["bits_per_byte"] / 3, rel=1e-5)
 
 
 @pytest.mark.parametrize("how", [{"do_sample": False}, {"do_sample": True}, {"num_beams": 2, "do_sample": False}])

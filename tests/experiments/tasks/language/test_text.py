@@ -86,7 +86,9 @@ def test_an_evaluation_scores_every_token_once(size: int, stride: int, world: in
             first = inputs["input_ids"][:, :1]
             assert ((targets - first > 8 - stride) | ~here | (first == 0)).all()
     assert sorted(scored) == list(range(1, size))
-    assert data.counts["test"] >= 1 and len(list(data.batches("train", 4))) >= 1
+    alone = [targets for _, targets in data.batches("test", 4)]
+    assert all(len(targets) <= 4 and (targets != IGNORED).any(1).all() for targets in alone)  # no window for nothing
+    assert data.counts["test"] == sum(map(len, alone)) and len(list(data.batches("train", 4))) >= 1
 
 
 def test_an_epoch_sees_every_token_once_and_cuts_elsewhere() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 from pathlib import Path
 
@@ -60,11 +61,21 @@ def test_a_new_classifier_learns(tmp_path: Path) -> None:
     assert result.error is None and result.test["accuracy"] > 0.6  # of five animals
 
 
-@pytest.mark.parametrize("name", ["roberta", "camembert"])
+@pytest.mark.parametrize("name", ["roberta", "camembert", "mpnet", "xlm-roberta-xl", "esm", "luke"])
 def test_positions_may_count_from_the_padding(name: str, data) -> None:
     model = TASK.build_model(ClassifierSettings(**SIZES | {"name": name, "layers": 1}), data, {}, 0)
     words = torch.full((1, 10), data.vocabulary - 1)  # a text of full length
     assert model(input_ids=words, attention_mask=torch.ones_like(words)).logits.isfinite().all()
+
+
+def test_positions_before_the_text_of_a_pretrained_model_are_not_for_the_text(data, tmp_path: Path) -> None:
+    TASK.build_model(ClassifierSettings(**SIZES | {"name": "roberta", "layers": 1}), data, {}, 0).save_pretrained(
+        tmp_path
+    )
+    again = ClassifierSettings(checkpoint=str(tmp_path))
+    assert TASK.build_model(again, data, {}, 0).config.max_position_embeddings == 11
+    with pytest.raises(ArgumentError, match=r"data.length: expected at most the 10 positions of .*, received 11"):
+        TASK.build_model(again, load_labelled(LabelledSettings(sentences=80, length=11)), {}, 0)
 
 
 @pytest.mark.parametrize(("name", "layers"), [("distilbert", 2), ("bert", 3)])
@@ -89,6 +100,21 @@ def test_parts_of_a_batch_and_shares_of_processes_are_the_whole(data) -> None:
     assert len({tuple(part.targets.shape for part in share) for share in shares}) == 1
     labels = torch.cat([torch.cat(each) for each in zip(*([p.targets for p in s] for s in shares), strict=True)])
     assert torch.equal(labels[labels >= 0], data.labels["test"])
+
+
+def test_checksums_tell_data_apart_and_moving_changes_nothing(data) -> None:
+    moved = data.to("cpu")
+    assert moved.checksums == data.checksums == data.having("train", "validation", "test").checksums
+    for part in data.counts:
+        for one, other in zip(moved.batches(part, 8), data.batches(part, 8), strict=True):
+            assert torch.equal(one.targets, other.targets) and one.inputs.keys() == other.inputs.keys()
+            assert all(torch.equal(one.inputs[name], other.inputs[name]) for name in one.inputs)
+    for field in ("tokens", "lengths", "labels"):
+        held = getattr(data, field)
+        changed = dataclasses.replace(data, **{field: held | {"test": held["test"] + 1}}).checksums
+        assert changed["test"] != data.checksums["test"] and changed["train"] == data.checksums["train"]
+    renamed = dataclasses.replace(data, classes=data.classes[::-1])
+    assert not set(renamed.checksums.values()) & set(data.checksums.values())
 
 
 def test_padding_changes_nothing(data) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from attentiondrop.errors import ArgumentError
+from attentiondrop.experiments.tasks.text.aligned_files import Pairs
 from attentiondrop.experiments.tasks.text.line_files import TextFileError
 from attentiondrop.experiments.tasks.translation import toy_sentences
 from attentiondrop.experiments.tasks.translation.parallel_text import read_parts
@@ -18,7 +19,11 @@ from attentiondrop.experiments.tasks.translation.translation_settings import Tra
 
 pytest.importorskip("tokenizers")
 
-PARTS = toy_sentences.generate(60, seed=1)
+#: Sentences that begin with a capital letter.
+PARTS = {
+    part: Pairs(*([text.capitalize() for text in side] for side in pairs))
+    for part, pairs in toy_sentences.generate(60, seed=1).items()
+}
 MULTI30K = {"train": "train", "validation": "val", "test": "test_2016_flickr"}
 
 
@@ -39,7 +44,10 @@ def test_a_folder_of_published_files(tmp_path, zipped: bool) -> None:
     turned, _ = read_parts(TranslationData("multi30k", root, source="de", target="en"))
     assert turned["test"] == PARTS["test"][::-1]
     few, _ = read_parts(TranslationData("multi30k", root, limit=5, lowercase=True))
-    assert few["train"].source == [text.lower() for text in PARTS["train"].source[:5]]
+    assert few == {
+        part: Pairs(*([text.lower() for text in side[:5]] for side in pairs)) for part, pairs in PARTS.items()
+    }
+    assert few["train"].source != PARTS["train"].source[:5]
     other, _ = read_parts(TranslationData("multi30k", root, test="val"))
     assert other["test"] == PARTS["validation"]
 
@@ -51,6 +59,9 @@ def test_any_aligned_files_with_held_out_pairs(tmp_path) -> None:
     assert {part: len(pairs.source) for part, pairs in parts.items()} == {"train": 46, "validation": 7, "test": 7}
     pairs = [pair for part in parts.values() for pair in zip(*part, strict=True)]
     assert sorted(pairs) == sorted(zip(*PARTS["train"], strict=True))
+    for part in parts.values():
+        file = iter(zip(*PARTS["train"], strict=True))
+        assert all(pair in file for pair in zip(*part, strict=True))  # in the order of the file
     assert read_parts(settings)[0] == parts
     assert read_parts(TranslationData("opus", root, train="Books.de-en", held_out=7, seed=1))[0] != parts
     with pytest.raises(ArgumentError, match=r"data.held_out: expected fewer than the 60 training pairs for valid.*30"):
@@ -68,16 +79,18 @@ def test_wmt14_from_a_folder_or_by_the_datasets_library(tmp_path, monkeypatch) -
     def load_dataset(*names: str):
         asked.append(names)
         rows = {
-            part: [{"translation": {"en": s, "de": t}} for s, t in zip(*pairs, strict=True)]
+            part: [{"translation": {"en": s, names[1][:2]: t}} for s, t in zip(*pairs, strict=True)]
             for part, pairs in PARTS.items()
         }
-        rows["train"].insert(3, {"translation": {"en": "alone", "de": " "}})
+        rows["train"].insert(3, {"translation": {"en": "alone", names[1][:2]: " "}})
         return rows
 
     monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
     parts, notes = read_parts(TranslationData("wmt14", download=True))
     assert parts == PARTS and asked == [("wmt14", "de-en")]
     assert notes == ["wmt14: 1 pairs of the train part left out, since one of their sides is empty"]
+    turned, _ = read_parts(TranslationData("wmt14", download=True, source="fr", target="en"))
+    assert turned["test"] == PARTS["test"][::-1] and asked[1:] == [("wmt14", "fr-en")]
     with pytest.raises(ArgumentError, match=r"data.root: expected the folder of the files, or data.download=true"):
         read_parts(TranslationData("wmt14"))
     with pytest.raises(ArgumentError, match=r"data.source: expected en or a translation into en"):

@@ -56,6 +56,11 @@ def test_tokenised_bleu_is_on_moses_tokens_in_lower_case(tmp_path) -> None:
     assert found.signatures["tokenised_bleu"].endswith("lower-cased, then tokenised by sacremoses for de")
 
 
+def test_tokens_are_those_of_the_language() -> None:
+    texts = ["l' homme dort ici ."], ["l'homme dort ici ."]
+    assert len({score_texts(*texts, language).tokenised_bleu for language in ("de", "en", "fr")}) == 3
+
+
 def test_as_many_translations_as_references() -> None:
     with pytest.raises(ArgumentError, match="translations: expected one for each reference, received 2 for 3"):
         score_texts(TRANSLATIONS[:2], REFERENCES, "de")

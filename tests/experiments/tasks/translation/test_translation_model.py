@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
 from attentiondrop.errors import ShapeError
 from attentiondrop.experiments.tasks.text.subwords import PAD
-from attentiondrop.experiments.tasks.translation.encoder_decoder import EncoderDecoder, sinusoids
+from attentiondrop.experiments.tasks.translation.encoder_decoder import EncoderDecoder, Residual, sinusoids
 from attentiondrop.torch import attach
 
 SOURCE = torch.tensor([[5, 6, 7, 2], [8, 2, 0, 0]])
@@ -72,3 +73,51 @@ def test_positions_are_those_of_fairseq() -> None:
         [torch.tensor(p * r).sin() for r in rates] + [torch.tensor(p * r).cos() for r in rates] for p in range(3)
     ]
     torch.testing.assert_close(found, torch.tensor(expected))
+
+
+def test_dropout_drops_what_sublayers_add_and_nothing_else() -> None:
+    net = model(pre=True, dropout=0.0).train()
+    for module in net.modules():
+        if isinstance(module, Residual):
+            module.dropout.p = 1.0
+    memory, _ = net.encode(SOURCE)
+    torch.testing.assert_close(memory, net.encoder_norm(net.embedding(SOURCE) * 4 + sinusoids(4, 16)))
+    alone = net.decoder_norm(net.embedding(TARGET) * 4 + sinusoids(3, 16))
+    torch.testing.assert_close(net(SOURCE, TARGET), alone @ net.embedding.weight.T)
+
+
+def torch_layer(ours: nn.Module, pre: bool) -> nn.Module:
+    """The layer of torch with the weights of ours."""
+    attentions, norms, kind = {"self_attn": ours.attention}, [ours.first, ours.second], nn.TransformerEncoderLayer
+    if hasattr(ours, "third"):
+        attentions["multihead_attn"] = ours.cross_attention
+        norms, kind = [*norms, ours.third], nn.TransformerDecoderLayer
+    parts: dict[str, nn.Module] = {"linear1": ours.feedforward[0], "linear2": ours.feedforward[2]}
+    parts |= {f"norm{number}": norm.norm for number, norm in enumerate(norms, start=1)}
+    parts |= {f"{name}.out_proj": one.output for name, one in attentions.items()}
+    state = {f"{place}.{name}": value for place, part in parts.items() for name, value in part.state_dict().items()}
+    for name, one in attentions.items():
+        for what in ("weight", "bias"):
+            state[f"{name}.in_proj_{what}"] = torch.cat([getattr(one.queries, what), getattr(one.keys_values, what)])
+    layer = kind(16, 4, 32, dropout=0.0, batch_first=True, norm_first=pre)
+    layer.load_state_dict(state)
+    return layer
+
+
+@pytest.mark.parametrize("pre", [False, True])
+def test_it_computes_what_the_layers_of_torch_compute(pre: bool) -> None:
+    net = model(pre, dropout=0.0)
+    for parameter in net.parameters():
+        parameter.data.add_(0.1 * torch.randn_like(parameter))  # biases and scales, too
+
+    def embedded(tokens: torch.Tensor) -> torch.Tensor:
+        return net.embedding(tokens) * 4 + sinusoids(tokens.shape[1], 16)
+
+    memory, padding = embedded(SOURCE), SOURCE == PAD
+    for layer in net.encoder:
+        memory = torch_layer(layer, pre)(memory, src_key_padding_mask=padding)
+    x, memory = embedded(TARGET), net.encoder_norm(memory)
+    causal = nn.Transformer.generate_square_subsequent_mask(3)
+    for layer in net.decoder:
+        x = torch_layer(layer, pre)(x, memory, tgt_mask=causal, memory_key_padding_mask=padding)
+    torch.testing.assert_close(net(SOURCE, TARGET), net.decoder_norm(x) @ net.embedding.weight.T)

@@ -18,5 +18,5 @@ class Dropout(Dropping):
     reference = "Srivastava et al. 2014, Dropout"
 
     def model_rates(self) -> dict[str, float]:
-        """The rate of all dropout layers of the model, except those of attention weights."""
+        """The rate of the dropout in the body of the model, except that of attention weights."""
         return {"dropout": self.p}

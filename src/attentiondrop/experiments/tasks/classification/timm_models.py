@@ -35,8 +35,8 @@ def build_model(
     """A new model for images of `channels` x `size` x `size`, on the CPU.
 
     The weights depend only on `seed`, so that all methods with one seed start from the same weights. torch's global
-    generator is not changed. `rates` may have `drop_path` and `dropout`. `dropout` sets every dropout of activations
-    in the model, but not the dropout of attention weights (that is `attndropout`).
+    generator is not changed. `rates` may have `drop_path` and `dropout`. `dropout` sets the dropout of activations in
+    the body of the model, but neither that of attention weights (that is `attndropout`) nor that of the head.
     """
     if settings.name != DIGITS and not timm.is_model(settings.name):
         raise unlisted(f"model.name {settings.name!r}", settings.name, [DIGITS, *timm.list_models()], "model of timm")

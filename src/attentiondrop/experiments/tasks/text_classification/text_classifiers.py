@@ -14,7 +14,10 @@ from .labelled_settings import ClassifierSettings
 
 #: Model types that number the positions of a text from the number of the padding on.
 _COUNT_FROM_PADDING = frozenset(
-    ("camembert", "data2vec-text", "ibert", "longformer", "mpnet", "roberta", "roberta-prelayernorm", "xlm-roberta")
+    (
+        *("camembert", "data2vec-text", "esm", "ibert", "layoutlmv3", "lilt", "longformer", "luke", "markuplm"),
+        *("roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod"),
+    )
 )
 
 
@@ -30,13 +33,14 @@ def build_classifier(
             raise bad_argument(
                 "data.tokenizer", f"at most the {config.vocab_size} tokens of {settings.checkpoint}", data.vocabulary
             )
-        positions = getattr(config, "max_position_embeddings", None) or length
+        most = getattr(config, "max_position_embeddings", None)
+        positions = length if most is None else most - _before_the_text(config.model_type, data.pad)
         if positions < length:
             raise bad_argument("data.length", f"at most the {positions} positions of {settings.checkpoint}", length)
 
     sizes = {
         "vocab_size": data.vocabulary,
-        "max_position_embeddings": length + (data.pad + 1 if settings.name in _COUNT_FROM_PADDING else 0),
+        "max_position_embeddings": length + _before_the_text(settings.name, data.pad),
         "pad_token_id": data.pad,
         "num_labels": len(data.classes),
     }
@@ -49,3 +53,10 @@ def build_classifier(
         check=check,
         new_head=True,
     )
+
+
+def _before_the_text(model_type: str, pad: int) -> int:
+    """How many positions of a model of this type come before that of the first token."""
+    if model_type == "mpnet":
+        return 2  # it takes 1 for the number of the padding, whatever that is
+    return pad + 1 if model_type in _COUNT_FROM_PADDING else 0
