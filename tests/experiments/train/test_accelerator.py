@@ -11,13 +11,13 @@ from attentiondrop.experiments.train.accelerator import make_accelerator, prepar
 from attentiondrop.experiments.train.compiled_code import compile_calls
 
 
-def outputs(many_classes: bool, precision: str, change=lambda model: None) -> torch.Tensor:
+def outputs(narrow: bool, precision: str, change=lambda model: None) -> torch.Tensor:
     torch.manual_seed(0)
     model = nn.Linear(4, 6)
     change(model)
     settings = TrainingSettings(precision=precision, device="cpu")
     made = make_accelerator(settings)
-    wrapped, _ = prepare(made, model, torch.optim.SGD(model.parameters(), 0.1), many_classes)
+    wrapped, _ = prepare(made, model, torch.optim.SGD(model.parameters(), 0.1), narrow)
     return wrapped(torch.linspace(-1.0, 1.0, 8).view(2, 4))
 
 
@@ -27,7 +27,7 @@ def forward_in_an_attribute(model: nn.Module) -> None:
 
 
 @pytest.mark.parametrize("change", [lambda model: None, compile_calls, forward_in_an_attribute])
-def test_outputs_of_many_classes_keep_the_precision_of_the_model(change) -> None:
+def test_narrow_outputs_keep_the_precision_of_the_model(change) -> None:
     """The copy in float32 would be the largest tensor of a step. Its values are the same."""
     narrow, wide = outputs(True, "bfloat16", change), outputs(False, "bfloat16", change)
     assert (narrow.dtype, wide.dtype) == (torch.bfloat16, torch.float32)

@@ -10,15 +10,16 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map_only
 
 from ...errors import ArgumentError
 from ...presets import plain
 from ...schedules import Constant
 from ...specs import BlurSmoothing, Compose, OneOf, Spec
 from ...torch import Attachment, attach, consistency_loss
+from ...torch.consistency.loss import compared_views
 from ..tasks.interface import Batch, Task, forward
 from .comparator import Acting, Pass
+from .compiled_losses import compiled_loss, compiled_losses_of_views
 from .parse import Method
 
 Mode = Literal["batch", "sequential", "shared"]
@@ -111,6 +112,10 @@ class Applied:
             batch = acting.batch(batch)
         return batch
 
+    def compiles_loss(self, task: Task) -> bool:
+        """Whether the loss of this task is compiled."""
+        return self._compiled and task.many_classes if self._compiled_loss is None else self._compiled_loss
+
     def objective(self, task: Task, label_smoothing: float, mode: Mode) -> Objective:
         """The training loss: the mean loss of the task, and what the method adds to it."""
         smoothing = self.method.smoothing(label_smoothing)
@@ -121,10 +126,11 @@ class Applied:
                 f"need batches of their own: expected training.consistency_mode=sequential, received {mode!r}"
             )
 
-        compiled = self._compiled_loss
-        if compiled is None:
-            compiled = self._compiled and task.many_classes
-        loss_of = _compiled_loss(task) if compiled else task.loss
+        compiled = self.compiles_loss(task)
+        # A comparator that acts on the loss of a view needs it alone.
+        joined = compiled and self._consistency is not None and not self.acting
+        losses_of_views = compiled_losses_of_views(task) if joined else None
+        loss_of = compiled_loss(task) if compiled and not joined else task.loss
 
         def wide_logits(output: Any) -> Tensor:
             return task.logits(output).float()
@@ -145,11 +151,16 @@ class Applied:
                 found = mean(forward(model, inputs))
             else:
                 spec: Any = self._consistency.at(0.0)  # a weight that is scheduled is in `self._weight`
-                mask = task.mask(targets)
-                result = consistency_loss(
-                    model, inputs, mean, spec, mode, logits=task.logits, mask=mask, compiled=compiled
-                )
-                found = result.loss if self._weight is None else result.task + self._weight * result.divergence
+                if losses_of_views is not None:
+                    outputs = compared_views(model, inputs, spec, mode, task.logits).outputs
+                    counted = len(outputs) if spec.task == "mean" else 1
+                    of_task, apart = losses_of_views(outputs, targets, smoothing, counted, spec.direction)
+                else:
+                    mask = task.mask(targets)
+                    _, of_task, apart, _ = consistency_loss(
+                        model, inputs, mean, spec, mode, logits=task.logits, mask=mask, compiled=compiled
+                    )
+                found = of_task + (spec.weight if self._weight is None else self._weight) * apart
             for acting in self.acting.values():
                 found = acting.loss(found)
             return found
@@ -197,17 +208,6 @@ class Applied:
         """Give the learned rates the gradients that they have on average in all processes."""
         if self.attachment is not None:
             self.attachment.average_gradients()
-
-
-def _compiled_loss(task: Task) -> Callable[..., tuple[Tensor, float | Tensor]]:
-    """The loss of a task, compiled once for all batches: a number that differs between them would compile it anew."""
-    compiled = torch.compile(task.loss, dynamic=task.shapes_vary)
-
-    def loss(output: Any, targets: Any, smoothing: float) -> tuple[Tensor, float | Tensor]:
-        found: tuple[Tensor, float | Tensor] = compiled(output, tree_map_only(float, torch.tensor, targets), smoothing)
-        return found
-
-    return loss
 
 
 def _attach_last(model: nn.Module, spec: Spec, kinds: Any, share: float) -> Attachment:

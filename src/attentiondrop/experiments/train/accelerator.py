@@ -71,15 +71,15 @@ def make_accelerator(settings: TrainingSettings) -> Accelerator:
     )
 
 
-def prepare(accelerator: Accelerator, model: nn.Module, optimizer: Any, many_classes: bool) -> tuple[Any, Any]:
+def prepare(accelerator: Accelerator, model: nn.Module, optimizer: Any, narrow_outputs: bool) -> tuple[Any, Any]:
     """The model and the optimiser as the Accelerator wraps them.
 
     With a lower precision, it turns the outputs of the model to float32. Every loss and every score here does that by
-    itself. With `many_classes` the logits are the largest tensors of a step, so the copy is left out: compiled losses
-    then read the logits in the precision that the model has computed them in.
+    itself. With `narrow_outputs` the copy is left out: a compiled loss then reads the logits in the precision that the
+    model has computed them in. With thousands of classes they are the largest tensors of a step.
     """
     wrapped, prepared = accelerator.prepare(model, optimizer)
-    if many_classes:
+    if narrow_outputs:
         plain = accelerator.unwrap_model(wrapped)
         bound = getattr(plain.forward, "__func__", None)
         converting = getattr(bound or plain.forward, "__wrapped__", None)

@@ -122,7 +122,7 @@ class Training:
         self._without_cudnn = meets_unsound_kernel(self.task, model, self.data, settings.batch_size, self.accelerator)
         if settings.compile:
             compile_calls(model, self.task.shapes_vary)
-        self.model, self.optimizer = prepare(self.accelerator, model, optimizer, self.task.many_classes)
+        self.model, self.optimizer = prepare(self.accelerator, model, optimizer, self.applied.compiles_loss(self.task))
         mode: Any = settings.consistency_mode
         self.plain: nn.Module = self.accelerator.unwrap_model(self.model)
         self.objective = self.applied.objective(self.task, settings.label_smoothing, mode)

@@ -82,15 +82,30 @@ def consistency_loss(
             f"a tensor of shape {list(task_loss.shape)}" if isinstance(task_loss, Tensor) else task_loss,
         )
     settings = settings_for(model, consistency)
-    outputs = views(model, inputs, settings.views, mode)
-    scores = [check_logits(pick_logits(output) if logits is None else logits(output)) for output in outputs]
-    check_parted(scores[0])
-    check_varies(model, scores)
+    outputs, scores = compared_views(model, inputs, settings, mode, pick_logits if logits is None else logits)
     compare = compiled_divergence() if compiled else divergence
     apart = compare(scores, settings.direction, mask, items)
     chosen = outputs if settings.task == "mean" else outputs[:1]
     task = torch.stack([_scalar(task_loss(output)) for output in chosen]).mean()
     return ConsistencyResult(task + settings.weight * apart, task, apart, outputs)
+
+
+class ComparedViews(NamedTuple):
+    """The outputs of the model for each view, and their logits."""
+
+    outputs: tuple[Any, ...]
+    logits: list[Tensor]
+
+
+def compared_views(
+    model: nn.Module, inputs: Any, settings: Consistency, mode: Mode, logits: Callable[[Any], Tensor]
+) -> ComparedViews:
+    """The views that a consistency loss compares. Refused if they are no logits, or cannot differ."""
+    outputs = views(model, inputs, settings.views, mode)
+    scores = [check_logits(logits(output)) for output in outputs]
+    check_parted(scores[0])
+    check_varies(model, scores)
+    return ComparedViews(outputs, scores)
 
 
 def settings_for(model: nn.Module, consistency: Consistency | str | float | None) -> Consistency:

@@ -49,14 +49,14 @@ def test_few_compilations_serve_all_buckets(compilations: CompileCounter, tmp_pa
     assert compiled == pytest.approx(eager, rel=1e-5)
     # The model, the loss, and what compares two views. Each is compiled at most three times: torch compiles again for sizes
     # of 1, and where two sizes that differ were equal at first.
-    functions = {"forward", "loss", "divergence"} if method == "r-drop" else {"forward", "loss"}
+    functions = {"forward", "both"} if method == "r-drop" else {"forward", "loss"}
     assert set(compilations.asked) == functions
     assert len(functions) <= compilations.frame_count <= 3 * len(functions) < len(shapes) * len(functions)
 
 
 @pytest.mark.parametrize(
     ("setting", "functions"),
-    [("compile_loss=true", {"loss", "divergence"}), ("compile=true training.compile_loss=false", {"forward"})],
+    [("compile_loss=true", {"both"}), ("compile=true training.compile_loss=false", {"forward"})],
 )
 def test_the_loss_can_be_compiled_alone_or_left_out(
     compilations: CompileCounter, tmp_path: Path, setting: str, functions: set[str]
@@ -80,6 +80,23 @@ def test_the_compiled_loss_gets_no_number_that_changes(monkeypatch: pytest.Monke
     monkeypatch.setattr(torch, "compile", fake)
     assert losses(tmp_path / "compiled", "none", "training.compile_loss=true") == pytest.approx(plain, rel=1e-6)
     assert len(asked) > 1 and all(isinstance(each, Tensor) for targets in asked for each in targets)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        "blur+consistency(weight=2.0)",
+        "blur+consistency(weight=2.0,task=first,direction=symmetric,views=3)",
+        "blur+consistency(weight=linear(start=0.0,end=2.0))",
+        "confidencepenalty+blur+consistency(weight=2.0)",
+    ],
+)
+def test_the_joined_losses_of_views_are_those_of_the_parts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, method: str
+) -> None:
+    plain = losses(tmp_path / "plain", method, "training.compile_loss=false")
+    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+    assert losses(tmp_path / "joined", method, "training.compile_loss=true") == pytest.approx(plain, rel=1e-6)
 
 
 def test_a_compiled_loss_alone_has_room_for_all_methods(compilations: CompileCounter, tmp_path: Path) -> None:
