@@ -1,18 +1,59 @@
-"""Every difference to the baseline, the largest first: a forest plot with intervals before and after correction."""
+"""Every difference to the baseline, the largest first: a forest plot with intervals before and after correction.
+
+Readers of the page can choose another baseline.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from ..analysis.collect import against
 from ..analysis.intervals import Difference
 from ..analysis.summary import Row, Summary
 from ..tasks.metrics import Metric
-from .blocks import Cell, Notes, Section, Table, name
-from .figures import NOTHING, difference, difference_heading
+from .baselines import comparable, offered
+from .blocks import Block, Cell, Choice, Notes, Option, Section, Table, name
+from .figures import NOTHING, difference, difference_heading, p_value
 from .interval_plot import interval_axis, interval_plot, interval_scale
 from .markup import Markup
+
+_ANOTHER = "Differences to another method: write the report again with `--baseline METHOD`."
 
 
 def differences(summary: Summary) -> Section | None:
     """The section; None if nothing was compared."""
+    table = _table(summary)
+    if table is None:
+        return None
+    fixed: list[Block] = [table, Notes(_notes(summary, [_ANOTHER]))]
+    choice = _choice(summary, fixed)
+    return Section("differences", "Differences", fixed if choice is None else [choice])
+
+
+def _choice(summary: Summary, otherwise: list[Block]) -> Choice | None:
+    """The differences to each method that a reader can choose; None if there is nothing to choose."""
+    rows = offered(summary)
+    if not rows:
+        return None
+    options = []
+    for row in rows:
+        found = against(summary, row)
+        # The results above have p values for the baseline of the report only.
+        if (table := _table(found, with_p=True)) is not None:
+            options.append(Option(row.label, [table, Notes(_notes(found))]))
+    return Choice("baseline", "Differences to", _hint(summary, rows), options, otherwise)
+
+
+def _hint(summary: Summary, rows: Sequence[Row]) -> str:
+    count = len(comparable(summary))
+    again = "write the report again with `--baseline METHOD`."
+    more = f"For all sections with another one, {again}"
+    if len(rows) < count:
+        more = f"Of the {count} methods, the controls and the best one can be chosen here; for any other, {again}"
+    return f"The other sections of this page keep the baseline `{rows[0].label}`. {more}"
+
+
+def _table(summary: Summary, with_p: bool = False) -> Table | None:
     metric = summary.metrics.primary
     found = [(row, row.difference.times(metric.factor)) for row in summary.rows if row.difference is not None]
     scale = interval_scale([each for _, each in found])
@@ -21,21 +62,22 @@ def differences(summary: Summary) -> Section | None:
     found.sort(key=lambda pair: metric.better(pair[1].mean), reverse=True)
     counted = f"{metric.difference_unit} of {metric.label}" if metric.difference_unit else metric.label
     headings: list[str | Cell] = ["Method", Cell("", plot=interval_axis(scale, counted)), difference_heading(metric)]
-    headings += ["after Holm [95 %]", "Better run [95 %]", Cell("Verdict", words=True)]
-    body = [_row(row, each, metric, interval_plot(each, scale, metric.margin)) for row, each in found]
+    headings += ["after Holm [95 %]", *["p (Holm)"] * with_p, "Better run [95 %]", Cell("Verdict", words=True)]
+    body = [_row(row, each, metric, interval_plot(each, scale, metric.margin), with_p) for row, each in found]
     caption = (
         f"Paired differences to `{summary.baseline.label}`, the best first; arrows point to what lies beyond the axis"
     )
-    return Section("differences", "Differences", [Table(caption, headings, body), Notes(_notes(summary, metric))])
+    return Table(caption, headings, body)
 
 
-def _row(row: Row, each: Difference, metric: Metric, plot: Markup) -> list[str | Cell]:
+def _row(row: Row, each: Difference, metric: Metric, plot: Markup, with_p: bool) -> list[str | Cell]:
     after, chance = each.holm_interval, row.improvement
     return [
         name(row.label),
         Cell("", plot=plot),
         difference(row.difference, metric.digits, metric.factor),
         NOTHING if after is None else after.text(metric.digits),
+        *[p_value(row.holm_p)] * with_p,
         NOTHING if chance is None else chance.text(),
         Cell(verdict(each, metric), words=True),
     ]
@@ -51,14 +93,15 @@ def verdict(each: Difference, metric: Metric) -> str:
     return "not resolved"
 
 
-def _notes(summary: Summary, metric: Metric) -> list[str]:
+def _notes(summary: Summary, more: Sequence[str] = ()) -> list[str]:
+    metric = summary.metrics.primary
     unit = f" {metric.difference_unit}" if metric.difference_unit else ""
     lines = [
         "Thick: the 95 % interval of one difference. Thin: the interval after Holm's correction for all "
         f"{summary.comparisons}; it excludes zero exactly if p (Holm) is below 0.05.",
         "Better run: the probability that a run of the method is better than a run of the baseline, over all pairs, "
         "with Wilson's interval for so many seeds.",
-        "Differences to another method: write the report again with `--baseline METHOD`.",
+        *more,
     ]
     if metric.margin is not None:
         lines.append(
