@@ -95,9 +95,10 @@ def test_markdown_shows_the_baseline_of_the_report_alone(comparison: Maker, tmp_
         {"none": [0.9, 0.91]},
         {"none": [0.9, 0.91], "hard(p=0.1,k=5)": [0.92, 0.94]},
         {"none": [0.9, 0.91], "hard(p=0.1,k=5)": [0.92, 0.94], "blur(sigma_max=0.5)": ["diverged", None]},
+        {"none": [0.9, None], "hard(p=0.1,k=5)": [0.92, None], "blur(sigma_max=0.5)": ["diverged", 0.93]},
         {"none": ["diverged", None], "hard(p=0.1,k=5)": [0.92, 0.94], "blur": [0.9, 0.9], "dropkey": [0.8, 0.81]},
     ],
-    ids=["one", "two", "two with scores", "a baseline without scores"],
+    ids=["one", "two", "two with scores", "two with the same seeds", "a baseline without scores"],
 )
 def test_without_three_methods_and_a_baseline_with_scores_there_is_nothing_to_choose(
     comparison: Maker, tmp_path: Path, methods: dict[str, list[float | str | None]]
@@ -107,6 +108,15 @@ def test_without_three_methods_and_a_baseline_with_scores_there_is_nothing_to_ch
     assert radios(page) == [] and ":nth-of-type(" not in html and 'class="choice"' not in html
     shown = "none" in methods and methods["none"][0] == 0.9 and len(methods) > 1
     assert ("Differences to another method: write the report again" in html) == shown
+
+
+def test_the_correction_counts_the_differences_to_the_chosen_baseline(comparison: Maker, tmp_path: Path) -> None:
+    ends = {**ENDS, "dropout(p=0.1)": [0.91, 0.93, None, None], "blur(sigma_max=0.5)": [None, None, 0.92, 0.95]}
+    html = html_of(summarise(read_study(comparison(tmp_path, ends))))
+    # Dropout and blur share no seed.
+    counts = [part.partition("correction for all ")[2][0] for part in html.split('<div class="option">')[1:]]
+    assert counts == ["3", "2", "3", "2"]
+    assert "correction counts the differences to one baseline, not those to all that can be chosen." in html
 
 
 def many(*extra: str) -> dict[str, list[float]]:

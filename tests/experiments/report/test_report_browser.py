@@ -210,10 +210,12 @@ def test_the_baseline_of_the_differences_is_chosen_with_the_mouse_or_the_keyboar
     assert shown.all_inner_texts()[0].startswith("Paired differences to hard(p=0.1,k=5),") and shown.count() == 1
     page.keyboard.press("ArrowDown")
     assert shown.all_inner_texts()[0].startswith("Paired differences to blur(sigma_max=0.5),") and shown.count() == 1
+    group.get_by_role("radio").last.check()
+    assert shown.all_inner_texts()[0].startswith("Paired differences to dropout(p=0.1)+hard") and shown.count() == 1
     # The next stop of the keyboard is the table that is shown.
     page.keyboard.press("Tab")
     focused = page.evaluate("document.activeElement.getAttribute('aria-label')")
-    assert focused.startswith("Paired differences to blur(sigma_max=0.5),")
+    assert focused.startswith("Paired differences to dropout(p=0.1)+hard")
     # The table needs no scrolling on a laptop.
     assert section.locator(".scroll:visible").evaluate("box => box.scrollWidth <= box.clientWidth")
     # Paper has the table that is shown, and nothing to choose.

@@ -14,8 +14,8 @@ _USUAL = frozenset({"dropout", "r-drop"})
 
 
 def comparable(summary: Summary) -> list[Row]:
-    """The rows that differences can be to: all that have scores."""
-    return [row for row in summary.rows if summary.metrics.primary.name in row.scores]
+    """The baseline of the report, and the rows that have a difference to it."""
+    return [row for row in summary.rows if row is summary.baseline or row.difference is not None]
 
 
 def offered(summary: Summary) -> list[Row]:
@@ -26,7 +26,7 @@ def offered(summary: Summary) -> list[Row]:
     """
     rows, metric = comparable(summary), summary.metrics.primary
     # Two methods have a single difference. With the other one as the baseline, only its sign would change.
-    if len(rows) < 3 or rows[0] is not summary.baseline:
+    if len(rows) < 3:
         return []
     if len(rows) <= MOST:
         return rows

@@ -22,26 +22,14 @@ _ANOTHER = "Differences to another method: write the report again with `--baseli
 
 def differences(summary: Summary) -> Section | None:
     """The section; None if nothing was compared."""
-    table = _table(summary)
-    if table is None:
+    fixed = _blocks(summary, more=[_ANOTHER])
+    if not fixed:
         return None
-    fixed: list[Block] = [table, Notes(_notes(summary, [_ANOTHER]))]
-    choice = _choice(summary, fixed)
-    return Section("differences", "Differences", fixed if choice is None else [choice])
-
-
-def _choice(summary: Summary, otherwise: list[Block]) -> Choice | None:
-    """The differences to each method that a reader can choose; None if there is nothing to choose."""
     rows = offered(summary)
-    if not rows:
-        return None
-    options = []
-    for row in rows:
-        found = against(summary, row)
-        # The results above have p values for the baseline of the report only.
-        if (table := _table(found, with_p=True)) is not None:
-            options.append(Option(row.label, [table, Notes(_notes(found))]))
-    return Choice("baseline", "Differences to", _hint(summary, rows), options, otherwise)
+    # The results above have p values too, but for the baseline of the report only.
+    options = [Option(row.label, _blocks(against(summary, row), with_p=True)) for row in rows]
+    choice = [Choice("baseline", "Differences to", _hint(summary, rows), options, otherwise=fixed)] if rows else []
+    return Section("differences", "Differences", [*(choice or fixed)])
 
 
 def _hint(summary: Summary, rows: Sequence[Row]) -> str:
@@ -50,15 +38,18 @@ def _hint(summary: Summary, rows: Sequence[Row]) -> str:
     more = f"For all sections with another one, {again}"
     if len(rows) < count:
         more = f"Of the {count} methods, the controls and the best one can be chosen here; for any other, {again}"
-    return f"The other sections of this page keep the baseline `{rows[0].label}`. {more}"
+    # The more baselines a reader looks at, the more differences are taken for real by chance.
+    counted = "Holm's correction counts the differences to one baseline, not those to all that can be chosen."
+    return f"The other sections of this page keep the baseline `{rows[0].label}`. {more} {counted}"
 
 
-def _table(summary: Summary, with_p: bool = False) -> Table | None:
+def _blocks(summary: Summary, with_p: bool = False, more: Sequence[str] = ()) -> list[Block]:
+    """The table with its forest plot, and notes; empty if nothing was compared."""
     metric = summary.metrics.primary
     found = [(row, row.difference.times(metric.factor)) for row in summary.rows if row.difference is not None]
     scale = interval_scale([each for _, each in found])
     if scale is None or summary.baseline is None:
-        return None
+        return []
     found.sort(key=lambda pair: metric.better(pair[1].mean), reverse=True)
     counted = f"{metric.difference_unit} of {metric.label}" if metric.difference_unit else metric.label
     headings: list[str | Cell] = ["Method", Cell("", plot=interval_axis(scale, counted)), difference_heading(metric)]
@@ -67,7 +58,7 @@ def _table(summary: Summary, with_p: bool = False) -> Table | None:
     caption = (
         f"Paired differences to `{summary.baseline.label}`, the best first; arrows point to what lies beyond the axis"
     )
-    return Table(caption, headings, body)
+    return [Table(caption, headings, body), Notes(_notes(summary, metric, more))]
 
 
 def _row(row: Row, each: Difference, metric: Metric, plot: Markup, with_p: bool) -> list[str | Cell]:
@@ -93,8 +84,7 @@ def verdict(each: Difference, metric: Metric) -> str:
     return "not resolved"
 
 
-def _notes(summary: Summary, more: Sequence[str] = ()) -> list[str]:
-    metric = summary.metrics.primary
+def _notes(summary: Summary, metric: Metric, more: Sequence[str]) -> list[str]:
     unit = f" {metric.difference_unit}" if metric.difference_unit else ""
     lines = [
         "Thick: the 95 % interval of one difference. Thin: the interval after Holm's correction for all "
