@@ -11,7 +11,7 @@ from pathlib import Path
 from attentiondrop.experiments.report import write_report
 
 Maker = Callable[..., Path]
-_VOID = {"meta", "br", "hr", "wbr"}
+_VOID = {"meta", "br", "hr", "wbr", "input"}
 
 
 class Page(HTMLParser):

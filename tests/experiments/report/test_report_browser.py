@@ -130,8 +130,8 @@ def test_tables_read_as_they_should(chromium: Any, report: Path) -> None:
     assert failed["noise(sigma=0.2)"][2:] == ["missing", "no such run in the folder yet"]
     assert opened.page.locator("h1").inner_text() == "digits demo: comparison and ablation"
     # Every bar of the columns of intervals, in both tables, has its dot.
-    assert opened.page.locator("circle.interval.dot").count() == 2 * 6
-    assert opened.page.locator("path.interval.bar").count() == 2 * 6
+    assert opened.page.locator("table:visible circle.interval.dot").count() == 2 * 6
+    assert opened.page.locator("table:visible path.interval.bar").count() == 2 * 6
     opened.page.close()
 
 
@@ -141,7 +141,20 @@ def test_text_and_lines_stand_out_in_both_schemes(chromium: Any, report: Path, s
     page = opened.page
     background = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (luminance(background) < 0.1) == (scheme == "dark")
-    texts = ["body", "h1", "td", "thead th", "caption", "figcaption", ".notes li", "svg .tick", "svg .title", "a"]
+    texts = [
+        "body",
+        "h1",
+        "td",
+        "thead th",
+        "caption",
+        "figcaption",
+        ".notes li",
+        ".hint",
+        ".choice label",
+        "svg .tick",
+        "svg .title",
+        "a",
+    ]
     for selector, (colour, behind) in zip(texts, page.evaluate(_COLOURS, texts), strict=True):
         assert contrast(colour, behind) >= 4.5, selector
     colours = page.evaluate(
@@ -183,4 +196,29 @@ def test_the_recipe_unfolds(chromium: Any, report: Path) -> None:
     assert not recipe.is_visible()
     page.locator("summary").click()
     assert recipe.is_visible() and '"weight_decay": 0.05' in recipe.inner_text()
+    page.close()
+
+
+def test_the_baseline_of_the_differences_is_chosen_with_the_mouse_or_the_keyboard(chromium: Any, report: Path) -> None:
+    page = Opened(chromium, report, 1280).page
+    section = page.locator("#differences")
+    shown = section.locator("table:visible caption")
+    group = section.get_by_role("group", name="Differences to")
+    assert group.get_by_role("radio").count() == section.locator("table").count() == 7
+    assert shown.all_inner_texts()[0].startswith("Paired differences to none,") and shown.count() == 1
+    group.get_by_role("radio", name="hard(p=0.1,k=5)", exact=True).check()
+    assert shown.all_inner_texts()[0].startswith("Paired differences to hard(p=0.1,k=5),") and shown.count() == 1
+    page.keyboard.press("ArrowDown")
+    assert shown.all_inner_texts()[0].startswith("Paired differences to blur(sigma_max=0.5),") and shown.count() == 1
+    group.get_by_role("radio").last.check()
+    assert shown.all_inner_texts()[0].startswith("Paired differences to dropout(p=0.1)+hard") and shown.count() == 1
+    # The next stop of the keyboard is the table that is shown.
+    page.keyboard.press("Tab")
+    focused = page.evaluate("document.activeElement.getAttribute('aria-label')")
+    assert focused.startswith("Paired differences to dropout(p=0.1)+hard")
+    # The table needs no scrolling on a laptop.
+    assert section.locator(".scroll:visible").evaluate("box => box.scrollWidth <= box.clientWidth")
+    # Paper has the table that is shown, and nothing to choose.
+    page.emulate_media(media="print")
+    assert shown.count() == 1 and not group.is_visible() and not section.locator(".hint").is_visible()
     page.close()

@@ -60,47 +60,79 @@ def with_baseline(study: Study, name: str) -> Study:
     """The study with another method first: one of its methods, as the user asked for it or as it is written in full."""
     methods = [] if study.comparison is None else study.comparison.methods
     wanted = [each for each in methods if name in (each.name, each.method)]
-    if study.comparison is None or not wanted:
+    if not wanted:
         known = ", ".join(each.name for each in methods) or "no comparison"
         raise bad_argument("baseline", f"a method of the comparison ({known})", name)
-    others = [each for each in methods if each is not wanted[0]]
-    return dataclasses.replace(study, comparison=dataclasses.replace(study.comparison, methods=[wanted[0], *others]))
+    return _with_first(study, wanted[0])
+
+
+def against(summary: Summary, baseline: Row) -> Summary:
+    """The summary with differences to another of its rows, as `summarise` gives it for that `baseline`.
+
+    No run is read again, so a report can show the differences to every method.
+    """
+    rows = _to_first(
+        [baseline, *(row for row in summary.rows if row is not baseline)], summary.metrics, summary.interval
+    )
+    tuning = tuple(sorted(summary.tuning, key=lambda tuned: tuned.entry is not baseline.entry))
+    return dataclasses.replace(summary, study=_with_first(summary.study, baseline.entry), rows=rows, tuning=tuning)
+
+
+def _with_first(study: Study, entry: Entry) -> Study:
+    if study.comparison is None:
+        return study
+    others = [each for each in study.comparison.methods if each is not entry]
+    return dataclasses.replace(study, comparison=dataclasses.replace(study.comparison, methods=[entry, *others]))
 
 
 def _rows(study: Study, comparison: Comparison, metrics: Metrics, interval: str) -> tuple[Row, ...]:
-    runs = [
-        tuple(outcome(study, comparison, entry.method, seed) for seed in comparison.seeds) if entry.method else ()
-        for entry in comparison.methods
-    ]
-    if not runs:
-        return ()
-    primary = metrics.primary
     costs = read_costs(study.folder)
-    target = _target(metrics.each_epoch, runs[0])
+    return _to_first(
+        [_alone(study, comparison, metrics, entry, costs) for entry in comparison.methods], metrics, interval
+    )
+
+
+def _alone(study: Study, comparison: Comparison, metrics: Metrics, entry: Entry, costs: dict[str, StepCost]) -> Row:
+    """A row with the numbers that need no baseline."""
+    method = entry.method
+    outcomes = tuple(outcome(study, comparison, method, seed) for seed in comparison.seeds) if method else ()
+    return Row(
+        entry,
+        outcomes,
+        metrics.primary,
+        {metric.name: found for metric in metrics.all if (found := _spread(outcomes, _test(metric.name)))},
+        robust=_robust(outcomes),
+        throughput=_spread(outcomes, _COSTS["throughput"]),
+        peak_memory_mib=_spread(outcomes, _COSTS["peak_memory_mib"]),
+        seconds=_spread(outcomes, _COSTS["seconds"]),
+        gpu_seconds=_gpu_seconds(outcomes, costs),
+        cost=costs.get(method or ""),
+    )
+
+
+def _to_first(rows: Sequence[Row], metrics: Metrics, interval: str) -> tuple[Row, ...]:
+    """The rows with all numbers that compare them with the first one."""
+    if not rows:
+        return ()
+    primary, baseline = metrics.primary, rows[0].outcomes
+    target = _target(metrics.each_epoch, baseline)
     compared = [metric for metric in metrics.all if metric.compared]
     differences = [
-        {} if index == 0 else _differences(compared, outcomes, runs[0], interval) for index, outcomes in enumerate(runs)
+        {} if index == 0 else _differences(compared, row.outcomes, baseline, interval) for index, row in enumerate(rows)
     ]
     # Readers look at all differences of one table together, so Holm's correction counts all of them.
     for family in ([primary], [metric for metric in compared if metric != primary]):
         _correct(differences, [metric.name for metric in family])
     return tuple(
-        Row(
-            entry,
-            outcomes,
-            primary,
-            {metric.name: found for metric in metrics.all if (found := _spread(outcomes, _test(metric.name)))},
-            **{name: _spread(outcomes, value) for name, value in _COSTS.items()},
-            robust=_robust(outcomes),
-            throughput_ratio=_ratio(outcomes, runs[0], _COSTS["throughput"]),
-            memory_ratio=_ratio(outcomes, runs[0], _COSTS["peak_memory_mib"]),
+        dataclasses.replace(
+            row,
+            throughput_ratio=_ratio(row.outcomes, baseline, _COSTS["throughput"]),
+            memory_ratio=_ratio(row.outcomes, baseline, _COSTS["peak_memory_mib"]),
             differences=apart,
-            reach=None if target is None else _reach(metrics.each_epoch, outcomes, target),
-            improvement=None if outcomes is runs[0] else _improvement(primary, outcomes, runs[0]),
-            gpu_seconds=_gpu_seconds(outcomes, costs),
-            cost=costs.get(entry.method or ""),
+            reach=None if target is None else _reach(metrics.each_epoch, row.outcomes, target),
+            improvement=None if index == 0 else _improvement(primary, row.outcomes, baseline),
         )
-        for entry, outcomes, apart in zip(comparison.methods, runs, differences, strict=True)
+        for index, (row, apart) in enumerate(zip(rows, differences, strict=True))
     )
 
 

@@ -1,4 +1,4 @@
-"""The parts of a report, before they become HTML or Markdown: sections of paragraphs, tables, figures and code."""
+"""The parts of a report, before they become HTML or Markdown: sections of text, tables, figures, code and choices."""
 
 from __future__ import annotations
 
@@ -67,7 +67,29 @@ class Table:
     heat: bool = False
 
 
-Block: TypeAlias = Text | Notes | Code | Picture | Table
+@dataclass(frozen=True)
+class Option:
+    """One thing that a reader can choose, and what is shown for it."""
+
+    #: Shown as code.
+    label: str
+    blocks: list[Block]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Several options, of which the page shows the one that the reader chooses, the first one at the start."""
+
+    #: The name of the choice, unique in the page.
+    key: str
+    legend: str
+    hint: str
+    options: list[Option]
+    #: What is shown where a reader cannot choose: in Markdown.
+    otherwise: list[Block]
+
+
+Block: TypeAlias = Text | Notes | Code | Picture | Table | Choice
 
 
 @dataclass(frozen=True)

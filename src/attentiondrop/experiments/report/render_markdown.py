@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from .blocks import Block, Cell, Code, Notes, Picture, Section, Table, Text, cell
+from .blocks import Block, Cell, Choice, Code, Notes, Picture, Section, Table, Text, cell
 
 #: Code between single backticks. Two or more backticks mean something else in Markdown and could open another span.
 _CODE = re.compile(r"(?<![`\\])(`[^`]+`)(?!`)")
@@ -23,7 +23,7 @@ def section(content: Section) -> str:
 
 
 def block(content: Block) -> str:
-    """One block; a figure is empty."""
+    """One block; a figure is empty, and a choice is what it shows to readers who cannot choose."""
     match content:
         case Text():
             return escape(content.text)
@@ -38,6 +38,8 @@ def block(content: Block) -> str:
             return ""
         case Table():
             return "\n".join([f"**{escape(content.caption)}**", "", *_table(content)])
+        case Choice():
+            return "\n\n".join(written for each in content.otherwise if (written := block(each)))
 
 
 def escape(text: str) -> str:
