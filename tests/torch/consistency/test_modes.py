@@ -206,3 +206,47 @@ def test_arguments_without_names_and_masks_of_samples_are_repeated(mode: str) ->
     assert len(found) == 2
     for view in found:
         torch.testing.assert_close(view, plain)
+
+
+@pytest.mark.parametrize(("rate", "calls"), [(0.0, 1), (0.3, 2)])
+def test_views_share_a_call_if_the_attention_draws_nothing(
+    monkeypatch: pytest.MonkeyPatch, rate: float, calls: int
+) -> None:
+    """The dropout of hidden states, which makes the views differ, is not drawn there."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.5, batch_first=True)
+    layer.self_attn.dropout = rate
+    attach(layer, ad.presets.plain())
+    batches, inner = [], stacked.perturbed_attention
+
+    def noted(query: Tensor, *args: Any, **kwargs: Any) -> Any:
+        batches.append(len(query))
+        return inner(query, *args, **kwargs)
+
+    monkeypatch.setattr(stacked, "perturbed_attention", noted)
+    first, second = views(layer, torch.randn(3, 5, 16))
+    assert batches == [6 // calls] * calls and not torch.equal(first, second)
+
+
+class Remembering(nn.Module):
+    """Attends to what was kept before the batch was repeated."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        memory = x if self.kept is None else self.kept
+        mask = memory.new_zeros(len(memory), 1, 1, memory.shape[1])
+        return F.scaled_dot_product_attention(x[:, None], memory[:, None], memory[:, None], mask)[:, 0]
+
+
+def test_without_draws_every_view_is_the_plain_output() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), Remembering(), Remembering())
+    x = torch.randn(3, 5, 8)
+    attach(model, ad.presets.plain(), example=x)
+    model[1].kept = torch.randn(3, 4, 8)
+    expected = model(x)
+    for view in views(model, x, mode="shared"):
+        torch.testing.assert_close(view, expected, rtol=1e-5, atol=1e-5)

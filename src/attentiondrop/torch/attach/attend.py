@@ -33,10 +33,11 @@ def attend(
 
     One call over all views would be wrong: values that are drawn once per call (the sigma of a blur, the choice of
     `OneOf`) must differ between views. View `i` gets the draws of a separate pass with the seed `view_seed(seed, i)`.
+    Where nothing is drawn, as with `presets.plain()`, there is one call.
     """
     if site is not None and drop is not None and not torch.compiler.is_compiling():
         _warn_of_one_head(site, query)
-    views = 1 if site is None or drop is None else _views(site, query)
+    views = 1 if site is None or drop is None or _is_one_call(site, query, key, value, options) else _views(site, query)
     if site is None or drop is None or (views == 1 and site.rank is None):
         return perturbed_attention(query, key, value, drop, options, None, backend, monitor=monitor)  # type: ignore[arg-type]
     seed = draw_seed(query) if site.rank is None else draw_seed(query, rank=site.rank)
@@ -58,6 +59,15 @@ def attend(
     weights = [part.weights for part in attended if part.weights is not None]
     output = torch.cat([part.output for part in attended])
     return Attended(output, torch.cat(weights) if len(weights) == views else None)
+
+
+def _is_one_call(site: Site, query: Tensor, key: Tensor, value: Tensor, options: Options) -> bool:
+    """Whether nothing is drawn, and no tensor lacks the batch of the queries: such a one belongs to each view."""
+    if site.draws or options.dropout_p > 0 or options.blocks is not None:
+        return False
+    batch = query.shape[0]
+    hiding = [x for x in (options.attn_mask, options.bias) if x is not None and x.dim() == query.dim()]
+    return key.shape[0] == value.shape[0] == batch and all(x.shape[0] in (1, batch) for x in hiding)
 
 
 #: The key in `Site.extra` of the spec that `_warn_of_one_head` has looked at.

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from ...specs import Spec
+from ...specs import BlurSmoothing, Spec
 from ..call.leaves import Bounds, Driven
 from ..rates.monitoring import Monitor
 from ..rates.scheduled import controllers_of, driven_at
@@ -59,9 +59,11 @@ class Site:
     own_calls: bool | None = None
     #: What the spec needs from the training loop, and may not get; None if it needs nothing.
     reminders: Reminders | None = field(init=False, default=None, compare=False)
+    #: Whether the spec draws anything. If not, all views can share one call.
+    draws: bool = field(init=False, default=True, compare=False)
 
     def __post_init__(self) -> None:
-        self.reminders = reminders_of(self.spec)
+        self._look_at_spec()
 
     def __getstate__(self) -> dict[str, Any]:
         """The state for a pickle: without running passes, and without what another process may know otherwise."""
@@ -101,7 +103,12 @@ class Site:
     def respec(self, spec: Spec) -> None:
         """Replace the spec; `set_progress` must be called next."""
         self.spec, self.driven, self.monitor = spec, None, None
-        self.reminders = reminders_of(spec)
+        self._look_at_spec()
+
+    def _look_at_spec(self) -> None:
+        self.reminders = reminders_of(self.spec)
+        identity = (isinstance(leaf, BlurSmoothing) and leaf.width == 1 for leaf in self.spec.leaves())
+        self.draws = not all(identity)
 
     def done(self, topic: str) -> None:
         """Somebody has done what the spec needs: `topic` is one of `reminders.PATIENCE`."""

@@ -166,7 +166,7 @@ def _block(model: nn.Module, name: str) -> nn.Module:
             return child
     raise StackError(
         f'mode: "shared" cannot tell where the views part, because the site {name or "(the model itself)"!r} is in no '
-        'list of layers (nn.ModuleList, nn.Sequential): use mode="batch"'
+        'list of layers (an nn.ModuleList, or an nn.Sequential with two of one class): use mode="batch"'
     )
 
 
