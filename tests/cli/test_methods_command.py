@@ -35,6 +35,13 @@ def test_the_list_has_every_method_under_its_group_in_short_lines(capsys) -> Non
     assert max(map(len, lines)) <= 120 and len(lines) < 150
 
 
+def test_a_part_of_other_methods_is_shown_if_it_is_asked_for(capsys) -> None:
+    assert main(["methods", "shorter"]) == 0
+    shown = capsys.readouterr().out
+    assert "shorter(times=0.66)" in shown and "groups: none, it is a part of other methods" in shown
+    assert main(["methods", "all"]) == 0 and "shorter" not in capsys.readouterr().out
+
+
 def test_as_json_and_only_some(capsys) -> None:
     assert main(["methods", "--json", "weights", "hard"]) == 0
     found = {one["name"]: one for one in json.loads(capsys.readouterr().out)}

@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"  {one.summary}")
         for fields in one.fields:
             print(f"  fields of {fields}")
-        print(f"  groups: {', '.join(one.groups)}")
+        print(f"  groups: {', '.join(one.groups) or 'none, it is a part of other methods'}")
         if one.formula:
             print(f"  {one.formula}")
         if one.reference:

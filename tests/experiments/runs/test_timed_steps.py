@@ -91,6 +91,14 @@ def test_a_slow_step_is_timed_on_few_examples_and_scaled(tmp_path: Path, monkeyp
     assert sizes == [2, 2, 2] and found.step == pytest.approx(32 * seconds[-1])
 
 
+def test_a_method_with_fewer_epochs_is_timed_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has two of three epochs here. With less than two it looked like a run that diverged."""
+    monkeypatch.setattr(timed_steps, "STEPS", 1)
+    recipe = read_recipe("digits", "demo", ["data.limit=64", "training.batch_size=16", "training.device=cpu"])
+    job = Job(recipe.to_dict(), "shorter(times=0.6)+hard(p=0.1,k=3)", 0, str(tmp_path / "out"))
+    assert timed_steps.pace_of(job, threads=1).step > 0
+
+
 def test_a_run_is_timed_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timed_steps, "STEPS", 2)
     recipe = read_recipe("digits", "demo", ["data.limit=64", "training.batch_size=16", "training.device=cpu"])

@@ -42,19 +42,20 @@ class Listed:
 
 
 def catalogue(names: Iterable[str] = ()) -> list[Listed]:
-    """The methods of all groups, or those of `names`, which are groups or methods in a group.
+    """The methods of all groups, or those of `names`: groups, methods in a group, or parts of other methods.
 
     >>> [one.name for one in catalogue(["data", "dropout"])]
     ['dropout', 'mixup', 'cutmix', 'manifoldmixup']
     """
     known = groups()
+    every = [*known[ALL], *(name for name, part in COMPARATORS.items() if part.group is None)]
     wanted: set[str] = set()
     for name in names:
-        if name not in known and name not in known[ALL]:
-            choices = dict.fromkeys([*known, *known[ALL]])
+        if name not in known and name not in every:
+            choices = dict.fromkeys([*known, *every])
             raise unknown(f"method {name!r}", name, choices, "method or group", "attentiondrop methods")
         wanted |= set(known.get(name, [name]))
-    return [_listed(text) for text in known[ALL] if not wanted or text in wanted]
+    return [_listed(text) for text in every if text in (wanted or known[ALL])]
 
 
 def _listed(text: str) -> Listed:
@@ -71,7 +72,7 @@ def _listed(text: str) -> Listed:
         formula="; ".join(part[1] for part in parts),
         reference="; ".join(dict.fromkeys(one for part in parts for one in part[2].split("; "))),
         training_only=all(comparator.training_only for comparator in comparators),
-        settings=candidates(text, POINTS, seed=1000),
+        settings=candidates(text, POINTS, seed=1000, points=POINTS if text in groups()[ALL] else 1),
         not_captured="; ".join(one.not_captured for one in comparators if one.not_captured),
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import tempfile
 import time
@@ -100,15 +101,17 @@ def _timed(job: Job, folder: Path) -> Pace:
             # (Accumulated parts share a batch evenly.)
             seen.size = recipe.training.accumulate * max(1, _EXAMPLES // recipe.training.accumulate)
     data = _FewBatches(whole, seen)
+    method = read_method(job.method)
     # Each of them validates and saves, so that both are timed.
-    settings = dataclasses.replace(
-        recipe.training, epochs=_EPOCHS, average_last=1, keep_every=None, validate_every=1, save_every=1
-    )
+    settings = dataclasses.replace(recipe.training, average_last=1, keep_every=None, validate_every=1, save_every=1)
+    # A method may have fewer epochs than it is asked for.
+    asked_for = (dataclasses.replace(settings, epochs=epochs) for epochs in itertools.count(_EPOCHS))
+    settings = next(one for one in asked_for if method.training(one).epochs >= _EPOCHS)
     if is_timed_uncompiled(recipe):
         settings = dataclasses.replace(settings, compile=False, compile_loss=False)
     few = dataclasses.replace(recipe, training=settings, measure=dataclasses.replace(recipe.measure, probes=0))
     begin = time.perf_counter()
-    training = Training(few, read_method(job.method), job.seed, data, folder)
+    training = Training(few, method, job.seed, data, folder)
     ends: list[float] = []
     epochs: list[Epoch] = []
     taken: list[int] = []
