@@ -99,6 +99,16 @@ def test_the_joined_losses_of_views_are_those_of_the_parts(
     assert losses(tmp_path / "joined", method, "training.compile_loss=true") == pytest.approx(plain, rel=1e-6)
 
 
+@pytest.mark.parametrize(("compiled", "dtype"), [("true", torch.bfloat16), ("false", torch.float32)])
+def test_only_a_compiled_loss_reads_narrow_logits(tmp_path: Path, compiled: str, dtype: torch.dtype) -> None:
+    changes = ["training.precision=bfloat16", f"training.compile_loss={compiled}"]
+    recipe = read_recipe("toy-translation", "demo", [*SETTINGS, *changes])
+    task = find_task("translation")
+    data = task.load_data(recipe.data)
+    training = Training(recipe, read_method("none"), 0, data, tmp_path)
+    assert training.model(**task.examples(data, 2).inputs).dtype == dtype
+
+
 def test_a_compiled_loss_alone_has_room_for_all_methods(compilations: CompileCounter, tmp_path: Path) -> None:
     with torch._dynamo.config.patch(recompile_limit=8):
         losses(tmp_path / "run", "none", "training.compile_loss=true")
