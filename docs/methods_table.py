@@ -29,7 +29,7 @@ TITLES = {
     "controls": "Controls",
 }
 #: Few enough for a page without scrolling sideways. What holds for nearly all methods, `exceptions` says below a table.
-HEADINGS = ("method", "what it does", "attention", "small ViT", "ViT-B/16", "reference")
+HEADINGS = ("method", "what it does", "attention", "small ViT", "ViT-B/16")
 
 
 def tables() -> str:
@@ -62,10 +62,9 @@ def row(one: Listed, measured: dict[tuple[str, str], str], explained: set[str]) 
     """The cells of one method. `explained`: the parts of methods that this table has explained already."""
     return [
         f"`{one.text if one.name == 'none' else one.settings[0]}`",
-        f"*{one.perturbs.removeprefix('nothing: ')}:* {formula(one, explained)}",
+        f"*{one.perturbs.removeprefix('nothing: ')}:* {formula(one, explained)}<br>Source: {one.reference}",
         kernel(one.name),
         *(measured.get((model, one.name), "-") for model in ("small", "vit-b16")),
-        one.reference,
     ]
 
 

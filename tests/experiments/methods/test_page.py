@@ -51,7 +51,7 @@ def test_a_table_explains_each_part_once(program) -> None:
         row for row in program.tables().splitlines() if row.startswith("| `hard(p=0.1,k=5)+consistency(weight=0.5)`")
     ]
     assert "| *logits, the loss:* `hard`, as above; task loss + " in row
-    assert "| *logits, the loss:* `noise` and `consistency`, as above |" in program.tables()
+    assert "| *logits, the loss:* `noise` and `consistency`, as above<br>Source: " in program.tables()
 
 
 def line(model: str, method: str, cost: float | None, commit: str = "c", date: str = "2026-01") -> dict[str, object]:
