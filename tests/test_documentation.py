@@ -161,6 +161,21 @@ def test_lists_of_names_are_read_by_sphinx() -> None:
 
 
 @pytest.mark.usefixtures("site_pages")
+def test_a_new_page_is_in_a_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even if nobody has named it in the index of its folder yet."""
+    from site_pages import generated
+
+    (tmp_path / "evidence").mkdir()
+    (tmp_path / "results" / "first").mkdir(parents=True)
+    (tmp_path / "evidence" / "index.md").write_text("claims\nThe first study <../results/first/README>\n")
+    for page in ("evidence/claims.md", "evidence/study-2.md", "results/first/README.md", "results/first/report.md"):
+        (tmp_path / page).touch()
+    monkeypatch.setattr(generated, "DOCS", tmp_path)
+    lines = generated.PARTS["other evidence"]().splitlines()
+    assert lines[-3:] == ["study-2", "../results/first/report", "```"] and "claims" not in lines
+
+
+@pytest.mark.usefixtures("site_pages")
 def test_broken_links_are_found(tmp_path: Path) -> None:
     from site_pages.check_links import broken
 
