@@ -134,6 +134,15 @@ def test_pictures_of_the_paper_show_what_the_specs_say() -> None:
 
 
 @pytest.mark.usefixtures("site_pages")
+def test_pictures_say_nothing_that_is_not_so() -> None:
+    from site_pages.method_pictures import drawn, picture_of
+
+    assert "The loss pulls them together." in picture_of("r-drop(weight=0.3,p=0.1)").about
+    assert "nothing pulls them together" in picture_of("r-drop(weight=0.0,p=0.1)").about
+    assert "<figure>" not in drawn("none", "longer")  # an empty box
+
+
+@pytest.mark.usefixtures("site_pages")
 def test_flow_charts_hold_every_node_and_arrow() -> None:
     from site_pages import flowcharts
 
