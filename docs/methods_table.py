@@ -10,16 +10,15 @@ import sys
 from pathlib import Path
 
 from attentiondrop.experiments.methods import COMPARATORS
-from attentiondrop.experiments.methods.catalogue import Listed, catalogue
+from attentiondrop.experiments.methods.catalogue import Listed, catalogue, described
 from attentiondrop.experiments.methods.groups import ALL, groups
-from attentiondrop.experiments.methods.parse import read_method
+from attentiondrop.experiments.methods.parse import read_method, terms
 from attentiondrop.torch.eager.table import entry_of
 
 PAGE = Path(__file__).parent / "methods.md"
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 BEGIN, END = "<!-- begin: written by docs/methods_table.py -->", "<!-- end -->"
 TITLES = {
-    "controls": "Controls",
     "ours": "Ours",
     "attention": "Attention",
     "hidden": "Hidden states",
@@ -27,18 +26,10 @@ TITLES = {
     "data": "Data",
     "loss": "Losses",
     "structure": "Attention that is built otherwise",
+    "controls": "Controls",
 }
-HEADINGS = (
-    "method",
-    "perturbs",
-    "in one line",
-    "attention",
-    "step",
-    "evaluation",
-    "small ViT",
-    "ViT-B/16",
-    "reference",
-)
+#: Few enough for a page without scrolling sideways. What holds for nearly all methods, `exceptions` says below a table.
+HEADINGS = ("method", "what it does", "attention", "small ViT", "ViT-B/16")
 
 
 def tables() -> str:
@@ -49,12 +40,14 @@ def tables() -> str:
     for group, title in TITLES.items():
         lines += ["", f"### {title} (`--methods {group}`)", ""]
         lines += [f"| {' | '.join(HEADINGS)} |", f"| {'--- | ' * len(HEADINGS)}"[:-1]]
-        listed = set()
-        for one in catalogue(groups()[group]):
-            if one.name in groups()[group] and one.name not in shown:
-                shown.add(one.name)
-                listed.add(one.name)
-                lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row(one, measured))} |")
+        methods = [one for one in catalogue(groups()[group]) if one.name not in shown]
+        explained: set[str] = set()
+        for one in methods:
+            cells = row(one, measured, explained)
+            lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+        lines += exceptions(methods)
+        listed = {one.name for one in methods}
+        shown |= listed
         if elsewhere := [text for text in groups()[group] if text not in listed]:
             names = ", ".join(f"`{text}`" for text in elsewhere)
             lines += ["", f"This group has {len(elsewhere)} more, in a table above: {names}."]
@@ -65,18 +58,36 @@ def tables() -> str:
     return "\n".join([*lines, "", END])
 
 
-def row(one: Listed, measured: dict[tuple[str, str], str]) -> list[str]:
-    """The cells of one method."""
+def row(one: Listed, measured: dict[tuple[str, str], str], explained: set[str]) -> list[str]:
+    """The cells of one method. `explained`: the parts of methods that this table has explained already."""
     return [
         f"`{one.text if one.name == 'none' else one.settings[0]}`",
-        one.perturbs,
-        one.formula,
+        f"*{one.perturbs.removeprefix('nothing: ')}:* {formula(one, explained)}<br>Source: {one.reference}",
         kernel(one.name),
-        "captured" if not one.not_captured else f"not captured: {one.not_captured}",
-        "unchanged" if one.training_only else "changed",
         *(measured.get((model, one.name), "-") for model in ("small", "vit-b16")),
-        one.reference,
     ]
+
+
+def formula(one: Listed, explained: set[str]) -> str:
+    """What each part of a method computes. A part that a row above explained is only named."""
+    names = [term.name for term in terms(one.name)]
+    above = " and ".join(f"`{name}`" for name in names if name in explained)
+    new = [described(name)[1] for name in names if name not in explained]
+    explained.update(names)
+    return "; ".join([f"{above}, as above"] * bool(above) + new)
+
+
+def exceptions(methods: list[Listed]) -> list[str]:
+    """Lines on the methods that change the model in evaluation, or whose step cannot be captured."""
+    changed = [f"`{one.name}`" for one in methods if not one.training_only]
+    lines = []
+    if changed:
+        which = "all methods of this group" if len(changed) == len(methods) else ", ".join(changed)
+        lines += ["", f"**Evaluation is changed** by: {which}."]
+    for one in methods:
+        if one.not_captured:
+            lines += ["", f"**A step cannot be captured** with `{one.name}`: {one.not_captured}."]
+    return lines
 
 
 def kernel(text: str) -> str:

@@ -134,6 +134,15 @@ def test_pictures_of_the_paper_show_what_the_specs_say() -> None:
 
 
 @pytest.mark.usefixtures("site_pages")
+def test_pictures_say_nothing_that_is_not_so() -> None:
+    from site_pages.method_pictures import drawn, picture_of
+
+    assert "The loss pulls them together." in picture_of("r-drop(weight=0.3,p=0.1)").about
+    assert "nothing pulls them together" in picture_of("r-drop(weight=0.0,p=0.1)").about
+    assert "<figure>" not in drawn("none", "longer")  # an empty box
+
+
+@pytest.mark.usefixtures("site_pages")
 def test_flow_charts_hold_every_node_and_arrow() -> None:
     from site_pages import flowcharts
 
@@ -158,6 +167,21 @@ def test_lists_of_names_are_read_by_sphinx() -> None:
     content = other_libraries.inventory("torch", other_libraries.CLASSES["torch"])
     found = InventoryFile.loads(content, uri=other_libraries.PLACES["torch"])
     assert found["py:class", "torch.Tensor"].uri.endswith("/docs/stable/tensors.html#torch.Tensor")
+
+
+@pytest.mark.usefixtures("site_pages")
+def test_a_new_page_is_in_a_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even if nobody has named it in the index of its folder yet."""
+    from site_pages import generated
+
+    (tmp_path / "evidence").mkdir()
+    (tmp_path / "results" / "first").mkdir(parents=True)
+    (tmp_path / "evidence" / "index.md").write_text("claims\nThe first study <../results/first/README>\n")
+    for page in ("evidence/claims.md", "evidence/study-2.md", "results/first/README.md", "results/first/report.md"):
+        (tmp_path / page).touch()
+    monkeypatch.setattr(generated, "DOCS", tmp_path)
+    lines = generated.PARTS["other evidence"]().splitlines()
+    assert lines[-3:] == ["study-2", "../results/first/report", "```"] and "claims" not in lines
 
 
 @pytest.mark.usefixtures("site_pages")

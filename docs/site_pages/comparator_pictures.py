@@ -148,9 +148,8 @@ def _labelsmoothing(part: Any) -> Picture:
 def _rdrop(part: Any) -> Picture:
     layer, x = nn.Linear(32, 6), torch.randn(32)
     first, second = (layer(F.dropout(x, part.p)).softmax(-1).detach() for _ in range(2))
-    return Picture(
-        first, second, "Predictions of two passes with dropout, by class. The loss pulls them together.", _PASSES
-    )
+    pull = "The loss pulls them together." if part.weight else "With weight 0, nothing pulls them together."
+    return Picture(first, second, f"Predictions of two passes with dropout, by class. {pull}", _PASSES)
 
 
 @draws("emateacher")

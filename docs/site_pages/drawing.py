@@ -25,18 +25,17 @@ class Picture(NamedTuple):
     row: int | None = None
 
 
-def card(name: str, picture: Picture | None, about: str) -> str:
-    """A box with the name of a method, its picture and its caption. Without a picture, the caption says why."""
+def card(name: str, picture: Picture) -> str:
+    """A box with the name of a method, its picture and its caption."""
     parts = [f"<figure><figcaption><code>{html.escape(name)}</code></figcaption>"]
-    if picture is not None:
-        before, after = (np.asarray(one, dtype=float) for one in (picture.before, picture.after))
-        if before.ndim == 2:
-            parts.append(_maps(before, after, picture))
-            if picture.row is not None:
-                parts.append(_bars(before[picture.row], after[picture.row], picture.labels))
-        else:
-            parts.append(_bars(before, after, picture.labels))
-    return "".join(parts) + f"<p>{html.escape(about)}</p></figure>"
+    before, after = (np.asarray(one, dtype=float) for one in (picture.before, picture.after))
+    if before.ndim == 2:
+        parts.append(_maps(before, after, picture))
+        if picture.row is not None:
+            parts.append(_bars(before[picture.row], after[picture.row], picture.labels))
+    else:
+        parts.append(_bars(before, after, picture.labels))
+    return "".join(parts) + f"<p>{html.escape(picture.about)}</p></figure>"
 
 
 def cards(each: list[str]) -> str:

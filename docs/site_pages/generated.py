@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,11 @@ from . import benchmark_pages, command_reference, method_pictures, recipe_refere
 DOCS = Path(__file__).parents[1]
 
 
-def other_pages() -> str:
-    """A list for the pages in `docs` that the front page does not name, so that a new page is found at once."""
-    named = (DOCS / "index.md").read_text(encoding="utf-8")
-    found = [path.stem for path in sorted(DOCS.glob("*.md")) if path.stem != "index"]
+def other_pages(index: str = "index.md", patterns: Iterable[str] = ("*.md",)) -> str:
+    """A list for the pages that `index` does not name, so that a new page is found at once."""
+    named = (DOCS / index).read_text(encoding="utf-8")
+    pages = [path.relative_to(DOCS).as_posix() for pattern in patterns for path in sorted(DOCS.glob(pattern))]
+    found = [posixpath.relpath(page, posixpath.dirname(index)).removesuffix(".md") for page in pages if page != index]
     new = [name for name in found if not re.search(rf"^(.*<)?{re.escape(name)}>?$", named, re.MULTILINE)]
     return "\n".join(["```{toctree}", ":caption: More", ":hidden:", "", *new, "```"]) if new else ""
 
@@ -26,6 +28,9 @@ PARTS: dict[str, Callable[[], str]] = {
     "recipe settings": recipe_reference.settings,
     "shipped recipes": recipe_reference.recipes,
     "other pages": other_pages,
+    "other evidence": lambda: other_pages(
+        "evidence/index.md", ("evidence/*.md", "results/*/README.md", "results/*/report.md")
+    ),
     "commands": command_reference.commands,
     "pictures of hard and blur": lambda: method_pictures.drawn("hard", "blur"),
 } | {f"pictures of {group}": method_pictures.of_group(group) for group in groups()}

@@ -10,7 +10,7 @@ import torch
 
 from attentiondrop import oracle_draws, reference
 from attentiondrop.experiments.methods import COMPARATORS
-from attentiondrop.experiments.methods.catalogue import Listed, catalogue
+from attentiondrop.experiments.methods.catalogue import catalogue
 from attentiondrop.experiments.methods.groups import groups
 from attentiondrop.experiments.methods.other_attention import OtherAttention, SparseAttention
 from attentiondrop.experiments.methods.parse import read_method
@@ -34,14 +34,9 @@ def of_group(group: str) -> Callable[[], str]:
 
 
 def drawn(*names: str) -> str:
-    """The pictures of some methods."""
-    return cards([_drawn(one) for one in catalogue(names)])
-
-
-def _drawn(one: Listed) -> str:
-    text = one.text if one.name == "none" else one.settings[0]
-    picture = picture_of(text)
-    return card(text, picture, "Nothing is perturbed." if picture is None else picture.about)
+    """The pictures of some methods. A method that perturbs nothing has none."""
+    pictures = {one.settings[0]: picture_of(one.settings[0]) for one in catalogue(names)}
+    return cards([card(text, picture) for text, picture in pictures.items() if picture is not None])
 
 
 def picture_of(text: str) -> Picture | None:

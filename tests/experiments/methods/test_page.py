@@ -37,6 +37,23 @@ def test_each_group_has_all_its_methods(program) -> None:
     assert "This group has 1 more, in a table above: `noise`." in program.tables()
 
 
+def test_what_is_not_as_usual_is_said_below_a_table(program) -> None:
+    below = {part.split(" (")[0]: part for part in program.tables().split("### ")[1:]}
+    assert "**Evaluation is changed** by: `headpruning`." in below["Weights"]
+    structure = below["Attention that is built otherwise"]
+    assert "**Evaluation is changed** by: all methods of this group." in structure
+    assert "**A step cannot be captured** with `lsh`: " in structure
+    assert not [title for title in ("Ours", "Attention", "Data") if "**" in below[title]]
+
+
+def test_a_table_explains_each_part_once(program) -> None:
+    (row,) = [
+        row for row in program.tables().splitlines() if row.startswith("| `hard(p=0.1,k=5)+consistency(weight=0.5)`")
+    ]
+    assert "| *logits, the loss:* `hard`, as above; task loss + " in row
+    assert "| *logits, the loss:* `noise` and `consistency`, as above<br>Source: " in program.tables()
+
+
 def line(model: str, method: str, cost: float | None, commit: str = "c", date: str = "2026-01") -> dict[str, object]:
     about = {"device": "D", "torch": "2", "commit": commit, "date": date}
     return {"model": model, "method": method, "cost": cost, **about}

@@ -2,7 +2,7 @@
 
 The kernels of `kernels.decide` make a decision at every logit, and are slower than cuDNN's. Here one sweep finds the k
 largest logits of each row. Torch computes the attention as if nothing was dropped. Then the few dropped keys are taken
-out of the output and the gradients (docs/backends.md says how).
+out of the output and the gradients (docs/kernels.md says how).
 """
 
 from __future__ import annotations
