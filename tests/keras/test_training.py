@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from small_models import JIT, QUICKEST, X, Y, classifier, compiled, fit, outputs
 
 import attentiondrop as ad
 import attentiondrop.keras as ak
+from attentiondrop.errors import forget_warnings
 
 SPEC = ad.parse("hard(p=0.3,k=3)+noise(sigma=0.2)+drophead(p=0.2)")
 
@@ -178,6 +180,33 @@ def test_the_consistency_loss_in_fit(task: str, tmp_path: Path) -> None:
     model.save(tmp_path / "it.keras")
     loaded = keras.models.load_model(tmp_path / "it.keras")
     assert loaded.consistency == model.consistency and np.array_equal(outputs(loaded), outputs(model))
+
+
+WITH_LOSS = "blur(sigma_max=2.0)+consistency(weight=0.7,views=3)"
+
+
+def test_a_consistency_part_that_nobody_computes_is_told() -> None:
+    forget_warnings()
+    model = classifier()
+    ak.attach(model, WITH_LOSS)
+    compiled(model, **QUICKEST)
+    with pytest.warns(ad.AttentionDropWarning, match=r"has a consistency part.*ConsistencyModel\(model\)"):
+        fit(model)
+
+
+def test_a_consistency_part_is_the_loss_of_the_model_around_it() -> None:
+    forget_warnings()
+    inner = classifier()
+    ak.attach(inner, WITH_LOSS)
+    model = ak.ConsistencyModel(inner)
+    assert str(model.consistency) == "consistency(weight=0.7,views=3)"
+    assert ak.ConsistencyModel(inner, ad.Consistency(weight=0.2)).consistency.weight == pytest.approx(0.2)
+    assert ak.ConsistencyModel(classifier()).consistency == ad.Consistency()
+    compiled(model, **QUICKEST)
+    with warnings.catch_warnings(action="error", category=ad.AttentionDropWarning):
+        fit(model)
+        ak.consistency_loss(inner, X, keras.ops.mean, ad.Consistency(weight=0.2))
+        outputs(inner, training=True)  # somebody knows of the loss
 
 
 def test_consistency_arguments_are_named() -> None:

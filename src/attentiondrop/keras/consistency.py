@@ -13,7 +13,10 @@ from ..building import from_dict
 from ..errors import ShapeError, bad_argument
 from ..specs import Consistency
 from ..validation import one_of
+from .attach import named_layers
+from .compared_views import computing_loss, consistency_in
 from .rates import Rates
+from .sites import site_of
 
 Tensor = Any
 
@@ -113,12 +116,20 @@ def consistency_loss(
     """
     if not isinstance(consistency, Consistency):
         raise bad_argument("consistency", "attentiondrop.Consistency(...)", consistency)
-    outputs = tuple(model(inputs, training=True) for _ in range(consistency.views))
+    with computing_loss():
+        outputs = tuple(model(inputs, training=True) for _ in range(consistency.views))
     counted = outputs[: 1 if consistency.task == "first" else None]
     task = sum(task_loss(output) for output in counted) / len(counted)
     apart = divergence(outputs, consistency.direction, from_logits, _mask_of(outputs[0]) if mask is None else mask)
     weighted = ops.cast(apart, task.dtype) * consistency.weight
     return ConsistencyResult(task + weighted, task, apart, outputs)
+
+
+def _attached(model: Any) -> Consistency | None:
+    """The consistency part of the specs that are attached to a model."""
+    sites = (site_of(layer) for _, layer in named_layers(model))
+    found = (consistency_in(site.rates.template) for site in sites if site is not None)
+    return next((one for one in found if one is not None), None)
 
 
 def _mask_of(output: Tensor) -> Tensor | None:
@@ -141,7 +152,8 @@ class ConsistencyModel(keras.Model):
 
     Args:
         model: gives one tensor of logits, or of probabilities with `from_logits=False`.
-        consistency: how many views, which divergence, and its weight.
+        consistency: how many views, which divergence, and its weight; by default the `Consistency` in the attached
+            specs, or else `Consistency()`.
         from_logits: whether the model gives logits.
         **kwargs: as for any Keras model.
 
@@ -159,7 +171,8 @@ class ConsistencyModel(keras.Model):
         super().__init__(**kwargs)
         if not isinstance(model, keras.Model):
             raise bad_argument("model", "a keras.Model", type(model).__name__)
-        consistency = Consistency() if consistency is None else consistency
+        if consistency is None:
+            consistency = _attached(model) or Consistency()
         if not isinstance(consistency, Consistency):
             raise bad_argument("consistency", "attentiondrop.Consistency(...)", consistency)
         self.model = model
@@ -180,7 +193,8 @@ class ConsistencyModel(keras.Model):
         if not training:
             return self.model(inputs, training=training)
         spec = self.consistency
-        outputs = tuple(self.model(inputs, training=True) for _ in range(spec.views))
+        with computing_loss():
+            outputs = tuple(self.model(inputs, training=True) for _ in range(spec.views))
         apart = divergence(outputs, spec.direction, self.from_logits, _mask_of(outputs[0]))
         self.add_loss(apart * ops.cast(self._rates.state[0], apart.dtype))
         self._views.outputs = outputs

@@ -14,6 +14,7 @@ from keras import ops
 from ..errors import AttachError
 from ..specs import Spec
 from .attend import Sight, attend_on_logits, attend_to_blurred_keys, perturbed_weights, runs_on_blurred_keys, work_dtype
+from .compared_views import Awaited
 from .draws import next_seed
 from .leaves import Leaf, LogitShape, leaves_of
 from .rates import Rates
@@ -46,6 +47,7 @@ class Site:
         self.removed = False
         self.generator = keras.random.SeedGenerator(None if seed is None else (seed + _SEED_OFFSET) % 2**31)
         self.rates = Rates(spec, dtype, layer, layers)
+        self._awaited = Awaited(spec)
         #: The seed of the runs of one call, while `with_one_seed` is at work: empty before the first run.
         self._seed_of_call: list[Tensor] | None = None
 
@@ -60,6 +62,7 @@ class Site:
 
     def leaves(self, shape: LogitShape) -> list[Leaf]:
         """The regularisers of one call."""
+        self._awaited.note_call()
         return leaves_of(self.spec, shape, self.seed(), rates=self.rates.state)
 
     def with_one_seed(self, call: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,0 +1,50 @@
+"""The consistency part of an attached spec: who computes its loss, and a warning if nobody does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from ..errors import warn_once
+from ..specs import Consistency, Spec
+
+_is_computed: ContextVar[bool] = ContextVar("is_computed", default=False)
+
+
+@contextmanager
+def computing_loss() -> Iterator[None]:
+    """Within, calls in training are views of a consistency loss."""
+    token = _is_computed.set(True)
+    try:
+        yield
+    finally:
+        _is_computed.reset(token)
+
+
+def consistency_in(spec: Spec) -> Consistency | None:
+    """The consistency part of a spec, if it has one."""
+    return next((leaf for leaf in spec.leaves() if isinstance(leaf, Consistency)), None)
+
+
+class Awaited:
+    """Waits for the consistency loss of one spec."""
+
+    def __init__(self, spec: Spec) -> None:
+        self._spec = spec
+        self._waits = consistency_in(spec) is not None
+
+    def note_call(self) -> None:
+        """Called in every call in training. (A rematerialised call may come after the loss: so one loss is enough.)"""
+        if _is_computed.get():
+            self._waits = False
+        elif self._waits:
+            warn_once(
+                "forgotten consistency in Keras",
+                f"the attached spec {self._spec} has a consistency part, which acts only in a loss: train "
+                "attentiondrop.keras.ConsistencyModel(model), or use attentiondrop.keras.consistency_loss. This call "
+                "in training was without it",
+                "keras",
+                "tensorflow",
+                "jax",
+            )
