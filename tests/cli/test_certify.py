@@ -53,6 +53,25 @@ def test_certify_into_another_file(run: Path, tmp_path: Path, capsys: pytest.Cap
     assert f"as JSON: {path}" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("command", ["certify", "variance"])
+def test_nothing_of_a_table_is_cut_off(
+    run: Path, command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a narrow terminal, 1.2e-03 was shown as 1.2e-, and text in brackets was taken for a style."""
+    monkeypatch.setenv("COLUMNS", "40")
+    request = json.loads((run / "run.json").read_text())
+    method = "blur(sigma_max=layers(values=[linear(start=0.0,end=0.5)]))"
+    renamed = json.dumps(request).replace("blur(sigma_max=0.5)", method)
+    quick = {"certify": ["--prior-epochs", "0"], "variance": ["--examples", "16", "--method", "samples"]}[command]
+    try:
+        (run / "run.json").write_text(renamed)
+        assert main.main([command, str(run), "--draws", "2", *quick, "--device", "cpu"]) == 0
+    finally:
+        (run / "run.json").write_text(json.dumps(request))
+    out = capsys.readouterr().out
+    assert method in out and "\N{HORIZONTAL ELLIPSIS}" not in out
+
+
 def test_variance_prints_draws_and_writes(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["variance", str(run), "--examples", "32", "--batches", "4", "--device", "cpu"]) == 0
     out = capsys.readouterr().out

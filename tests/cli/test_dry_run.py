@@ -52,6 +52,18 @@ def test_a_comparison_with_tuning(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert not (tmp_path / "out").exists()
 
 
+def test_a_long_method_is_shown_in_full(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its end was cut off, and what it has in brackets was taken for a style."""
+    monkeypatch.setenv("COLUMNS", "60")
+    command = ["compare", "--methods", "none", "dropkey(p=layers(values=[linear(start=0.0,end=0.1)]))", "--seeds", "1"]
+    arguments = "model.arguments={depth: 1, embed_dim: 16, num_heads: 2}"
+    assert main([*command, *SETTINGS, arguments, "--out", str(tmp_path / "out"), "--dry-run"]) == 0
+    text = capsys.readouterr().out
+    assert "[linear(" in text and "=0.1)])" in text and "\N{HORIZONTAL ELLIPSIS}" not in text
+
+
 def test_sizes_of_texts_and_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("transformers")
     small = ["data.sentences=60", "data.block=16", "model.width=16", "training.epochs=1", "training.device=cpu"]

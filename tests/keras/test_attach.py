@@ -58,6 +58,21 @@ def test_what_is_saved_is_the_plain_model(tmp_path: Path) -> None:
     assert len(model.variables) == variables
 
 
+def test_a_subclass_is_saved_under_the_name_it_is_registered_by() -> None:
+    @keras.saving.register_keras_serializable(package="mine", name="Other")
+    class Own(keras.layers.MultiHeadAttention):
+        pass
+
+    layer = Own(2, 6)
+    layer(X, X)
+    plain = keras.saving.serialize_keras_object(layer)
+    with ak.attach(layer, HARD):
+        attached = keras.saving.serialize_keras_object(layer)
+        assert attached["registered_name"] == plain["registered_name"] == "mine>Other"
+        assert type(keras.saving.deserialize_keras_object(attached)) is Own
+    assert type(layer) is Own
+
+
 def test_patterns_reports_updates() -> None:
     model = classifier()
     attachment = ak.attach(model, {"first": HARD, "*": "blur(sigma_max=0.5)+consistency(weight=0.2)"})

@@ -161,6 +161,12 @@ def test_keras_files_configurations_and_clones_go_round(tmp_path: Path) -> None:
         assert again.get_config() == layer.get_config() and again.seed == layer.seed
 
 
+@pytest.mark.parametrize("name", ["MultiHeadAttention", "GroupedQueryAttention", "AttentionDrop", "ConsistencyModel"])
+def test_saved_files_contain_the_name_of_the_package(name: str) -> None:
+    """Under another name, files that users saved before could not be loaded."""
+    assert keras.saving.get_registered_name(getattr(ak, name)) == f"attentiondrop>{name}"
+
+
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "float16", "float64"])
 def test_dtype_policies(policy: str) -> None:
     if BACKEND == "jax" and policy == "float64":
@@ -209,6 +215,7 @@ def test_logits_to_weights() -> None:
         to_numpy(drop(logits, additive, training=False)), to_numpy(drop(logits, mask, training=False))
     )
     assert not to_numpy(drop(logits, np.zeros((1, 1, 1, 5), bool))).any()
+    assert to_numpy(drop(logits, training=False)).all()  # without a mask, no key is hidden
     # Inside a model it follows the model.
     inputs = keras.Input((3, 5, 5))
     model = keras.Model(inputs, drop(inputs, is_causal=True))

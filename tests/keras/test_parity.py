@@ -126,6 +126,37 @@ def test_an_additive_mask_is_added_in_evaluation_too(case: Case, is_causal: bool
     assert relative_error(have, want) < 3e-3
 
 
+def test_evaluation_passes_a_boolean_mask_and_a_scale_on() -> None:
+    (q, k, v), _, _ = Case("cross", rows=5, columns=11).make()
+    q, k, v = (keras.ops.convert_to_tensor(x, dtype="float32") for x in (q, k, v))
+    options = {"mask": np.arange(11)[None, None, None] < 6, "scale": 2.0}
+    want = to_numpy(keras.ops.dot_product_attention(q, k, v, **options))
+    assert np.array_equal(to_numpy(ak.attention(q, k, v, ad.DropKey(0.5), training=False, **options)), want)
+    assert np.array_equal(to_numpy(ak.attention(q, k, v, **options)), want)
+
+
+def test_an_additive_mask_and_a_bias_add_up_in_training() -> None:
+    rng = np.random.default_rng(0)
+    q, k, v = rng.normal(size=(3, 2, 5, 4, 6))
+    mask, bias = rng.normal(size=(2, 2, 1, 5, 5)).astype("float32")
+    want = reference.attention(*(x.swapaxes(1, 2) for x in (q, k, v)), bias=mask + bias).output.swapaxes(1, 2)
+    tensors = [keras.ops.convert_to_tensor(x, dtype="float32") for x in (q, k, v)]
+    have = to_numpy(ak.attention(*tensors, ad.DropKey(p=0.0), bias=bias, mask=mask, seed=0))
+    assert relative_error(have, want) < 1e-6
+
+
+def test_half_of_the_lowest_number_hides_a_key() -> None:
+    """A sum of masks may reach half of what libraries write for hidden keys; above that, a number is a logit."""
+    half = np.finfo("float32").min / 2
+    mask = np.array([half, np.nextafter(half, np.float32(0)), 0.0], "float32")
+    for spec in (None, ad.DropKey(p=0.0)):
+        # With logits that outweigh the second number, only the key that is hidden has no weight.
+        logits = np.array([[[[0.0, -half, 0.0]]]], "float32")
+        assert to_numpy(ak.attention_weights(logits, spec, mask, seed=0)).ravel().tolist() == [0, 1, 0]
+        logits = np.array([[[[-half, 0.0, half]]]], "float32")
+        assert to_numpy(ak.attention_weights(logits, spec, mask, seed=0)).ravel()[0] == 0
+
+
 def test_ties_go_to_the_lower_key() -> None:
     logits = np.ones((1, 1, 1, 6), "float32")
     with pytest.warns(ad.AttentionDropWarning):
@@ -192,9 +223,11 @@ def test_bad_input_is_named() -> None:
         (lambda: ak.attention(x, x, x, ad.DropKey(), seed=0.5), "seed: expected an int"),
         (lambda: ak.attention(x, x, x, ad.DropKey(), seed=np.zeros(3, "int32")), "seed: expected two integers"),
         (lambda: ak.attention(x, x, x, ad.DropKey(), draws=np.zeros(3)), r"draws: expected shape \[2, 2, 5, 5\]"),
+        (lambda: ak.attention(x, x, x, ad.DropKey(), draws=np.zeros((2, 2, 5, 4))), "draws: expected shape"),
         (lambda: ak.attention(x, x, x, ad.parse("hard+blur"), draws=0), "draws: expected a list of 2"),
         (lambda: ak.attention(x, x, x, ad.parse("oneof(hard,blur)"), draws=0), "draws: expected a pair"),
         (lambda: ak.attention(x, x, x, ad.DropKey(), mask=np.ones((1, 1, 1, 5, 5))), "mask: expected at most 4"),
+        (lambda: ak.attention_weights(x, ad.BlurSmoothing(axes="both"), is_causal=True), 'axes: expected "keys" under'),
         (lambda: ak.attention_weights(keras.Input((2, 5, 5)), ad.DropKey()), "logits: expected a tensor with values"),
     ]
     for call, message in cases:

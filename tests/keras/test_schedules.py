@@ -69,6 +69,22 @@ def test_a_number_that_was_set_stays_next_to_a_schedule() -> None:
     assert layer.get_config()["attention_drop"] == saved.to_dict()
 
 
+def test_a_choice_keeps_its_weights_when_rates_are_set() -> None:
+    layer = MultiHeadAttention(2, 4, attention_drop=ad.OneOf([ad.DropKey(0.1), ad.GaussianNoise(0.2)], [0.9, 0.1]))
+    set_rates(layer, {"p": 0.3})
+    assert layer.attention_drop == ad.OneOf([ad.DropKey(0.3), ad.GaussianNoise(0.2)], [0.9, 0.1])
+
+
+def test_the_weight_of_a_consistency_loss_is_no_rate_of_the_attention() -> None:
+    """All rates are in one tensor, in the order of the parts: that of the loss may come first."""
+    layer = MultiHeadAttention(2, 4, attention_drop=ad.Compose([ad.Consistency(0.9), ad.DropKey(p=0.0)]))
+    x = np.random.default_rng(0).normal(size=(2, 6, 8)).astype("float32")
+    trained, plain = (
+        keras.ops.convert_to_numpy(keras.ops.stop_gradient(layer(x, x, training=on))) for on in (True, False)
+    )
+    assert trained == pytest.approx(plain, abs=1e-6)
+
+
 @pytest.mark.parametrize("how", ["attachment", "model", "progress"])
 def test_a_callback_of_ones_own_may_set_rates(how: str) -> None:
     """`fit` on JAX keeps variables elsewhere between batches, and used to write the old rates back."""

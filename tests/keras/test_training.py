@@ -209,6 +209,18 @@ def test_a_consistency_part_is_the_loss_of_the_model_around_it() -> None:
         outputs(inner, training=True)  # somebody knows of the loss
 
 
+@pytest.mark.parametrize("task", ["first", "mean"])
+def test_the_consistency_loss_in_a_loop_of_ones_own(task: str) -> None:
+    views = iter(keras.ops.convert_to_tensor(np.random.default_rng(0).normal(size=(3, 4, 5)), dtype="float32"))
+    consistency = ad.Consistency(weight=0.5, views=3, task=task)
+    result = ak.consistency_loss(
+        lambda inputs, training: next(views), None, lambda x: keras.ops.sum(x * x), consistency
+    )
+    each = [float((to_numpy(output) ** 2).sum()) for output in result.outputs]
+    assert float(result.task) == pytest.approx(each[0] if task == "first" else sum(each) / 3)
+    assert float(result.loss) == pytest.approx(float(result.task) + 0.5 * float(result.divergence))
+
+
 def test_consistency_arguments_are_named() -> None:
     with pytest.raises(ad.ArgumentError, match=r"model: expected a keras.Model"):
         ak.ConsistencyModel(keras.layers.Dense(3))

@@ -126,6 +126,8 @@ def test_a_sweep() -> None:
     assert [entry.spec for entry in found] == [str(ad.parse(spec)) for spec in specs] and done == [1, 2, 3]
     assert found[0].change == pytest.approx(0.0, abs=1e-9)
     assert abs(found[2].change) > abs(found[1].change) > 0
+    (other,) = entropy_sweep(trained(), images[:32], specs[2:], draws=1, groups=2, seed=1)
+    assert other == attention_entropy(trained(), images[:32], specs[2], draws=1, groups=2, seed=1)
 
 
 def test_every_row_counts_once_in_groups_of_unequal_size() -> None:

@@ -281,6 +281,13 @@ def test_nothing_is_changed() -> None:
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
 
 
+def test_a_seed_repeats_the_batches_that_are_drawn() -> None:
+    x, y = sample(40, torch.Generator().manual_seed(0))
+    options = {"loss": half_square, "batch_size": 4, "method": "batches", "batches": 2}
+    first, again, other = (gradient_variance(Linear(), x, y, seed=seed, **options).total for seed in (1, 1, 2))
+    assert first == again != other
+
+
 def test_a_violated_identity_is_an_error() -> None:
     good = {"base": 1.0, "perturbed": 2.4, "difference": 1.0, "covariance": 0.2}
     check_identity(good)

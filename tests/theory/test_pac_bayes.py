@@ -150,3 +150,7 @@ def test_bad_divergences() -> None:
         paper_kl(0.0, 1, 1)
     with pytest.raises(AttentionDropError, match=r"errors: expected at most n = 3, received 4"):
         binomial_upper(4, 3)
+    with pytest.raises(ArgumentError, match=r"^sigma: expected a number > 0, received 0.0"):
+        logit_noise_kl(0.0, 0.1, heads=4, tokens=17)
+    with pytest.raises(ArgumentError, match=r"^prior_sigma: expected a number > 0, received 0"):
+        logit_noise_kl(0.1, 0, heads=4, tokens=17)

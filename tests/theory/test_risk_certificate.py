@@ -95,6 +95,27 @@ def test_without_randomness_views_agree() -> None:
     assert report.stochastic.estimate == report.deterministic.estimate
 
 
+def test_an_observation_is_what_its_fields_say() -> None:
+    """Of a model that adds known numbers in training: nothing is random, so that every field is known."""
+    plain = torch.tensor([[2.0, 0.0, 0.0], [0.0, 1.5, 0.0], [0.0, 0.0, 1.0]])
+    shift = torch.tensor([-1.0, 0.0, 2.0])
+
+    class Shifted(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x + shift if self.training else x
+
+    model, labels, done = Shifted().train(), torch.tensor([0, 2, 2]), []
+    batches = [(plain[:2], labels[:2]), (plain[2:], labels[2:])]
+    seen = observe(model, batches, draws=2, on_batch=done.append)
+    assert done == [2, 3] and model.training
+    assert seen.deterministic_zero_one.tolist() == [0, 1, 0] and seen.stochastic_zero_one.tolist() == [1, 0, 0]
+    assert seen.apart.tolist() == [1, 1, 0] and seen.pairs.tolist() == [0, 0, 0]
+    p, q = (torch.softmax(logits.double(), -1) for logits in (plain, plain + shift))
+    assert seen.stochastic_softmax == pytest.approx((1 - q[range(3), labels]).numpy())
+    kl = (p * (p / q).log()).sum(-1)
+    assert seen.pinsker == pytest.approx((kl / 2).sqrt().clamp_max(1).numpy())
+
+
 def test_it_is_what_the_losses_say() -> None:
     seen = observe(trained(), held_out(), draws=3, seed=5)
     report = risk_certificate(trained(), held_out(), draws=3, seed=5)

@@ -87,9 +87,13 @@ def _print(found: RunCertificates, delta: float) -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
+
+    from ..experiments.report.whole_tables import print_whole
 
     console = Console(highlight=False)
-    title = f"{found.method}: each bound holds with probability {1 - delta:g}"
+    # Text, since a str would lose what a method has in brackets.
+    title = Text(f"{found.method}: each bound holds with probability {1 - delta:g}")
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
     for column in ("certificate", "risk at most", "measured", "examples"):
         table.add_column(column, justify="left" if column == "certificate" else "right", no_wrap=True)
@@ -98,7 +102,7 @@ def _print(found: RunCertificates, delta: float) -> None:
     for entry in entries:
         bound = "vacuous" if entry.vacuous else f"{100 * entry.value:.2f} %"
         table.add_row(entry.name, bound, f"{100 * entry.estimate:.2f} %", str(entry.n))
-    console.print(table)
+    print_whole(table, console)
 
     def say(line: str) -> None:
         console.print(line, markup=False, soft_wrap=True)

@@ -74,13 +74,15 @@ def _print_table(columns: Sequence[str], rows: Mapping[str, Sequence[str]]) -> N
     from rich import box
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("")
+    table.add_column("", overflow="fold")
     for column in columns:
         table.add_column(column, justify="right", no_wrap=True)
     for label, cells in rows.items():
-        table.add_row(label, *cells)
+        # Text, since a str would lose what a method has in brackets.
+        table.add_row(Text(label), *cells)
     Console(highlight=False).print(table)
 
 

@@ -106,12 +106,18 @@ def _after(progress: Callable[[str, float], None], done: int) -> Callable[[str, 
 def _print(entry: RunVariance, console: Console) -> None:
     from rich import box
     from rich.table import Table
+    from rich.text import Text
+
+    from ..experiments.report.whole_tables import print_whole
 
     last = entry.checkpoints[-1][1]
     kind = "examples" if last.method == "samples" else f"mini-batches of {last.batch_size}"
     table = Table(
-        title=f"{entry.method}, seed {entry.seed}: variance of the gradient of {last.batch_size} examples, from "
-        f"{last.units} {kind}, {last.draws} draws each; {100 * last.confidence:g} % intervals",
+        # Text, since a str would lose what a method has in brackets.
+        title=Text(
+            f"{entry.method}, seed {entry.seed}: variance of the gradient of {last.batch_size} examples, from "
+            f"{last.units} {kind}, {last.draws} draws each; {100 * last.confidence:g} % intervals"
+        ),
         title_justify="left",
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
@@ -124,7 +130,7 @@ def _print(entry: RunVariance, console: Console) -> None:
     table.add_section()
     for layer, terms in last.layers.items():
         table.add_row(layer, *_cells(terms))
-    console.print(table)
+    print_whole(table, console)
 
 
 def _cells(terms: Terms) -> list[str]:

@@ -62,7 +62,7 @@ def logit_noise_kl(sigma: float, prior_sigma: float, heads: int, tokens: int, la
     0.0
     """
     count = integer("layers", layers, 1) * integer("heads", heads, 1) * integer("tokens", tokens, 1) ** 2
-    return count * gaussian_kl(0.0, number("sigma", sigma, 0.0), 0.0, number("prior_sigma", prior_sigma, 0.0))
+    return count * gaussian_kl(0.0, _positive("sigma", sigma), 0.0, _positive("prior_sigma", prior_sigma))
 
 
 def paper_kl(sigma: float, heads: int, tokens: int) -> Divergence:
@@ -71,9 +71,7 @@ def paper_kl(sigma: float, heads: int, tokens: int) -> Divergence:
     >>> paper_kl(0.5, heads=4, tokens=17).value < 0
     True
     """
-    sigma = number("sigma", sigma, 0.0)
-    if sigma == 0.0:
-        raise bad_argument("sigma", "a number > 0", sigma)
+    sigma = _positive("sigma", sigma)
     count = integer("heads", heads, 1) * integer("tokens", tokens, 1) ** 2
     value = count * (-math.log(sigma) - 0.5 * math.log(2.0 * math.pi * math.e))
     notes = [
@@ -84,3 +82,9 @@ def paper_kl(sigma: float, heads: int, tokens: int) -> Divergence:
     if value < 0:
         notes.append(f"negative, as for every sigma above 1/sqrt(2 pi e) = {PAPER_SIGN_CHANGE:.3f}")
     return Divergence(value, valid=False, notes=tuple(notes))
+
+
+def _positive(name: str, value: float) -> float:
+    if number(name, value, 0.0) == 0.0:
+        raise bad_argument(name, "a number > 0", value)
+    return float(value)

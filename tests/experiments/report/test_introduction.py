@@ -58,9 +58,17 @@ def test_runs_with_more_epochs_than_the_recipe_are_said(comparison: Maker, tmp_p
 
 def test_runs_that_are_not_there_yet_are_said(comparison: Maker, tmp_path: Path) -> None:
     ends = {"none": BASE, "hard": [*moved(0.01)[:3], None, "unfinished"], "blur": [*BASE[:4], "failed"]}
-    text = paragraphs(read(comparison(tmp_path / "some", ends)))[2]
+    summary = read(comparison(tmp_path / "some", ends))
+    assert dict(facts(summary))["runs finished"] == "12 of 15"
+    text = paragraphs(summary)[2]
     assert "1 run diverged or failed" in text and "2 runs of the study did not finish yet" in text
     assert "did not finish yet" not in paragraphs(read(comparison(tmp_path / "all", {"none": BASE})))[2]
+
+
+def test_five_seeds_are_enough_and_four_are_few(comparison: Maker, tmp_path: Path) -> None:
+    for seeds, few in ((5, False), (4, True)):
+        ends = {"none": BASE[:seeds], "hard": moved(0.01)[:seeds]}
+        assert ("little can be said" in paragraphs(read(comparison(tmp_path / str(seeds), ends)))[2]) == few
 
 
 def test_many_dates_are_a_range(comparison: Maker, tmp_path: Path) -> None:

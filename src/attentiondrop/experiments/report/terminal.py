@@ -10,6 +10,7 @@ from ..analysis.intervals import Difference, Spread
 from ..analysis.remarks import MARK, ablation_remark, difference_remark, origin_remarks, remarks
 from ..analysis.summary import GridSummary, Row, Summary
 from ..tasks.metrics import Metric
+from .whole_tables import narrowest, print_whole
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,41 +25,21 @@ def show(summary: Summary, console: Console) -> None:
     sign = "±" if console.encoding.lower().startswith("utf") else "+-"
     if summary.rows:
         without = _without(summary, console, sign)
-        _print(render(summary, sign, without), console)
+        print_whole(render(summary, sign, without), console)
         if without:
             line = f"This terminal is too narrow for: {', '.join(without)}. The report has all columns."
             console.print(line, markup=False, soft_wrap=True)
     for grid in summary.grids:
-        _print(render_grid(summary, grid, sign), console)
+        print_whole(render_grid(summary, grid, sign), console)
     for line in notes(summary):
         console.print(line, markup=False, soft_wrap=True)
-
-
-def _print(table: Table, console: Console) -> None:
-    """Print all of a table, and wider than the terminal if need be: a number that lost its end is a wrong number."""
-    heading, table.title = table.title, None
-    console.print(heading, soft_wrap=True)
-    needed = _narrowest(table, console)
-    if needed <= console.width:
-        console.print(table)
-    else:
-        # A console cuts what is wider than itself, unless it is text.
-        for line in console.render_lines(table, console.options.update(max_width=needed, width=needed)):
-            console.print("".join(part.text for part in line), markup=False, highlight=False, soft_wrap=True)
-
-
-def _narrowest(table: Table, console: Console) -> int:
-    """The width that a table needs at least."""
-    from rich.measure import Measurement
-
-    return Measurement.get(console, console.options.update(max_width=10_000), table).minimum
 
 
 def _without(summary: Summary, console: Console, sign: str) -> list[str]:
     """The columns that are left out so that the others fit: the speed first, then the last metrics."""
     optional = [_speed(summary), *reversed([metric.column for metric in summary.metrics.all if metric.brief][1:])]
     for count in range(len(optional)):
-        if _narrowest(render(summary, sign, optional[:count]), console) <= console.width:
+        if narrowest(render(summary, sign, optional[:count]), console) <= console.width:
             return optional[:count]
     return optional
 
@@ -144,12 +125,11 @@ def _table(heading: str, first: str) -> Table:
 
 
 def _fill(table: Table, columns: Sequence[str], rows: Sequence[tuple[str, ...]]) -> None:
-    """Add columns of numbers, as wide as their longest, and the rows: each has a name and its numbers."""
+    """Add columns of numbers, and the rows: each has a name and its numbers."""
     from rich.text import Text
 
-    for index, heading in enumerate(columns, start=1):
-        longest = max(len(heading), *(len(row[index]) for row in rows)) if rows else len(heading)
-        table.add_column(heading, justify="right", no_wrap=True, min_width=longest)
+    for heading in columns:
+        table.add_column(heading, justify="right", no_wrap=True)
     for name, *numbers in rows:
         lines = _in_lines(name)
         table.columns[0].min_width = max(table.columns[0].min_width or 0, *map(len, lines))
