@@ -212,6 +212,13 @@ def test_compare_ablate_report_and_evaluate(
     assert found["test"] == stored["test"] and found["robustness"]["examples"] == 8
 
 
+@pytest.mark.parametrize("text", ["8/", "/255", "8/0", "x"])
+def test_a_size_of_an_attack_that_is_no_number_is_refused(capsys: pytest.CaptureFixture[str], text: str) -> None:
+    with pytest.raises(SystemExit):
+        main(["evaluate", "somewhere", "--epsilon", text])
+    assert f"expected a number such as 0.03 or 8/255, received '{text}'" in capsys.readouterr().err
+
+
 def test_the_folder_of_a_study_stands_for_its_only_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings = ["--set", "data.limit=32", "training.epochs=1", "training.batch_size=16", "measure.probes=0"]
     out, place = str(tmp_path / "t1"), ["--device", "cpu"]

@@ -236,3 +236,16 @@ def test_certificates_of_a_model_hold_in_1000_simulated_data_sets() -> None:
                 wrong[entry.name] += entry.value < truth[entry.name]
     assert max(wrong.values()) <= most, wrong
     print(wrong, truth)
+
+
+def test_a_loss_that_happens_to_be_0_or_1_gets_no_binomial_bound() -> None:
+    """Which bound it gets must not depend on the data: both together would fail more often than delta."""
+
+    def lucky(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return (logits.argmax(-1) != labels).to(logits.dtype)
+
+    same, own = (risk_certificate(trained(), held_out(150), draws=2, loss=loss) for loss in ("zero-one", lucky))
+    assert same.deterministic.how.startswith("inverse of the binomial tail")
+    assert own.deterministic.how.startswith("kl inverse")
+    assert own.deterministic.estimate == same.deterministic.estimate
+    assert own.deterministic.value > same.deterministic.value

@@ -98,8 +98,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _fraction(text: str) -> float:
-    numerator, _, denominator = text.partition("/")
+    numerator, slash, denominator = text.partition("/")
     try:
-        return float(numerator) / float(denominator or 1)
+        return float(numerator) / float(denominator if slash else 1)
     except (ValueError, ZeroDivisionError):
         raise argparse.ArgumentTypeError(f"expected a number such as 0.03 or 8/255, received {text!r}") from None
