@@ -75,6 +75,7 @@ def test_a_choice_keeps_its_weights_when_rates_are_set() -> None:
     assert layer.attention_drop == ad.OneOf([ad.DropKey(0.3), ad.GaussianNoise(0.2)], [0.9, 0.1])
 
 
+@pytest.mark.filterwarnings("ignore:the attached spec .* has a consistency part")
 def test_the_weight_of_a_consistency_loss_is_no_rate_of_the_attention() -> None:
     """All rates are in one tensor, in the order of the parts: that of the loss may come first."""
     layer = MultiHeadAttention(2, 4, attention_drop=ad.Compose([ad.Consistency(0.9), ad.DropKey(p=0.0)]))
