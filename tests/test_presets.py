@@ -36,4 +36,4 @@ def test_a_preset_brings_the_settings_of_its_loss() -> None:
     x, labels = torch.randn(4, 7, 16), torch.randint(5, (4, 7))
     result = consistency_loss(model, x, lambda y: F.cross_entropy(y.mT, labels))
     assert result.divergence > 0
-    torch.testing.assert_close(result.loss, result.task + 1.0 * result.divergence)
+    torch.testing.assert_close(result.loss, result.task + 3.0 * result.divergence)

@@ -75,12 +75,18 @@ def judge(comparisons: Sequence[tuple[str, str]], curves: Mapping[str, Judged]) 
 
 
 def waits_for(*studies: str) -> Judged:
-    """A claim that studies decide which have not been published, or have been and are not judged by code yet."""
-    missing = [f"`{name}`" for name in studies if not (RESULTS / name / "results.csv").exists()]
+    """A claim that studies decide which are not complete, or are, but no code judges it yet."""
+    missing = [f"`{name}`" for name in studies if not complete(RESULTS / name)]
     link = "[protocol](protocol.md#the-paper-claim-by-claim)"
     if missing:
         return Judged(verdicts.NOT_MEASURED, f"Needs runs that have not been done: {', '.join(missing)}", link)
     return Judged(verdicts.NOT_JUDGED, "The runs are done", link)
+
+
+def complete(folder: Path) -> bool:
+    """Whether a study was published, and none of its runs is missing."""
+    file = folder / "results.csv"
+    return file.exists() and all(row["status"] != "missing" for row in csv_rows(file))
 
 
 def consistent_gains(parts: Sequence[tuple[str, str]]) -> Judged:

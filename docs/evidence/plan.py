@@ -52,6 +52,7 @@ STUDIES = (
     Planned("4b WikiText-2", "evidence/wikitext2", "study", 16_000, 10_000, around=2.0),
     Planned("3b Multi30k De-En", "evidence/multi30k-de-en", "study", 29_000, 140_000, around=4.0),
     Planned("1g search", "evidence/cifar10-search", "search", 7_000, 80_000, points=(20, 1.9)),
+    Planned("3c search", "evidence/multi30k-search", "search", 29_000, 140_000, around=4.0, points=(14, 1.9)),
 )
 
 

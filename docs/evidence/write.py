@@ -83,6 +83,13 @@ def with_wrong_labels() -> str:
     return wrong_labels.bullets()
 
 
+def translated() -> str:
+    """What Multi30k shows so far."""
+    import translation
+
+    return translation.bullets()
+
+
 def settings_changed() -> str:
     """What six settings in place of three changed."""
     import findings
@@ -143,8 +150,10 @@ SCREEN = HERE / "results" / "cifar10-20pct-screen"
 ATTACKED = HERE / "results" / "cifar10-20pct-attack"
 CONTROLS = HERE / "results" / "cifar10-20pct-controls"
 CONFIRM = HERE / "results" / "cifar10-20pct-confirm"
+EQUAL = HERE / "results" / "cifar10-20pct-equal"
 WIDE = HERE / "results" / "cifar10-20pct-wide"
 NOISE = HERE / "results" / "cifar10-20pct-noise"
+MULTI30K = HERE / "results" / "multi30k-en-de"
 #: No comparisons of methods: they have pages of their own kinds.
 ABLATIONS = HERE / "results" / "cifar10-ablations"
 SEARCH = HERE / "results" / "cifar10-search"
@@ -175,6 +184,14 @@ PAGES = (
         extra=ECE | {"GPU seconds of a run": ("gpu_seconds", 1.0, 1)},
     ),
     Page(
+        "cifar10-20pct-equal",
+        HERE / "study-1.md",
+        EQUAL,
+        EQUAL,
+        baseline="longer(lr=0.5,decay=1.0,times=1.55)",
+        extra=ECE | {"GPU seconds of a run": ("gpu_seconds", 1.0, 1)},
+    ),
+    Page(
         "cifar10-20pct-wide",
         HERE / "study-1.md",
         WIDE,
@@ -190,6 +207,14 @@ PAGES = (
         NOISE,
         extra=ECE | {"NLL": ("test_nll", 1.0, 3), "GPU seconds of a run": ("gpu_seconds", 1.0, 1)},
         also={"wrong labels": with_wrong_labels},
+    ),
+    Page(
+        "multi30k-en-de",
+        HERE / "translation.md",
+        MULTI30K,
+        MULTI30K,
+        extra={"tokenised BLEU": ("test_tokenised_bleu", 1.0, 2), "validation BLEU": ("validation_bleu", 1.0, 2)},
+        also={"translation": translated},
     ),
     Page("cifar10-20pct-attack", HERE / "study-1.md", ATTACKED, ATTACKED, extra=ATTACKS),
 )

@@ -61,7 +61,7 @@ def short(folder: str) -> str:
     over_none, over_r_drop, over_longer = found.over()
     of_r_drop, of_longer = found.times()
     return (
-        f"**With [40 % wrong labels]({folder}wrong-labels.md), the same method gains {over_none}** over `none`, "
+        f"**With [40 % wrong labels]({folder}wrong-labels.md), `{found.ours}` gains {over_none}** over `none`, "
         f"{over_r_drop} over tuned R-Drop at {of_r_drop} of its GPU time, and {over_longer} over `none` with twice the "
         f"epochs at {of_longer} of its GPU time. (Our [claim]({folder}claims.md) was +{_figure():g} over R-Drop. It "
         "failed.) Its calibration error is worse than that of `none`, too."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import sys
 from collections.abc import Iterator
@@ -20,6 +21,9 @@ def claims(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
     monkeypatch.setattr(sys, "path", [str(EVIDENCE), *sys.path])
     found = importlib.import_module("claims")
     monkeypatch.setattr(found, "RESULTS", tmp_path)
+    searched, found.SCARCE = found.SCARCE, dataclasses.replace(found.SCARCE, searched=None)  # a test is about it
+    assert searched.searched == found.SEARCHED
+    found.HEADLINES["H3"] = (found.SCARCE, *found.HEADLINES["H3"][1:])
     yield found
     for name in ("claims", "curves", "other_claims", "plan", "tables", "verdicts"):
         sys.modules.pop(name, None)
@@ -68,6 +72,25 @@ def test_a_claim_is_earned_by_reaching_its_figure_with_an_interval_above_zero(cl
     assert found[6].startswith("+2.00 [+") and found[7] == "**earned**"
 
 
+def test_what_a_search_chose_is_ours_whatever_the_screen_prefers(claims: Any) -> None:
+    scarce(claims, 0.74)
+    study = dataclasses.replace(claims.SCARCE, searched=OTHER)
+    assert study.pick(claims.is_ours).label == claims.SCARCE.ours().label == OURS
+    assert study.ours().label == OTHER
+    assert dataclasses.replace(study, searched=claims.SEARCHED).ours() is None  # no other one in its place
+
+
+def test_a_part_of_ours_beside_another_method_makes_it_ours(claims: Any) -> None:
+    for label, is_ours in (
+        ("r-drop(weight=3.0,p=0.1)+blur(sigma_max=0.5)", True),
+        ("shorter(times=0.66)+blur(sigma_max=2.0)", True),
+        (R_DROP, False),
+        (DROPOUT, False),
+    ):
+        assert claims.is_ours(claims.Runs(label)) is is_ours
+        assert claims.is_called("r-drop")(claims.Runs(label)) is (label == R_DROP)
+
+
 @pytest.mark.parametrize(
     ("ours", "seeds", "words"),
     [
@@ -94,8 +117,8 @@ def test_the_first_sentence_counts(claims: Any) -> None:
 
 def test_claims_that_were_not_measured_count_in_the_correction(claims: Any) -> None:
     scarce(claims, 0.74)
-    study, is_one, is_other = claims.HEADLINES["H3"]
-    one = claims.paired_difference(study.pick(is_one).test, study.pick(is_other).test)
+    study, _, is_other = claims.HEADLINES["H3"]
+    one = claims.paired_difference(study.ours().test, study.pick(is_other).test)
     (alone,) = claims.corrected([one])
     nothing = claims.Difference(0.0, None, None, 1.0, (), ())
     wide = claims.corrected([one, *[nothing] * 6])[0].times(100)

@@ -116,7 +116,9 @@ def test_a_claim_waits_for_all_of_its_studies(others: Any) -> None:
         found = others.waits_for("one", "two")
         assert found.verdict == "not measured" and found.found.endswith("`two`")
         (others.RESULTS / name).mkdir(parents=True)
-        (others.RESULTS / name / "results.csv").touch()
+        (others.RESULTS / name / "results.csv").write_text("method,status\nnone,finished\nhard,missing\n")
+        assert others.waits_for(name).verdict == "not measured"  # a run is missing
+        (others.RESULTS / name / "results.csv").write_text("method,status\nnone,finished\nhard,failed\n")
     assert others.waits_for("one", "two").verdict == "measured, not judged yet"
 
 

@@ -14,4 +14,4 @@ def test_the_start_page_runs() -> None:
     for model in (names["model"], names["trained"]):
         assert model.history.history["loss"][-1] < 2.3  # the loss of guessing one of ten classes
     # The second attachment has replaced the first one.
-    assert not names["attachment"].sites and str(names["spec"]) == "blur(sigma_max=2.0)+consistency(weight=1.0)"
+    assert not names["attachment"].sites and str(names["spec"]) == "blur(sigma_max=2.0)+consistency(weight=3.0)"

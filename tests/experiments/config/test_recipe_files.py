@@ -49,6 +49,16 @@ def test_files_and_changes(tmp_path: Path) -> None:
     assert "root" not in recorded(recipe.to_dict())["data"]
 
 
+def test_ablations_take_the_place_of_those_of_the_extended_recipe(tmp_path: Path) -> None:
+    base, mine = tmp_path / "base.yaml", tmp_path / "mine.yaml"
+    base.write_text("extends: cifar10\nsizes: {short: {ablations: {blur: {width: [3]}}}}\n")
+    mine.write_text("extends: base.yaml\nablations: {hard: {p: [0.3]}}\n")
+    assert len(read_recipe("cifar10").ablations) > 1 and "blur" in read_recipe(str(base), "short").ablations
+    for size in ("paper", "short"):
+        assert read_recipe(str(mine), size).ablations == {"hard": {"p": [0.3]}}
+    assert read_recipe(str(mine), "paper", ["ablations.hard.k=[3]"]).ablations == {"hard": {"p": [0.3], "k": [3]}}
+
+
 def test_extending(tmp_path: Path) -> None:
     (tmp_path / "base.yaml").write_text("extends: cifar10\ntraining: {epochs: 7}\n")
     (tmp_path / "mine.yaml").write_text("extends: base.yaml\ndata: {train_fraction: 0.1}\n")

@@ -22,6 +22,7 @@ SHIPPED = files("attentiondrop") / "recipes"
 EVIDENCE = "evidence"
 SIZES = "sizes"
 DEFAULT_SIZE = "default_size"
+ABLATIONS = "ablations"
 EXTENDS = "extends"
 _SUFFIXES = (".yaml", ".yml")
 
@@ -94,7 +95,7 @@ def _built(content: dict[str, Any]) -> Recipe:
     except AttentionDropError as error:
         raise ArgumentError(f"methods: {error}") from None
     check_grids(recipe.tuning.grids, "tuning.grids")
-    check_grids(recipe.ablations, "ablations")
+    check_grids(recipe.ablations, ABLATIONS)
     return recipe
 
 
@@ -144,12 +145,20 @@ def _content(name: str, extending: tuple[str, ...] = ()) -> dict[str, Any]:
 
 
 def _extended(parent: dict[str, Any], content: dict[str, Any]) -> dict[str, Any]:
-    """`content` over the recipe that it extends: what it says outside of its sizes wins over all sizes of `parent`."""
+    """`content` over the recipe that it extends: what it says outside of its sizes wins over all sizes of `parent`.
+
+    Ablations are a list of what to try, as methods are: its own take the place of those of `parent`.
+    """
+    own_ablations = ABLATIONS in content
+
+    def kept(settings: dict[str, Any]) -> dict[str, Any]:
+        return {key: value for key, value in settings.items() if not (own_ablations and key == ABLATIONS)}
+
     outside = {key: value for key, value in content.items() if key not in (SIZES, DEFAULT_SIZE)}
     sizes = parent.get(SIZES)
     if isinstance(sizes, dict):
-        parent = {**parent, SIZES: {key: merged(settings or {}, outside) for key, settings in sizes.items()}}
-    return merged(parent, content)
+        parent = {**parent, SIZES: {key: merged(kept(settings or {}), outside) for key, settings in sizes.items()}}
+    return merged(kept(parent), content)
 
 
 def _change(text: str) -> dict[str, Any]:
