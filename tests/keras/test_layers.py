@@ -69,7 +69,7 @@ def weights_by_hand(layer: Any, x: np.ndarray, spec: Spec, draws: Any, **options
 
 @pytest.mark.parametrize("spec", [HARD, ad.BlurSmoothing(1.0, sampling="head"), ad.GaussianNoise(0.5)], ids=str)
 def test_training_is_the_oracle_with_the_draws_of_the_layer(spec: Spec) -> None:
-    from attentiondrop.keras.leaves import LogitShape, leaves_of
+    from attentiondrop.keras.call.leaves import LogitShape, leaves_of
 
     layer = ak.MultiHeadAttention(2, 6, attention_drop=spec)
     layer(X, X)

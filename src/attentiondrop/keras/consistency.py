@@ -14,8 +14,8 @@ from ..errors import ShapeError, bad_argument
 from ..specs import Consistency
 from ..validation import one_of
 from .attach import named_layers
-from .compared_views import computing_loss, consistency_in
 from .rates import Rates
+from .reminders import computing_loss, consistency_in
 from .sites import site_of
 
 Tensor = Any

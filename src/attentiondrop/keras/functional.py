@@ -9,10 +9,10 @@ from keras import ops
 
 from ..errors import ArgumentError, ShapeError, bad_argument
 from ..specs import Spec
-from .attend import Sight, attend_on_logits, attend_to_blurred_keys, perturbed_weights, runs_on_blurred_keys, work_dtype
-from .leaves import LogitShape, leaves_of
+from .call.attend import attend_on_logits, attend_to_blurred_keys, perturbed_weights, runs_on_blurred_keys, work_dtype
+from .call.leaves import LogitShape, leaves_of
+from .call.visibility import Sight, as_bias, both, check_both_axes, is_additive, split
 from .rates import check_computable
-from .visibility import as_bias, both, check_both_axes, is_additive, split
 
 Tensor = Any
 

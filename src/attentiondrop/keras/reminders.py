@@ -1,4 +1,4 @@
-"""The consistency part of an attached spec: who computes its loss, and a warning if nobody does."""
+"""What people forget in training: the loss of a consistency part. A site warns once if nobody computes it."""
 
 from __future__ import annotations
 

@@ -13,8 +13,8 @@ from keras_parity import BACKEND, numpy_draws, relative_error, to_numpy
 import attentiondrop as ad
 import attentiondrop.keras as ak
 from attentiondrop import reference
-from attentiondrop.keras.draws import Stream, seed_words
-from attentiondrop.keras.leaves import LogitShape, leaves_of
+from attentiondrop.keras.call.draws import Stream, seed_words
+from attentiondrop.keras.call.leaves import LogitShape, leaves_of
 
 LOGITS = np.random.default_rng(0).normal(size=(2, 3, 7, 9)).astype("float32")
 

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 from keras import ops
 
-from ..errors import ShapeError, bad_argument
-from ..specs import Compose, Consistency, Draws, OneOf, Spec
+from ...errors import ShapeError, bad_argument
+from ...specs import Compose, Consistency, Draws, OneOf, Spec
+from ..rates import rate_fields
 from .draws import Stream, seed_words
-from .rates import rate_fields
 
 Tensor = Any
 

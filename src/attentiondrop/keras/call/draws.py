@@ -18,8 +18,8 @@ from keras import ops
 # The only access to the global generator of Keras (`seed=None`), with its errors under JAX tracing.
 from keras.src.random.seed_generator import draw_seed
 
-from ..errors import ShapeError, bad_argument
-from ..hashing import GOLDEN, MASK31, MIX31_2, MIX_1, MIX_2, PRIME, SHIFT, WORD
+from ...errors import ShapeError, bad_argument
+from ...hashing import GOLDEN, MASK31, MIX31_2, MIX_1, MIX_2, PRIME, SHIFT, WORD
 
 Tensor = Any
 

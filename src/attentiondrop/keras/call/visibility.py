@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 from keras import ops
 
-from ..errors import ArgumentError, ShapeError
+from ...errors import ArgumentError, ShapeError
 from .leaves import Leaf
 
 Tensor = Any
+
+
+class Sight(NamedTuple):
+    """Mask, bias and causality; `visible` and `bias` are None, or have 4 dimensions that broadcast to [B, H, N, M]."""
+
+    visible: Tensor | None = None
+    bias: Tensor | None = None
+    is_causal: bool = False
 
 
 def split(mask: Any, name: str = "mask") -> tuple[Tensor | None, Tensor | None]:
