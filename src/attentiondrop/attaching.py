@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 from .errors import AttachError, bad_argument, warn_outside
 from .parsing import parse
 from .specs import Consistency, Spec
+from .specs.consistency import first_consistency
 
 Choice = Spec | str | None
 Patterns = Mapping[str, Choice]
@@ -64,8 +65,7 @@ class BaseAttachment(abc.ABC):
     @property
     def consistency(self) -> Consistency | None:
         """The `Consistency` in the attached specs, which `consistency_loss` uses; None if there is none."""
-        leaves = (leaf for site, _ in self.rows() for leaf in site.spec.leaves())
-        found = next((leaf for leaf in leaves if isinstance(leaf, Consistency)), None)
+        found = first_consistency(site.spec for site, _ in self.rows())
         return found and found.at(self.progress)  # type: ignore[return-value]
 
     def update(self, spec: Choice | Patterns) -> None:

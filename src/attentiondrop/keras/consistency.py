@@ -12,10 +12,11 @@ from keras import ops
 from ..building import from_dict
 from ..errors import ShapeError, bad_argument
 from ..specs import Consistency
+from ..specs.consistency import first_consistency
 from ..validation import one_of
 from .attach import named_layers
 from .rates import Rates
-from .reminders import computing_loss, consistency_in
+from .reminders import computing_loss
 from .sites import site_of
 
 Tensor = Any
@@ -128,8 +129,7 @@ def consistency_loss(
 def _attached(model: Any) -> Consistency | None:
     """The consistency part of the specs that are attached to a model."""
     sites = (site_of(layer) for _, layer in named_layers(model))
-    found = (consistency_in(site.rates.template) for site in sites if site is not None)
-    return next((one for one in found if one is not None), None)
+    return first_consistency(site.rates.template for site in sites if site is not None)
 
 
 def _mask_of(output: Tensor) -> Tensor | None:
