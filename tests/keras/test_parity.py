@@ -120,7 +120,8 @@ def test_every_registered_spec_is_covered() -> None:
 
 
 def test_bad_input_is_named() -> None:
-    x = keras.ops.zeros((2, 5, 2, 4))
+    x, whole = keras.ops.zeros((2, 5, 2, 4)), np.zeros((2, 5, 2, 4), "int32")
+    both = ad.parse("dropkey+blur")
     cases = [
         (lambda: ak.attention(x, x, x, "hard"), "drop: expected a spec such as .*, or None, received 'hard'"),
         (lambda: ak.attention(x, x, x, ad.Consistency()), "drop: expected a spec that acts on attention"),
@@ -133,7 +134,18 @@ def test_bad_input_is_named() -> None:
         (lambda: ak.attention(x, x, x, ad.DropKey(), draws=np.zeros((2, 2, 5, 4))), "draws: expected shape"),
         (lambda: ak.attention(x, x, x, ad.parse("hard+blur"), draws=0), "draws: expected a list of 2"),
         (lambda: ak.attention(x, x, x, ad.parse("oneof(hard,blur)"), draws=0), "draws: expected a pair"),
+        (lambda: ak.attention(x, x, x, ad.DropKey(), seed=np.zeros(2)), "seed: expected two integers"),
+        (lambda: ak.attention(x[:1], x, x, ad.DropKey()), r"expected \[B, N, H, D\]"),
+        (lambda: ak.attention(x, x[:, :, :0], x[:, :, :0], ad.DropKey()), r"expected \[B, N, H, D\]"),
+        (lambda: ak.attention(whole, whole, whole, ad.DropKey()), "query: expected a floating-point tensor"),
+        (lambda: ak.attention_weights(whole), "logits: expected a floating-point tensor, received 'dtype int32'"),
         (lambda: ak.attention(x, x, x, ad.DropKey(), mask=np.ones((1, 1, 1, 5, 5))), "mask: expected at most 4"),
+        (lambda: ak.attention(x, x, x, ad.DropKey(), mask=np.ones((3, 3), bool)), r"mask: .* received \[3, 3\]"),
+        (lambda: ak.attention(x, x, x, ad.DropKey(), bias=np.ones(3)), r"bias: expected .* \[2, 2, 5, 5\], received"),
+        # The weights would grow to the mask.
+        (lambda: ak.attention_weights(x[:, :, :1], mask=np.ones((2, 4), bool)), r"broadcasts to \[2, 5, 1, 4\]"),
+        (lambda: ak.attention(x, x, x, both, seed=0, rates=np.ones(2)), r"3 numbers \(dropkey.p, blur.sigma_max, blur"),
+        (lambda: ak.attention(x, x, x, both, seed=0, rates=np.ones(4)), "rates: expected 3 numbers"),
         (lambda: ak.attention_weights(x, ad.BlurSmoothing(axes="both"), is_causal=True), 'axes: expected "keys" under'),
         (lambda: ak.attention_weights(keras.Input((2, 5, 5)), ad.DropKey()), "logits: expected a tensor with values"),
     ]

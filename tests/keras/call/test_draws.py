@@ -88,7 +88,7 @@ def test_compiled_functions_draw_what_eager_ones_draw(text: str) -> None:
 
 def test_an_int_repeats_and_a_generator_moves_on() -> None:
     spec = ad.DropKey(p=0.5)
-    one, two = (to_numpy(ak.attention_weights(LOGITS, spec, seed=3)) for _ in range(2))
+    one, two = (to_numpy(ak.attention_weights(LOGITS, spec, seed=seed)) for seed in (3, np.int64(3)))
     generator = keras.random.SeedGenerator(3)
     first, second = (to_numpy(ak.attention_weights(LOGITS, spec, seed=generator)) for _ in range(2))
     third, fourth = (to_numpy(ak.attention_weights(LOGITS, spec)) for _ in range(2))

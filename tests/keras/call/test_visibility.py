@@ -38,6 +38,16 @@ def test_an_additive_mask_is_added_in_evaluation_too(case: Case, is_causal: bool
     assert relative_error(have, want) < 3e-3
 
 
+def test_a_boolean_bias_hides_keys_next_to_an_additive_mask() -> None:
+    (q, k, v), _, _ = Case("cross", rows=5, columns=11).make()
+    q, k, v = (keras.ops.convert_to_tensor(x, dtype="float32") for x in (q, k, v))
+    visible = np.arange(11)[None, None, None] < 6
+    want = to_numpy(keras.ops.dot_product_attention(q, k, v, mask=visible))
+    for training in (True, False):
+        options = {"bias": visible, "mask": np.zeros((5, 11), "float32"), "training": training, "seed": 0}
+        assert relative_error(to_numpy(ak.attention(q, k, v, ad.DropKey(0.0), **options)), want) < 1e-6
+
+
 def test_evaluation_passes_a_boolean_mask_and_a_scale_on() -> None:
     (q, k, v), _, _ = Case("cross", rows=5, columns=11).make()
     q, k, v = (keras.ops.convert_to_tensor(x, dtype="float32") for x in (q, k, v))
