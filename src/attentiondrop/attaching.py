@@ -110,12 +110,18 @@ def read_patterns(spec: Choice | Patterns) -> dict[str, Spec | None]:
         drop = parse(choice) if isinstance(choice, str) else choice
         if not isinstance(pattern, str) or not (drop is None or isinstance(drop, Spec)):
             raise bad_argument("spec", "a spec, its text, or a mapping from name patterns to them", spec)
-        if drop is not None and all(isinstance(leaf, Consistency) for leaf in drop.leaves()):
-            raise bad_argument("spec", "a perturbation to go with consistency(...)", str(drop))
+        if drop is not None:
+            check_perturbs("spec", drop)
         patterns[pattern] = drop
     if not patterns:
         raise bad_argument("spec", "at least one pattern", spec)
     return patterns
+
+
+def check_perturbs(name: str, drop: Spec) -> None:
+    """Refuse a consistency loss alone: it perturbs no attention."""
+    if all(isinstance(leaf, Consistency) for leaf in drop.leaves()):
+        raise bad_argument(name, "a perturbation to go with consistency(...)", str(drop))
 
 
 def choose(name: str, patterns: Mapping[str, Spec | None]) -> Spec | None:

@@ -236,6 +236,10 @@ def test_keras_masks_are_honoured() -> None:
 def test_bad_specs_are_named() -> None:
     with pytest.raises(ad.ArgumentError, match="attention_drop: expected a spec such as"):
         ak.MultiHeadAttention(2, 6, attention_drop=0.1)
+    with pytest.raises(ad.ArgumentError, match="attention_drop: expected a perturbation to go with consistency"):
+        ak.GroupedQueryAttention(6, 4, 2, attention_drop="consistency")
+    with pytest.raises(ad.ArgumentError, match="spec: expected a perturbation to go with consistency"):
+        ak.AttentionDrop(ad.Consistency())
     with pytest.raises(ad.ParseError, match="unknown spec"):
         ak.AttentionDrop("harder(p=0.1)")
     with pytest.raises(ValueError, match="num_heads"):
