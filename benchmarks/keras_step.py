@@ -50,7 +50,7 @@ def error_against_the_oracle(spec: ad.Spec) -> float:
     import keras
 
     from attentiondrop.keras import attention
-    from attentiondrop.keras.leaves import LogitShape, leaves_of
+    from attentiondrop.keras.call.leaves import LogitShape, leaves_of
 
     rng = np.random.default_rng(0)
     q, k, v = rng.normal(size=(3, 2, LENGTH, HEADS, WIDTH // HEADS)).astype("float32")

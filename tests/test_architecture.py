@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import itertools
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -33,8 +35,18 @@ TORCH = (
     "attach",
     "consistency",
 )
-
-
+#: Parts of `attentiondrop.keras`, in the same order.
+KERAS = (
+    "rates",
+    "call",
+    "functional",
+    "reminders",
+    "sites",
+    "layers",
+    "attach",
+    "consistency",
+    "callbacks",
+)
 #: Parts of `attentiondrop.experiments`, in the same order.
 EXPERIMENTS = ("failures", "files", "tasks", "methods", "config", "train", "runs", "studies", "analysis", "report")
 #: Within `attentiondrop.experiments.tasks`: what every task shares, what tasks on text share, the tasks, and the list.
@@ -53,6 +65,8 @@ SHARED_BY_TASKS = (
     "from_transformers",
 )
 TASKS = (*SHARED_BY_TASKS, "classification", "text_classification", "language", "translation", "registry")
+#: Package -> the order of its parts.
+ORDERS = {"torch": TORCH, "keras": KERAS, "experiments": EXPERIMENTS, "experiments.tasks": TASKS}
 
 
 def modules() -> dict[str, Path]:
@@ -114,9 +128,7 @@ def test_no_import_cycles() -> None:
         visit(name, ())
 
 
-@pytest.mark.parametrize(
-    ("package", "order"), [("torch", TORCH), ("experiments", EXPERIMENTS), ("experiments.tasks", TASKS)]
-)
+@pytest.mark.parametrize(("package", "order"), ORDERS.items())
 def test_imports_run_one_way(package: str, order: tuple[str, ...]) -> None:
     above = f"{PACKAGE}.{package}."
 
@@ -131,12 +143,19 @@ def test_imports_run_one_way(package: str, order: tuple[str, ...]) -> None:
                 assert there <= here, f"{name} imports {target}"
 
 
-@pytest.mark.parametrize(
-    ("package", "order"), [("torch", TORCH), ("experiments", EXPERIMENTS), ("experiments.tasks", TASKS)]
-)
+@pytest.mark.parametrize(("package", "order"), ORDERS.items())
 def test_every_part_has_its_place(package: str, order: tuple[str, ...]) -> None:
     above = f"{PACKAGE}.{package}."
     assert {name.removeprefix(above).split(".")[0] for name in MODULES if name.startswith(above)} == set(order)
+
+
+@pytest.mark.parametrize("package", ["torch", "keras", "experiments"])
+def test_the_page_lists_every_part_in_this_order(package: str) -> None:
+    page = (Path(__file__).parents[1] / "docs" / "architecture.md").read_text(encoding="utf-8")
+    _, _, below = page.partition(f" of `{PACKAGE}.{package}` | what it does |\n|---|---|\n")
+    rows = itertools.takewhile(lambda line: line.startswith("|"), below.splitlines())
+    listed = [name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])]
+    assert listed == list(ORDERS[package])
 
 
 def test_nothing_outside_its_package_imports_a_task() -> None:

@@ -115,8 +115,24 @@ def test_defaults_and_texts() -> None:
     assert str(ad.Compose([ad.BlurSmoothing(), ad.Consistency()])) == "blur(sigma_max=0.5)+consistency(weight=0.5)"
     assert ad.parse("hard") == ad.HardMasking(p=0.1, k=5, fill="zero")
     assert ad.parse(" hard( p = 1e-1 , fill = 'zero' ) + blur ") == ad.Compose([ad.HardMasking(), ad.BlurSmoothing()])
+
+
+def test_every_spec_knows_its_consistency_part() -> None:
+    loss = ad.Consistency(weight=0.2, views=3)
+    blur = ad.BlurSmoothing()
+    nested = ad.Compose([ad.Compose([blur, ad.Compose([loss])]), ad.OneOf([ad.DropKey(), blur])])
+    for spec in (loss, ad.Compose([loss]), ad.Compose([blur, loss]), nested):
+        assert spec.consistency is loss
     assert ad.parse("blur(sigma_max=.3)+consistency").consistency == ad.Consistency()
-    assert ad.Compose([ad.DropKey()]).consistency is None
+    plain = [cls() for name, cls in REGISTRY.items() if name != "consistency" and cls.level != "container"]
+    for spec in (*plain, ad.Compose(plain), ad.OneOf([ad.DropKey(), ad.Compose([blur])])):
+        assert spec.consistency is None
+    for one, other in ((loss, loss), (ad.Compose([blur, loss]), ad.Compose([loss, blur]))):
+        with pytest.raises(ad.ArgumentError, match="parts: expected at most one consistency"):
+            ad.Compose([one, other])
+    for choice in (loss, ad.Compose([blur, loss])):
+        with pytest.raises(ad.ArgumentError, match=r"no consistency\(...\) inside oneof"):
+            ad.OneOf([blur, choice])
 
 
 def test_specs_are_values() -> None:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 from .errors import AttachError, bad_argument, warn_outside
 from .parsing import parse
 from .specs import Consistency, Spec
+from .specs.consistency import first_consistency
 
 Choice = Spec | str | None
 Patterns = Mapping[str, Choice]
@@ -64,8 +65,7 @@ class BaseAttachment(abc.ABC):
     @property
     def consistency(self) -> Consistency | None:
         """The `Consistency` in the attached specs, which `consistency_loss` uses; None if there is none."""
-        leaves = (leaf for site, _ in self.rows() for leaf in site.spec.leaves())
-        found = next((leaf for leaf in leaves if isinstance(leaf, Consistency)), None)
+        found = first_consistency(site.spec for site, _ in self.rows())
         return found and found.at(self.progress)  # type: ignore[return-value]
 
     def update(self, spec: Choice | Patterns) -> None:
@@ -110,12 +110,18 @@ def read_patterns(spec: Choice | Patterns) -> dict[str, Spec | None]:
         drop = parse(choice) if isinstance(choice, str) else choice
         if not isinstance(pattern, str) or not (drop is None or isinstance(drop, Spec)):
             raise bad_argument("spec", "a spec, its text, or a mapping from name patterns to them", spec)
-        if drop is not None and all(isinstance(leaf, Consistency) for leaf in drop.leaves()):
-            raise bad_argument("spec", "a perturbation to go with consistency(...)", str(drop))
+        if drop is not None:
+            check_perturbs("spec", drop)
         patterns[pattern] = drop
     if not patterns:
         raise bad_argument("spec", "at least one pattern", spec)
     return patterns
+
+
+def check_perturbs(name: str, drop: Spec) -> None:
+    """Refuse a consistency loss alone: it perturbs no attention."""
+    if all(isinstance(leaf, Consistency) for leaf in drop.leaves()):
+        raise bad_argument(name, "a perturbation to go with consistency(...)", str(drop))
 
 
 def choose(name: str, patterns: Mapping[str, Spec | None]) -> Spec | None:

@@ -147,6 +147,21 @@ def test_our_own_layers_get_their_spec_back() -> None:
     assert bare.attention_drop is None
 
 
+def test_our_own_layers_are_saved_with_their_own_spec(tmp_path: Path) -> None:
+    """Nobody could remove an attached spec from a file again."""
+    model = classifier(ak.MultiHeadAttention, attention_drop="noise(sigma=0.1)")
+    bare = ak.MultiHeadAttention(2, 6)
+    bare(X, X)
+    ak.attach(model, HARD), ak.attach(bare, HARD)
+    model.save(tmp_path / "model.keras")
+    for copy in (keras.models.clone_model(model), keras.models.load_model(tmp_path / "model.keras")):
+        assert [str(copy.get_layer(name).attention_drop) for name in ("first", "second")] == ["noise(sigma=0.1)"] * 2
+    assert ak.MultiHeadAttention.from_config(bare.get_config()).attention_drop is None
+    ak.set_rates(model, {"p": 0.2})
+    assert model.get_layer("first").attention_drop.p == 0.2
+    assert model.get_layer("first").get_config()["attention_drop"] == ad.GaussianNoise(0.1).to_dict()
+
+
 def test_attachments_on_the_same_layers_do_not_undo_each_other() -> None:
     model = classifier()
     below = ak.attach(model, HARD)

@@ -69,7 +69,7 @@ def weights_by_hand(layer: Any, x: np.ndarray, spec: Spec, draws: Any, **options
 
 @pytest.mark.parametrize("spec", [HARD, ad.BlurSmoothing(1.0, sampling="head"), ad.GaussianNoise(0.5)], ids=str)
 def test_training_is_the_oracle_with_the_draws_of_the_layer(spec: Spec) -> None:
-    from attentiondrop.keras.leaves import LogitShape, leaves_of
+    from attentiondrop.keras.call.leaves import LogitShape, leaves_of
 
     layer = ak.MultiHeadAttention(2, 6, attention_drop=spec)
     layer(X, X)
@@ -236,6 +236,10 @@ def test_keras_masks_are_honoured() -> None:
 def test_bad_specs_are_named() -> None:
     with pytest.raises(ad.ArgumentError, match="attention_drop: expected a spec such as"):
         ak.MultiHeadAttention(2, 6, attention_drop=0.1)
+    with pytest.raises(ad.ArgumentError, match="attention_drop: expected a perturbation to go with consistency"):
+        ak.GroupedQueryAttention(6, 4, 2, attention_drop="consistency")
+    with pytest.raises(ad.ArgumentError, match="spec: expected a perturbation to go with consistency"):
+        ak.AttentionDrop(ad.Consistency())
     with pytest.raises(ad.ParseError, match="unknown spec"):
         ak.AttentionDrop("harder(p=0.1)")
     with pytest.raises(ValueError, match="num_heads"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import keras
@@ -67,6 +68,27 @@ def test_a_number_that_was_set_stays_next_to_a_schedule() -> None:
     set_rates(layer, {"sigma": 0.3})
     saved = ad.Compose([ad.HardMasking(p=sc.Linear(0.0, 0.4), k=2), ad.GaussianNoise(0.3)])
     assert layer.get_config()["attention_drop"] == saved.to_dict()
+
+
+def test_rates_that_do_not_fit_change_nothing() -> None:
+    plain = model()
+    attachment = attach(plain, {"attention0": "blur(sigma_max=0.5)", "*": "blur(sigma_max=0.9,sigma_min=0.6)"})
+    before = [site.spec for site in attachment.sites]
+    cases: list[tuple[Any, str]] = [
+        ({"sigma_max": 0.55}, "sigma_min: expected at most sigma_max=0.55"),
+        ({"sigma_max": 0.7, "p": 0.1}, "rates: expected names among sigma_max, blur.sigma_max, .*, received 'p'"),
+        (0.1, "rates: expected a mapping from names of rates to numbers, .*, received 0.1"),
+    ]
+    for rates, message in cases:
+        for change in (attachment.set_rates, functools.partial(set_rates, plain)):
+            with pytest.raises(ad.ArgumentError, match=message):
+                change(rates)
+    assert [site.spec for site in attachment.sites] == before
+    with pytest.raises(ad.ArgumentError, match="rates: expected no names, since no spec here has a rate"):
+        set_rates(MultiHeadAttention(2, 4, attention_drop="headmask(count=1)"), {"p": 0.1})
+    attachment.remove()
+    with pytest.raises(ad.AttachError, match="set_rates: expected an attachment that is in place"):
+        attachment.set_rates({"sigma_max": 0.7})
 
 
 def test_a_choice_keeps_its_weights_when_rates_are_set() -> None:

@@ -192,6 +192,11 @@ def test_a_consistency_part_that_nobody_computes_is_told() -> None:
     compiled(model, **QUICKEST)
     with pytest.warns(ad.AttentionDropWarning, match=r"has a consistency part.*ConsistencyModel\(model\)"):
         fit(model)
+    forget_warnings()
+    layer, logits = ak.AttentionDrop(WITH_LOSS), np.zeros((1, 1, 2, 2), "float32")
+    layer(logits, training=False)
+    with pytest.warns(ad.AttentionDropWarning, match="has a consistency part"):
+        layer(logits)
 
 
 def test_a_consistency_part_is_the_loss_of_the_model_around_it() -> None:
@@ -221,6 +226,15 @@ def test_the_consistency_loss_in_a_loop_of_ones_own(task: str) -> None:
     assert float(result.loss) == pytest.approx(float(result.task) + 0.5 * float(result.divergence))
 
 
+def test_a_loop_of_ones_own_takes_the_attached_settings_and_any_number_as_task() -> None:
+    model = classifier()
+    attachment = ak.attach(model, ad.Compose([ad.DropKey(0.5), ad.Consistency(ad.schedules.Linear(0.0, 2.0), views=3)]))
+    attachment.set_progress(0.5)
+    result = ak.consistency_loss(model, X[:4], lambda output: 3.0)
+    assert len(result.outputs) == 3 and float(result.divergence) > 0
+    assert float(result.loss) == pytest.approx(3.0 + 1.0 * float(result.divergence))
+
+
 def test_consistency_arguments_are_named() -> None:
     with pytest.raises(ad.ArgumentError, match=r"model: expected a keras.Model"):
         ak.ConsistencyModel(keras.layers.Dense(3))
@@ -228,6 +242,14 @@ def test_consistency_arguments_are_named() -> None:
         ak.ConsistencyModel(classifier(), "consistency")
     with pytest.raises(ad.ArgumentError, match=r"consistency: expected attentiondrop.Consistency"):
         ak.consistency_loss(classifier(), X, keras.ops.mean, 0.5)
+    with pytest.raises(ad.ArgumentError, match=r"no consistency settings: pass consistency="):
+        ak.consistency_loss(classifier(), X, keras.ops.mean)
+    with pytest.raises(ad.ArgumentError, match=r"consistency.weight: expected a number \(spec.at"):
+        ak.consistency_loss(classifier(), X, keras.ops.mean, ad.Consistency(ad.schedules.Linear(0.0, 1.0)))
+    view = keras.ops.ones((4, 3))
+    for views in ([], [view], [view, view[:1]], [view, view[0]]):
+        with pytest.raises(ad.ShapeError, match="outputs: expected two or more views of equal shapes, received"):
+            ak.divergence(views)
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="TensorFlow's own ways of training")

@@ -20,10 +20,10 @@ from ..attaching import (
     read_patterns,
     warn_of_unreached,
 )
-from ..errors import bad_argument
+from ..errors import AttachError, bad_argument
 from ..schedules import check_progress
 from ..specs import Spec
-from .rates import check_names, take_back_jax_state
+from .rates import set_all, take_back_jax_state
 from .sites import RegularisedAttention, Site, install, site_of, take_off
 
 #: The layers whose attention can be reached, and their subclasses that do not override `_compute_attention`.
@@ -68,10 +68,9 @@ class Attachment(BaseAttachment):
 
     def set_rates(self, rates: Mapping[str, float]) -> None:
         """Change numbers of the specs, such as `{"p": 0.05}` or `{"hard.p": 0.05}`; nothing is compiled again."""
-        check_names(rates, [site.spec for site in self.sites])
-        take_back_jax_state(self.model)
-        for site in self.sites:
-            site.set_rates(rates)
+        if not self.sites:
+            raise AttachError("set_rates: expected an attachment that is in place; this one was removed or replaced")
+        set_all(self.model, [site.rates for site in self.sites], rates)
 
     def remove(self) -> None:
         """Give every layer back what it had before: the site of another attachment, its own spec, or its own class.

@@ -8,10 +8,11 @@ from typing import Any
 import keras
 
 from ..errors import AttachError, bad_argument
+from ..schedules import check_progress
 from ..validation import one_of
 from .attach import named_layers
 from .consistency import ConsistencyModel
-from .rates import Rates, check_names, take_back_jax_state
+from .rates import Rates, set_all, take_back_jax_state
 from .sites import site_of
 
 
@@ -25,11 +26,7 @@ def set_rates(model: Any, rates: Mapping[str, float]) -> None:
         >>> print(layer.attention_drop)
         hard(p=0.2,k=5)
     """
-    found = rates_in(model)
-    check_names(rates, [entry.spec for entry in found])
-    take_back_jax_state(model)
-    for entry in found:
-        entry.set(rates)
+    set_all(model, rates_in(model), rates)
 
 
 def rates_in(model: Any) -> list[Rates]:
@@ -60,8 +57,16 @@ class ScheduleCallback(keras.callbacks.Callback):
             during the first epoch.
 
     Example:
+        >>> import attentiondrop.keras
+        >>> x = keras.Input((10, 16))
+        >>> layer = attentiondrop.keras.MultiHeadAttention(2, 8, attention_drop="hard(p=0.1,k=5)")
+        >>> model = keras.Model(x, layer(x, x))
+        >>> model.compile("sgd", "mse")
+        >>> data = keras.ops.ones((4, 10, 16))
         >>> callback = ScheduleCallback({"p": lambda progress: 0.2 * progress})
-        >>> # model.fit(x, y, callbacks=[callback])
+        >>> history = model.fit(data, data, batch_size=1, verbose=0, callbacks=[callback])
+        >>> round(layer.attention_drop.p, 2)  # the last of four batches starts at progress 0.75
+        0.15
     """
 
     def __init__(self, schedules: Mapping[str, Callable[[float], float]] | None = None, every: str = "batch") -> None:
@@ -79,11 +84,14 @@ class ScheduleCallback(keras.callbacks.Callback):
 
     def set_progress(self, progress: float) -> None:
         """Set every rate to its value at `progress`."""
+        self.progress = check_progress(progress)
+        entries = rates_in(self.model)
         take_back_jax_state(self.model)
-        self.progress = progress
-        for entry in rates_in(self.model):
-            entry.set_progress(progress)
-        set_rates(self.model, {name: float(schedule(progress)) for name, schedule in self.schedules.items()})
+        for entry in entries:
+            entry.set_progress(self.progress)
+        if self.schedules:
+            rates = {name: float(schedule(self.progress)) for name, schedule in self.schedules.items()}
+            set_all(self.model, entries, rates)
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Read the number of batches of an epoch, and start at progress 0."""

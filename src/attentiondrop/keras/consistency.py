@@ -10,13 +10,15 @@ import keras
 from keras import ops
 
 from ..building import from_dict
-from ..errors import ShapeError, bad_argument
+from ..errors import ArgumentError, ShapeError, bad_argument
 from ..specs import Consistency
+from ..specs.consistency import first_consistency
 from ..validation import one_of
 from .attach import named_layers
-from .compared_views import computing_loss, consistency_in
+from .functional import check_numbers
 from .rates import Rates
-from .sites import site_of
+from .reminders import computing_loss
+from .sites import Site, site_of
 
 Tensor = Any
 
@@ -53,6 +55,9 @@ def divergence(
     for output in outputs:
         if not hasattr(output, "shape"):
             raise bad_argument("outputs", "one tensor of logits or probabilities a view", type(output).__name__)
+    shapes = [tuple(output.shape) for output in outputs]
+    if len(shapes) < 2 or not all(_may_be_equal(shape, shapes[0]) for shape in shapes):
+        raise ShapeError(f"outputs: expected two or more views of equal shapes, received {shapes}")
     logs = [_log_probabilities(output, from_logits) for output in outputs]
     total = 0.0
     pairs = list(itertools.combinations(logs, 2))
@@ -62,6 +67,11 @@ def divergence(
         if direction in ("reverse", "symmetric"):
             total = total + _mean_kl(other, one, mask)
     return total / (len(pairs) * (2 if direction == "symmetric" else 1))
+
+
+def _may_be_equal(one: tuple[int | None, ...], other: tuple[int | None, ...]) -> bool:
+    """Whether two shapes can be equal. While a graph is traced, sizes may be unknown (None)."""
+    return len(one) == len(other) and all(None in pair or pair[0] == pair[1] for pair in zip(one, other, strict=True))
 
 
 def _log_probabilities(output: Tensor, from_logits: bool) -> Tensor:
@@ -92,7 +102,7 @@ def consistency_loss(
     model: Callable[..., Tensor],
     inputs: Any,
     task_loss: Callable[[Tensor], Tensor],
-    consistency: Consistency,
+    consistency: Consistency | None = None,
     *,
     from_logits: bool = True,
     mask: Tensor | None = None,
@@ -103,7 +113,8 @@ def consistency_loss(
         model: called as `model(inputs, training=True)` once for each view.
         inputs: the first argument of the model.
         task_loss: maps the output of one view to its loss.
-        consistency: how many views, which divergence, and its weight.
+        consistency: how many views, which divergence, and its weight; by default the `Consistency` in the attached
+            specs, with its present weight.
         from_logits: whether the model gives logits, or probabilities.
         mask: which positions of a sequence count; the Keras mask of the output by default.
 
@@ -114,22 +125,29 @@ def consistency_loss(
         >>> bool(result.divergence > 0), len(result.outputs)
         (True, 2)
     """
+    if consistency is None:
+        consistency = first_consistency(site.spec for site in _sites(model))
+        if consistency is None:
+            raise ArgumentError(
+                "no consistency settings: pass consistency=attentiondrop.Consistency(weight=0.5), or attach a spec "
+                "that ends in +consistency(weight=0.5)"
+            )
     if not isinstance(consistency, Consistency):
         raise bad_argument("consistency", "attentiondrop.Consistency(...)", consistency)
+    check_numbers("consistency", consistency)
     with computing_loss():
         outputs = tuple(model(inputs, training=True) for _ in range(consistency.views))
     counted = outputs[: 1 if consistency.task == "first" else None]
-    task = sum(task_loss(output) for output in counted) / len(counted)
+    task = ops.convert_to_tensor(sum(task_loss(output) for output in counted) / len(counted))
     apart = divergence(outputs, consistency.direction, from_logits, _mask_of(outputs[0]) if mask is None else mask)
     weighted = ops.cast(apart, task.dtype) * consistency.weight
     return ConsistencyResult(task + weighted, task, apart, outputs)
 
 
-def _attached(model: Any) -> Consistency | None:
-    """The consistency part of the specs that are attached to a model."""
-    sites = (site_of(layer) for _, layer in named_layers(model))
-    found = (consistency_in(site.rates.template) for site in sites if site is not None)
-    return next((one for one in found if one is not None), None)
+def _sites(model: Any) -> list[Site]:
+    """The sites of all layers of a model; none if it is a plain function."""
+    layers = named_layers(model) if isinstance(model, keras.layers.Layer) else ()
+    return [site for _, layer in layers if (site := site_of(layer)) is not None]
 
 
 def _mask_of(output: Tensor) -> Tensor | None:
@@ -172,7 +190,7 @@ class ConsistencyModel(keras.Model):
         if not isinstance(model, keras.Model):
             raise bad_argument("model", "a keras.Model", type(model).__name__)
         if consistency is None:
-            consistency = _attached(model) or Consistency()
+            consistency = first_consistency(site.rates.template for site in _sites(model)) or Consistency()
         if not isinstance(consistency, Consistency):
             raise bad_argument("consistency", "attentiondrop.Consistency(...)", consistency)
         self.model = model

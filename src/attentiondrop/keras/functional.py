@@ -9,10 +9,10 @@ from keras import ops
 
 from ..errors import ArgumentError, ShapeError, bad_argument
 from ..specs import Spec
-from .attend import Sight, attend_on_logits, attend_to_blurred_keys, perturbed_weights, runs_on_blurred_keys, work_dtype
-from .leaves import LogitShape, leaves_of
+from .call.attend import attend_on_logits, attend_to_blurred_keys, perturbed_weights, runs_on_blurred_keys, work_dtype
+from .call.leaves import Leaf, LogitShape, leaves_of
+from .call.visibility import as_bias, both, check_both_axes, is_additive, sight_of, split
 from .rates import check_computable
-from .visibility import as_bias, both, check_both_axes, is_additive, split
 
 Tensor = Any
 
@@ -53,8 +53,9 @@ def attention(
         seed: an int (the same draws in every call), a `keras.random.SeedGenerator`, a tensor of two integers, or None
             for the global generator of Keras.
         draws: the draws themselves, in the form that `attentiondrop.reference` takes, instead of a seed.
-        rates: the numbers p, sigma, sigma_max, sigma_min of the spec in one tensor, in the order of its parts and
-            fields. With it, a compiled function takes other rates without being compiled again.
+        rates: the numbers p, sigma, sigma_max, sigma_min of the spec (and the weight of a consistency part) in one
+            tensor, in the order of its parts and fields. With it, a compiled function takes other rates without being
+            compiled again.
 
     Returns:
         [B, N, H, E] in the dtype of the queries.
@@ -80,13 +81,14 @@ def attention(
             flash_attention=flash_attention,
         )
     query, key, value = (_tensor(name, x) for name, x in (("query", query), ("key", key), ("value", value)))
-    heads = _check_heads(query, key, value)
-    if key.shape[2] != heads:
-        key, value = (ops.repeat(x, heads // x.shape[2], axis=2) for x in (key, value))
+    repeats = _check_heads(query, key, value)
+    if repeats != 1:
+        key, value = (ops.repeat(x, repeats, axis=2) for x in (key, value))
     batch, rows, heads, depth = ops.shape(query)
     check_numbers("drop", drop)
-    leaves = leaves_of(drop, LogitShape(batch, heads, rows, ops.shape(key)[1]), seed, draws, rates)
-    sight = _sight(mask, bias, is_causal)
+    shape = LogitShape(batch, heads, rows, ops.shape(key)[1])
+    leaves = leaves_of(drop, shape, seed, draws, rates)
+    sight = sight_of(mask, bias, is_causal, shape)
     check_both_axes(leaves, sight.visible, is_causal)
     scale = depth**-0.5 if scale is None else scale
     if runs_on_blurred_keys(query, value, leaves, sight):
@@ -117,14 +119,25 @@ def attention_weights(
         True
     """
     check_spec("drop", drop, optional=True)
-    logits = _tensor("logits", logits)
-    if len(logits.shape) != 4:
-        raise ShapeError(f"logits: expected [batch, heads, queries, keys], received {list(logits.shape)}")
+    logits, shape = as_logits(logits)
     leaves = []
     if drop is not None and training:
         check_numbers("drop", drop)
-        leaves = leaves_of(drop, LogitShape(*ops.shape(logits)), seed, draws, rates)
-    sight = _sight(mask, None, is_causal)
+        leaves = leaves_of(drop, shape, seed, draws, rates)
+    return weights_with(leaves, logits, mask, is_causal)
+
+
+def as_logits(logits: Any) -> tuple[Tensor, LogitShape]:
+    """The argument `logits` as a tensor, and its shape."""
+    logits = _tensor("logits", logits)
+    if len(logits.shape) != 4:
+        raise ShapeError(f"logits: expected [batch, heads, queries, keys], received {list(logits.shape)}")
+    return logits, LogitShape(*ops.shape(logits))
+
+
+def weights_with(leaves: list[Leaf], logits: Tensor, mask: Any, is_causal: bool) -> Tensor:
+    """Attention weights with the regularisers of one call; a softmax over the visible keys if there are none."""
+    sight = sight_of(mask, None, is_causal, LogitShape(*ops.shape(logits)))
     check_both_axes(leaves, sight.visible, is_causal)
     work = logits
     if not any(leaf.spec.mixes_rows for leaf in leaves):
@@ -155,26 +168,27 @@ def _tensor(name: str, x: Any) -> Tensor:
             f"{name}: expected a tensor with values, received a KerasTensor: a functional model would draw once, when "
             "it is built, and never again; use a layer (AttentionDrop, MultiHeadAttention) there"
         )
-    return ops.convert_to_tensor(x)
+    x = ops.convert_to_tensor(x)
+    dtype = keras.backend.standardize_dtype(x.dtype)
+    if "float" not in dtype:
+        raise bad_argument(name, "a floating-point tensor", f"dtype {dtype}")
+    return x
 
 
 def _check_heads(query: Tensor, key: Tensor, value: Tensor) -> int:
+    """Raise unless the shapes fit; return how many query heads share one key head."""
     shapes = [tuple(x.shape) for x in (query, key, value)]
     if any(len(shape) != 4 for shape in shapes):
         raise ShapeError(f"query, key, value: expected [batch, positions, heads, size], received {shapes}")
-    heads, key_heads = shapes[0][2], shapes[1][2]
-    fits = heads % key_heads == 0 and shapes[2][2] == key_heads and shapes[0][3] == shapes[1][3]
-    if not fits or shapes[1][1] != shapes[2][1]:
+    (batch, _, heads, size), (key_batch, keys, key_heads, key_size), (value_batch, values, value_heads, _) = shapes
+    equal = [(size, key_size), (keys, values), (key_heads, value_heads)]
+    # A single sample of keys or values may serve all samples, as in `keras.ops.einsum`.
+    equal += [(batch, other) for other in (key_batch, value_batch) if other != 1]
+    # While a graph is traced, sizes may be unknown (None), but not the number of heads.
+    fits = all(None in pair or pair[0] == pair[1] for pair in equal) and heads and key_heads
+    if not fits or heads % key_heads != 0:
         raise ShapeError(
             "query, key, value: expected [B, N, H, D], [B, M, Hk, D], [B, M, Hk, E] with H a multiple of Hk, "
             f"received {shapes}"
         )
-    return int(heads)
-
-
-def _sight(mask: Any, bias: Any, is_causal: bool) -> Sight:
-    visible, added = split(mask)
-    seen, shift = split(bias, "bias")
-    if added is not None:
-        shift = added if shift is None else shift + added
-    return Sight(both(visible, seen), shift, is_causal)
+    return int(heads // key_heads)

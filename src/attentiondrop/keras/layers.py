@@ -6,11 +6,12 @@ from typing import Any
 
 import keras
 
+from ..attaching import check_perturbs
 from ..building import from_dict
 from ..parsing import parse
 from ..specs import Spec
-from .functional import attention_weights, check_spec
-from .sites import RegularisedAttention, WithSite, install, site_of
+from .functional import as_logits, check_spec, weights_with
+from .sites import RegularisedAttention, Site, WithSite, install, site_of
 
 Tensor = Any
 
@@ -19,6 +20,7 @@ def spec_from(drop: Any, name: str) -> Spec:
     """A spec from a spec, its text, or the dictionary that a configuration file holds."""
     spec = parse(drop) if isinstance(drop, str) else from_dict(drop) if isinstance(drop, dict) else drop
     check_spec(name, spec)
+    check_perturbs(name, spec)
     result: Spec = spec
     return result
 
@@ -28,20 +30,23 @@ class _WithAttentionDrop(RegularisedAttention):
 
     def __init__(self, *args: Any, attention_drop: Spec | str | dict[str, Any] | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        #: The site of `attention_drop`, which files hold. (An attachment may have put another one on the layer.)
+        self._own_site: Site | None = None
         if attention_drop is not None:
             layer: Any = self
-            install(layer, spec_from(attention_drop, "attention_drop"), layer.name, layer.seed)
+            spec = spec_from(attention_drop, "attention_drop")
+            self._own_site = install(layer, spec, layer.name, layer.seed)
 
     @property
     def attention_drop(self) -> Spec | None:
-        """What happens to the attention in training, with its present rates."""
+        """What happens in training, with its present rates: the layer's own spec, or an attached one."""
         site = site_of(self)
         return None if site is None else site.spec
 
     def get_config(self) -> dict[str, Any]:
-        """The configuration of the stock layer, and the spec as plain JSON types."""
+        """The configuration of the stock layer, and the layer's own spec as plain JSON types."""
         config: dict[str, Any] = super().get_config()  # type: ignore[misc]
-        site = site_of(self)
+        site = self._own_site
         return {**config, "attention_drop": None if site is None else site.rates.template.to_dict()}
 
 
@@ -114,10 +119,8 @@ class AttentionDrop(WithSite, keras.layers.Layer):
         self, logits: Tensor, mask: Tensor | None = None, training: bool = True, is_causal: bool = False
     ) -> Tensor:
         """Attention weights in the dtype of the logits; rows that see no key give zeros."""
-        site, rates = self._site, self._site.rates.state
-        return attention_weights(
-            logits, site.spec, mask, is_causal, training=training, seed=site.seed() if training else None, rates=rates
-        )
+        logits, shape = as_logits(logits)
+        return weights_with(self._site.leaves(shape) if training else [], logits, mask, is_causal)
 
     def compute_output_shape(self, logits_shape: tuple[int | None, ...], *args: Any) -> tuple[int | None, ...]:
         """Weights have the shape of the logits."""

@@ -6,7 +6,7 @@ A new rate is assigned to the variable, so nothing is traced or compiled again, 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -62,14 +62,6 @@ def with_rates(spec: Spec, rates: Mapping[str, float]) -> Spec:
     return dataclasses.replace(spec, **changed) if changed else spec
 
 
-def check_names(names: Mapping[str, Any], specs: list[Spec]) -> None:
-    """Raise unless every name is that of a rate of at least one spec."""
-    known = list(dict.fromkeys(name for spec in specs for name in rate_names(spec)))
-    for name in names:
-        if name not in known:
-            raise bad_argument("rates", f"names among {', '.join(known)}", name)
-
-
 def check_computable(spec: Spec) -> None:
     """Refuse what only `attentiondrop.torch` can compute."""
     for leaf in spec.leaves():
@@ -102,6 +94,11 @@ class Rates:
             values, dtype=dtype, trainable=False, autocast=False, aggregation="none", name="attentiondrop_rates"
         )
 
+    def check(self, rates: Mapping[str, float]) -> None:
+        """Raise if `set` would, because of the numbers."""
+        with_rates(self.template, rates)
+        with_rates(self.spec, rates)
+
     def set(self, rates: Mapping[str, float]) -> None:
         """Change some numbers of the spec. Names that the spec does not have are ignored.
 
@@ -125,6 +122,22 @@ class Rates:
             )
         self.spec = spec
         self.state.assign(np.array(rate_values(self.spec), dtype=self.state.dtype))
+
+
+def set_all(model: Any, entries: Sequence[Rates], rates: Mapping[str, float]) -> None:
+    """Change numbers of several specs in `model`. If a name or a number fits none or not all, nothing is changed."""
+    if not isinstance(rates, Mapping):
+        raise bad_argument("rates", 'a mapping from names of rates to numbers, such as {"p": 0.05}', rates)
+    known = list(dict.fromkeys(name for entry in entries for name in rate_names(entry.spec)))
+    for name in rates:
+        if name not in known:
+            expected = f"names among {', '.join(known)}" if known else "no names, since no spec here has a rate"
+            raise bad_argument("rates", expected, name)
+    for entry in entries:
+        entry.check(rates)
+    take_back_jax_state(model)
+    for entry in entries:
+        entry.set(rates)
 
 
 def take_back_jax_state(model: Any) -> None:

@@ -13,12 +13,12 @@ from keras import ops
 
 from ..errors import AttachError
 from ..specs import Spec
-from .attend import Sight, attend_on_logits, attend_to_blurred_keys, perturbed_weights, runs_on_blurred_keys, work_dtype
-from .compared_views import Awaited
-from .draws import next_seed
-from .leaves import Leaf, LogitShape, leaves_of
+from .call.attend import attend_on_logits, attend_to_blurred_keys, perturbed_weights, runs_on_blurred_keys, work_dtype
+from .call.draws import next_seed
+from .call.leaves import Leaf, LogitShape, leaves_of
+from .call.visibility import Sight, check_both_axes
 from .rates import Rates
-from .visibility import check_both_axes
+from .reminders import Awaited
 
 Tensor = Any
 

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from .. import schedules
 from ..adaptive import Learnable
@@ -14,6 +14,9 @@ from ..errors import bad_argument, warn_once
 from ..schedules import Schedule
 from ..validation import number
 from .draws import Draws
+
+if TYPE_CHECKING:
+    from .consistency import Consistency
 
 #: The type of a rate: a number, or one of `attentiondrop.schedules`. It is `Any` because after `Spec.at` all rates are
 #: numbers, which a type checker cannot know.
@@ -78,6 +81,11 @@ class Spec:
     def leaves(self) -> Iterator[Spec]:
         """The regularisers inside, in order; a plain spec is its own only leaf."""
         yield self
+
+    @property
+    def consistency(self) -> Consistency | None:
+        """The `Consistency` in this spec, which `consistency_loss` computes; None if there is none."""
+        return None
 
     @property
     def draws(self) -> Draws:

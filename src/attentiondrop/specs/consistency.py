@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -29,6 +30,16 @@ class Consistency(Spec):
         self._set("views", integer("views", self.views, minimum=2))
         one_of("direction", self.direction, ("forward", "reverse", "symmetric"))
         one_of("task", self.task, ("first", "mean"))
+
+    @property
+    def consistency(self) -> Consistency:
+        """This spec itself."""
+        return self
+
+
+def first_consistency(specs: Iterable[Spec]) -> Consistency | None:
+    """The `Consistency` of the first spec that has one; None if none has."""
+    return next((spec.consistency for spec in specs if spec.consistency is not None), None)
 
 
 def r_drop(weight: float = 1.0, views: int = 2) -> Consistency:

@@ -10,7 +10,7 @@ from typing import Any
 from ..errors import bad_argument
 from ..validation import number
 from .base import Spec, text_of
-from .consistency import Consistency
+from .consistency import Consistency, first_consistency
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Compose(Spec):
         flat: list[Spec] = []
         for part in _specs("parts", parts):
             flat.extend(part.parts if isinstance(part, Compose) else [part])
-        if sum(isinstance(part, Consistency) for part in flat) > 1:
+        if sum(part.consistency is not None for part in flat) > 1:
             raise bad_argument("parts", "at most one consistency(...)", " + ".join(map(str, flat)))
         self._set("parts", tuple(flat))
 
@@ -59,7 +59,7 @@ class Compose(Spec):
     @property
     def consistency(self) -> Consistency | None:
         """The `Consistency` among the parts; None if there is none."""
-        return next((part for part in self.parts if isinstance(part, Consistency)), None)
+        return first_consistency(self.parts)
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class OneOf(Spec):
     def __init__(self, parts: Sequence[Spec], weights: Sequence[float] | None = None) -> None:
         choices = _specs("parts", parts)
         for choice in choices:
-            if any(isinstance(leaf, Consistency) for leaf in choice.leaves()):
+            if choice.consistency is not None:
                 raise bad_argument("parts", "no consistency(...) inside oneof(...)", str(choice))
         if weights is None:
             weights = [1.0] * len(choices)

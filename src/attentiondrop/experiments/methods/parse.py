@@ -37,7 +37,7 @@ class Method:
     spec: Spec | None = None
 
     def __post_init__(self) -> None:
-        losses = [one for one in (*(part.consistency for part in self.comparators), self._of_spec()) if one]
+        losses = self._losses()
         if len(losses) > 1:
             raise ArgumentError(f"method {self.text!r}: expected at most one consistency loss, found {len(losses)}")
         if losses and not self.comparators and self.attached is None:
@@ -71,8 +71,7 @@ class Method:
     @cached_property
     def consistency(self) -> Consistency | None:
         """The consistency loss to train with, if any."""
-        found = [part.consistency for part in self.comparators if part.consistency is not None]
-        return found[0] if found else self._of_spec()
+        return next(iter(self._losses()), None)
 
     @cached_property
     def attached(self) -> Spec | None:
@@ -105,9 +104,10 @@ class Method:
         """Rates to build the model with."""
         return {key: rate for part in self.comparators for key, rate in part.model_rates().items()}
 
-    def _of_spec(self) -> Consistency | None:
-        leaves = () if self.spec is None else self.spec.leaves()
-        return next((leaf for leaf in leaves if isinstance(leaf, Consistency)), None)
+    def _losses(self) -> list[Consistency]:
+        of_spec = None if self.spec is None else self.spec.consistency
+        found = [*(part.consistency for part in self.comparators), of_spec]
+        return [loss for loss in found if loss is not None]
 
 
 def read_methods(texts: Iterable[str]) -> list[Method]:

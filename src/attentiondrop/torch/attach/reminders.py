@@ -12,7 +12,7 @@ import torch
 
 from ...adaptive import Learnable
 from ...errors import warn_once
-from ...specs import Consistency, Spec
+from ...specs import Spec
 from ..draws import has_processes
 from ..rates.learned import LearnedRate
 from ..rates.scheduled import changing_rates
@@ -51,10 +51,9 @@ class Reminders:
 
 def reminders_of(spec: Spec) -> Reminders | None:
     """What a site with this spec must wait for; None if nothing."""
-    leaves = list(spec.leaves())
-    rates = [rate for leaf in leaves for rate in leaf.scheduled().values()]
+    rates = [rate for leaf in spec.leaves() for rate in leaf.scheduled().values()]
     topics = {
-        "consistency": any(isinstance(leaf, Consistency) for leaf in leaves),
+        "consistency": spec.consistency is not None,
         "progress": any(not isinstance(rate, Learnable) for rate in rates),
         "optimiser": any(isinstance(rate, Learnable) for rate in rates),
         "processes": any(isinstance(rate, Learnable) for rate in rates),

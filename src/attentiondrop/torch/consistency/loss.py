@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ...errors import ArgumentError, bad_argument
 from ...parsing import parse
 from ...specs import Consistency
+from ...specs.consistency import first_consistency
 from ..attach.sites import site_of
 from .divergence import check_logits, compiled_divergence, divergence
 from .stacked_batch import check_parted
@@ -111,7 +112,7 @@ def compared_views(
 def settings_for(model: nn.Module, consistency: Consistency | str | float | None) -> Consistency:
     """The given `Consistency`, or that in the specs attached to `model`, with its schedules evaluated."""
     sites = [site for module in model.modules() if (site := site_of(module)) is not None]
-    attached = next((leaf for site in sites for leaf in site.spec.leaves() if isinstance(leaf, Consistency)), None)
+    attached = first_consistency(site.spec for site in sites)
     given: Any = parse(consistency) if isinstance(consistency, str) else consistency
     if given is None:
         given = attached

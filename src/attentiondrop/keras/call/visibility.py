@@ -2,27 +2,47 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 from keras import ops
 
-from ..errors import ArgumentError, ShapeError
-from .leaves import Leaf
+from ...errors import ArgumentError, ShapeError
+from .leaves import Leaf, LogitShape
 
 Tensor = Any
 
 
-def split(mask: Any, name: str = "mask") -> tuple[Tensor | None, Tensor | None]:
+class Sight(NamedTuple):
+    """Mask, bias and causality; `visible` and `bias` are None, or have 4 dimensions that broadcast to [B, H, N, M]."""
+
+    visible: Tensor | None = None
+    bias: Tensor | None = None
+    is_causal: bool = False
+
+
+def sight_of(mask: Any, bias: Any, is_causal: bool, shape: LogitShape | None = None) -> Sight:
+    """Mask, bias and causality of a call; with the shape of its logits, masks that do not fit are refused."""
+    visible, added = split(mask, "mask", shape)
+    seen, shift = split(bias, "bias", shape)
+    if added is not None:
+        shift = added if shift is None else ops.add(shift, added)
+    return Sight(both(visible, seen), shift, is_causal)
+
+
+def split(mask: Any, name: str, shape: LogitShape | None = None) -> tuple[Tensor | None, Tensor | None]:
     """Split a mask into (visible, bias), both with 4 dimensions; None: all keys are visible, nothing is added."""
     if mask is None:
         return None, None
     mask = ops.convert_to_tensor(mask)
-    if len(mask.shape) > 4:
-        raise ShapeError(f"{name}: expected at most 4 dimensions, received {list(mask.shape)}")
-    for _ in range(4 - len(mask.shape)):
+    received = list(mask.shape)
+    if len(received) > 4:
+        raise ShapeError(f"{name}: expected at most 4 dimensions, received {received}")
+    for _ in range(4 - len(received)):
         mask = ops.expand_dims(mask, 0)
+    if shape is not None and not _broadcasts(mask.shape, shape):
+        raise ShapeError(f"{name}: expected a shape that broadcasts to {list(shape)}, received {received}")
     dtype = str(mask.dtype)
     if "float" not in dtype:
         return ops.cast(mask, "bool"), None
@@ -30,6 +50,12 @@ def split(mask: Any, name: str = "mask") -> tuple[Tensor | None, Tensor | None]:
     # A NaN hides nothing, so that it reaches the output, where users see it.
     visible = ops.logical_not(mask <= lowest(dtype) / 2)
     return visible, ops.where(visible, mask, ops.zeros_like(mask))
+
+
+def _broadcasts(have: Any, want: LogitShape) -> bool:
+    """Whether sizes fit. The logits must not grow to the mask. Sizes that are unknown in a traced graph always fit."""
+    pairs = zip(have, want, strict=True)
+    return all(one == 1 or one == other for one, other in pairs if isinstance(one, int) and isinstance(other, int))
 
 
 def is_additive(mask: Any) -> bool:
@@ -47,10 +73,7 @@ def as_bias(mask: Any, bias: Any, is_causal: bool, query: Tensor, key: Tensor) -
     Keras takes a bias neither together with a mask nor with causality.)
     """
     dtype = keras.backend.standardize_dtype(query.dtype)
-    visible, added = split(mask)
-    if bias is not None:
-        seen, shift = split(bias, "bias")
-        visible, added = both(visible, seen), ops.add(added, shift)
+    visible, added, _ = sight_of(mask, bias, is_causal)
     if is_causal:
         visible = both(visible, past(ops.shape(query)[1], ops.shape(key)[1]))
     return ops.where(visible, ops.cast(added, dtype), ops.cast(0.7 * lowest(dtype), dtype))

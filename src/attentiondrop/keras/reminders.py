@@ -1,4 +1,4 @@
-"""The consistency part of an attached spec: who computes its loss, and a warning if nobody does."""
+"""What people forget in training: the loss of a consistency part. A site warns once if nobody computes it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from ..errors import warn_once
-from ..specs import Consistency, Spec
+from ..specs import Spec
 
 _is_computed: ContextVar[bool] = ContextVar("is_computed", default=False)
 
@@ -22,17 +22,12 @@ def computing_loss() -> Iterator[None]:
         _is_computed.reset(token)
 
 
-def consistency_in(spec: Spec) -> Consistency | None:
-    """The consistency part of a spec, if it has one."""
-    return next((leaf for leaf in spec.leaves() if isinstance(leaf, Consistency)), None)
-
-
 class Awaited:
     """Waits for the consistency loss of one spec."""
 
     def __init__(self, spec: Spec) -> None:
         self._spec = spec
-        self._waits = consistency_in(spec) is not None
+        self._waits = spec.consistency is not None
 
     def note_call(self) -> None:
         """Called in every call in training. (A rematerialised call may come after the loss: so one loss is enough.)"""

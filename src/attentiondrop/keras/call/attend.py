@@ -8,24 +8,16 @@ for whole heads: convolving a row of logits along the keys equals attending to c
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from keras import ops
 
 from . import regularisers
 from .leaves import Leaf
 from .table import entry_of
-from .visibility import both, is_same_for_all_rows, past
+from .visibility import Sight, both, is_same_for_all_rows, past
 
 Tensor = Any
-
-
-class Sight(NamedTuple):
-    """Mask, bias and causality; `visible` and `bias` are None, or have 4 dimensions that broadcast to [B, H, N, M]."""
-
-    visible: Tensor | None = None
-    bias: Tensor | None = None
-    is_causal: bool = False
 
 
 def work_dtype(*tensors: Tensor) -> str:

@@ -13,8 +13,8 @@ from keras_parity import BACKEND, numpy_draws, relative_error, to_numpy
 import attentiondrop as ad
 import attentiondrop.keras as ak
 from attentiondrop import reference
-from attentiondrop.keras.draws import Stream, seed_words
-from attentiondrop.keras.leaves import LogitShape, leaves_of
+from attentiondrop.keras.call.draws import Stream, seed_words
+from attentiondrop.keras.call.leaves import LogitShape, leaves_of
 
 LOGITS = np.random.default_rng(0).normal(size=(2, 3, 7, 9)).astype("float32")
 
@@ -88,7 +88,7 @@ def test_compiled_functions_draw_what_eager_ones_draw(text: str) -> None:
 
 def test_an_int_repeats_and_a_generator_moves_on() -> None:
     spec = ad.DropKey(p=0.5)
-    one, two = (to_numpy(ak.attention_weights(LOGITS, spec, seed=3)) for _ in range(2))
+    one, two = (to_numpy(ak.attention_weights(LOGITS, spec, seed=seed)) for seed in (3, np.int64(3)))
     generator = keras.random.SeedGenerator(3)
     first, second = (to_numpy(ak.attention_weights(LOGITS, spec, seed=generator)) for _ in range(2))
     third, fourth = (to_numpy(ak.attention_weights(LOGITS, spec)) for _ in range(2))

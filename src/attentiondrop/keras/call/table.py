@@ -7,8 +7,8 @@ from typing import Any, Literal, NamedTuple
 
 from keras import ops
 
-from ..errors import bad_argument
-from ..specs import (
+from ...errors import bad_argument
+from ...specs import (
     AttentionDropout,
     BlurSmoothing,
     DropAttention,
@@ -20,7 +20,7 @@ from ..specs import (
     Spec,
     TemperatureNoise,
 )
-from ..specs.after_softmax import LEAST_SHARE
+from ...specs.after_softmax import LEAST_SHARE
 from . import regularisers
 from .leaves import Leaf
 

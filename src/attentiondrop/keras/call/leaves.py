@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 from keras import ops
 
-from ..errors import ShapeError, bad_argument
-from ..specs import Compose, Consistency, Draws, OneOf, Spec
+from ...errors import ShapeError, bad_argument
+from ...specs import Compose, Consistency, Draws, OneOf, Spec
+from ..rates import rate_fields
 from .draws import Stream, seed_words
-from .rates import rate_fields
 
 Tensor = Any
 
@@ -56,7 +56,7 @@ def leaves_of(
     """
     words = None if draws is not None else seed_words(seed)
     numbers = iter(range(2**20))
-    leaves = list(_walk(spec, draws, None, _Source(shape, words, numbers, _rate_reader(rates))))
+    leaves = list(_walk(spec, draws, None, _Source(shape, words, numbers, _rate_reader(spec, rates))))
     if not leaves:
         raise bad_argument("drop", "a spec that acts on attention (consistency acts on model outputs)", str(spec))
     return leaves
@@ -77,10 +77,15 @@ class _Source(NamedTuple):
         return None if self.words is None else Stream(self.words, number)
 
 
-def _rate_reader(rates: Tensor | None) -> Callable[[Spec], dict[str, Any]]:
+def _rate_reader(spec: Spec, rates: Tensor | None) -> Callable[[Spec], dict[str, Any]]:
     position = iter(range(2**20))
     if rates is not None:
         rates = ops.convert_to_tensor(rates)
+        names = [f"{leaf.name}.{field}" for leaf in spec.leaves() for field in rate_fields(leaf)]
+        # JAX would read the last number again where there are too few.
+        if tuple(rates.shape) not in ((len(names),), (None,)):
+            expected = f"{len(names)} numbers ({', '.join(names)})"
+            raise ShapeError(f"rates: expected {expected}, received a tensor of shape {list(rates.shape)}")
 
     def read(leaf: Spec) -> dict[str, Any]:
         if rates is None:

@@ -18,8 +18,8 @@ from keras import ops
 # The only access to the global generator of Keras (`seed=None`), with its errors under JAX tracing.
 from keras.src.random.seed_generator import draw_seed
 
-from ..errors import ShapeError, bad_argument
-from ..hashing import GOLDEN, MASK31, MIX31_2, MIX_1, MIX_2, PRIME, SHIFT, WORD
+from ...errors import ShapeError, bad_argument
+from ...hashing import GOLDEN, MASK31, MIX31_2, MIX_1, MIX_2, PRIME, SHIFT, WORD
 
 Tensor = Any
 
@@ -35,12 +35,14 @@ def seed_words(seed: Any) -> tuple[Tensor, Tensor]:
     """
     if isinstance(seed, bool | float | str):
         raise bad_argument("seed", "an int, a keras.random.SeedGenerator, a tensor of two integers, or None", seed)
-    if isinstance(seed, int):
-        return _constant(seed), _constant(seed >> 32)
+    if isinstance(seed, int | np.integer):
+        return _constant(int(seed)), _constant(int(seed) >> 32)
     drawn = draw_seed(seed) if seed is None or isinstance(seed, keras.random.SeedGenerator) else seed
     words = ops.convert_to_tensor(drawn)
     if tuple(words.shape) != (2,):
         raise ShapeError(f"seed: expected two integers, received a tensor of shape {tuple(words.shape)}")
+    if "int" not in str(words.dtype):
+        raise bad_argument("seed", "two integers", f"a tensor of dtype {words.dtype}")
     words = ops.cast(words, _WORD)
     return words[0], words[1]
 
