@@ -34,3 +34,17 @@ def test_the_trials_of_a_recipe_are_drawn_if_it_says_so() -> None:
         for draw in (False, True)
     }
     assert found[False]["dropout"] == candidates("dropout", 3, 1000) != found[True]["dropout"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "hard(p=0.1,k=5,fill=-inf)",
+        "r-drop(weight=3.0,p=0.1)+hard(p=0.1,k=5,fill=-inf)",
+        "r-drop(weight=0.0,p=0.1)",
+        "dropkey(p=0.1,by=column)",
+    ],
+)
+def test_fields_that_are_given_are_not_varied_if_they_equal_the_defaults(text: str) -> None:
+    assert candidates(text, trials=3, seed=1000, draw=True) == [text]
+    assert len(candidates("hard(fill=-inf)", trials=3, seed=1000)) == 3

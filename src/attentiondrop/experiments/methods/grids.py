@@ -124,13 +124,18 @@ def _is_mapping(value: Any) -> bool:
 
 
 def _own_settings(parts: Sequence[Term]) -> dict[str, list[str]]:
-    """Name -> texts, for parts that are one of `VARIANTS`."""
-    listed = {read_method(text).text: settings for text, settings in VARIANTS.items() if _known(text)}
+    """Name -> texts, for parts that are one of `VARIANTS`, with the same fields: others that are given are fixed."""
+    listed = {_key(terms(text)[0]): settings for text, settings in VARIANTS.items() if _known(text)}
     found = {}
     for term in parts:
-        if _stands_alone(term) and (settings := listed.get(read_method(term.text).text)):
+        if _stands_alone(term) and (settings := listed.get(_key(term))):
             found[term.name] = [term.having(**setting) for setting in settings]
     return found
+
+
+def _key(term: Term) -> tuple[str, frozenset[str]]:
+    """What a part means, and which of its fields were given."""
+    return read_method(term.text).text, frozenset(term.given)
 
 
 def _known(text: str) -> bool:
