@@ -8,7 +8,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import ablations
+import claims
 from ablations import NONE, Ablations, Change
+
+from attentiondrop.parsing import split_terms
 
 FOLDER = Path(__file__).parent / "results" / "cifar10-search"
 #: Combination -> the same without one of its parts or settings, and what that part or setting is.
@@ -68,6 +71,8 @@ def bullets() -> str:
     """Which combination won, and what parts and settings changed."""
     found = ablations.read(FOLDER)
     best = winner(found)
+    if sorted(split_terms(best)) != sorted(split_terms(claims.SEARCHED)):
+        raise SystemExit(f"{FOLDER}: the best is {best}, and {claims.SEARCHED} was confirmed: write the pages anew")
     near = [one for one in ranked(found)[1:] if change(found, best, one).includes_zero]
     lines = [
         f"- **The best mean belongs to `{best}`**: {mean(found, best):.1f} %, {change(found, best)} points to `none`.",
