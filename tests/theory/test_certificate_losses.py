@@ -38,6 +38,13 @@ def test_a_vacuous_certificate_says_so() -> None:
     assert found.vacuous and "risk <= vacuous" in str(found)
 
 
+def test_a_short_text_rounds_the_bound_up() -> None:
+    for n in range(50, 70):
+        found = certificate_from_losses(np.zeros((2, n)), delta=1e-7)
+        text, *rest = str(found).partition("<= ")[2].split()
+        assert found.value <= float(text) < found.value + 1e-4 and rest[:3] == ["with", "probability", "0.9999999;"]
+
+
 @pytest.mark.parametrize("losses", [np.full((2, 5), 1.1), np.full((2, 5), -0.1), np.full((2, 5), math.nan)])
 def test_losses_outside_the_unit_interval_are_refused(losses: np.ndarray) -> None:
     with pytest.raises(ArgumentError, match=r"loss: expected values in \[0, 1\], which every bound here needs"):

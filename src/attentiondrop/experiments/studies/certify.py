@@ -120,7 +120,13 @@ def certify_run(
         if reason is None:
             try:
                 posterior = _posterior(
-                    run, part, epochs, delta, seed, lambda label, done: on_progress(label, share + (1 - share) * done)
+                    run,
+                    part,
+                    suspects,
+                    epochs,
+                    delta,
+                    seed,
+                    lambda label, done: on_progress(label, share + (1 - share) * done),
                 )
             except ArgumentError as error:
                 reason = str(error)
@@ -196,7 +202,13 @@ def _why_no_posterior(run: LoadedRun) -> str | None:
 
 
 def _posterior(
-    run: LoadedRun, part: str, epochs: int, delta: float, seed: int, on_progress: OnProgress
+    run: LoadedRun,
+    part: str,
+    suspects: np.ndarray | None,
+    epochs: int,
+    delta: float,
+    seed: int,
+    on_progress: OnProgress,
 ) -> PosteriorCertificate:
     """Train a new model with the method and recipe of the run, as prior and posterior, and certify it."""
     training, data = run.recipe.training, run.data
@@ -215,6 +227,7 @@ def _posterior(
             model,
             *data.independent("train"),
             held_out=data.independent(part),
+            suspects=suspects,
             objective=lambda model, inputs, targets: objective(model, Batch(inputs, targets)),
             settings=settings,
             delta=delta,
