@@ -28,6 +28,7 @@ def test_a_picture_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         (["consistency"], "specs: expected a spec that acts on attention"),
         (["hard", "--out", "picture.doc"], "out: expected a name that ends in .png, .pdf or .svg"),
         (["hard", "--tokens", "1"], "tokens: expected a number >= 4, received 1"),
+        (["hard", "--seed", "-1"], "seed: expected a number >= 0, received -1"),
     ],
 )
 def test_bad_requests(

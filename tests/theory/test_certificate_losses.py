@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -91,6 +92,27 @@ def test_the_inequalities_hold_in_every_world() -> None:
         kl = (p * np.log(p / q)).sum(1)
         distance = np.minimum(1, np.sqrt(kl / 2))
         assert (1 - p[rows, labels]).mean() <= (1 - q[rows, labels]).mean() + distance.mean() + 1e-12
+
+
+@pytest.mark.parametrize(
+    "bound, name, predictor, what",
+    [
+        (
+            through_disagreement,
+            "deterministic, through dis",
+            "the model in eval(), 0-1",
+            "disagreement with the random",
+        ),
+        (through_views, "majority vote, through views", "the vote over infinitely", "disagreement between two views"),
+        (through_kl, "softmax, through the cons", "the model in eval() that draws", "distance sqrt(KL / 2)"),
+    ],
+)
+def test_sums_of_two_bounds_have_half_of_delta_each(bound: Any, name: str, predictor: str, what: str) -> None:
+    losses, extra = np.repeat([1.0, 0.0], [20, 180]), np.repeat([1.0, 0.0], [30, 170])
+    found = bound(losses, extra, 4, 0.1)
+    assert found.value == pytest.approx(sum(kl_inverse(q, math.log(2 / 0.1) / 200) for q in (0.1, 0.15)))
+    assert (found.estimate, found.n, found.draws, found.delta) == (pytest.approx(0.25), 200, 4, 0.1)
+    assert found.name.startswith(name) and found.predictor.startswith(predictor) and what in found.how
 
 
 def draw_classes(rng: np.random.Generator, chances: np.ndarray, draws: int) -> np.ndarray:

@@ -32,6 +32,7 @@ def test_formulas() -> None:
     paper = pac_bayes_bound(0.1, 20.0, 500, kind="paper")
     assert paper.value == pytest.approx(0.1 + math.sqrt((20 + constant) / 999))
     assert paper.valid and paper.value > mcallester.value
+    assert [any("2n - 1" in note for note in each.notes) for each in (mcallester, paper)] == [False, True]
     seeger = pac_bayes_bound(0.1, 20.0, 500)
     assert seeger.value == kl_inverse(0.1, (20 + constant) / 500)
     assert seeger.value < mcallester.value
@@ -61,13 +62,15 @@ def test_vacuous_bounds_say_so() -> None:
     assert pac_bayes_bound(0.3, math.inf, 100, kind="mcallester").to_dict()["value"] is None
     good = pac_bayes_bound(0.05, 1.0, 1000)
     assert not good.vacuous and str(good).startswith("risk <= 0.0")
-    assert json.loads(json.dumps(good.to_dict()))["vacuous"] is False
+    plain = json.loads(json.dumps(good.to_dict()))
+    assert plain["vacuous"] is False and plain["value"] == good.value and plain["delta"] == 0.05
 
 
 def test_the_papers_instantiation_is_no_bound() -> None:
     small, large = paper_kl(0.01, heads=4, tokens=17), paper_kl(0.5, heads=4, tokens=17)
     assert small.value == pytest.approx(4 * 17**2 * (-math.log(0.01) - 0.5 * math.log(2 * math.pi * math.e)))
     assert float(large) < 0 < float(small)
+    assert [any(note.startswith("negative") for note in each.notes) for each in (small, large)] == [False, True]
     assert paper_kl(PAPER_SIGN_CHANGE, 1, 1).value == pytest.approx(0.0, abs=1e-12)
     for kl in (small, large):
         bound = pac_bayes_bound(0.05, kl, 1000, kind="paper")
@@ -86,6 +89,7 @@ def test_the_noise_kl_that_should_stand_there() -> None:
     assert values[2] == 0.0 and min(values) >= 0.0
     assert values[0] > values[1] > values[2] < values[3] < values[4]
     assert logit_noise_kl(0.2, 0.1, 4, 17, layers=3) == pytest.approx(3 * values[3])
+    assert values[3] == pytest.approx(4 * 17**2 * (math.log(0.1 / 0.2) + 0.2**2 / (2 * 0.1**2) - 0.5))
 
 
 def test_gaussian_kl_by_integration() -> None:

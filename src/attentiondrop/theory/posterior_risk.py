@@ -63,6 +63,7 @@ class PosteriorSettings:
     def __post_init__(self) -> None:
         open_unit("prior_share", self.prior_share)
         integer("draws", self.draws, minimum=2)
+        integer("seed", self.seed, minimum=0)
         if not number("prior_scale", self.prior_scale, 0.0) > 0:
             raise bad_argument("prior_scale", "a number > 0", self.prior_scale)
 
