@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,14 @@ def test_certify_prints_and_writes(run: Path, capsys: pytest.CaptureFixture[str]
     # 96 examples and two epochs: some detours say nothing, and the table says that they do.
     vacuous = [entry["vacuous"] for entry in found["held_out"]["certificates"] + found["posterior"]["certificates"]]
     assert out.count(" vacuous ") == sum(vacuous) > 0
+    # What is printed is rounded up, and so is still a bound.
+    bounds = {entry["name"]: entry["value"] for entry in found["held_out"]["certificates"] if not entry["vacuous"]}
+    assert bounds
+    for name, value in bounds.items():
+        shown = re.search(rf"{re.escape(name)} +([\d.]+) % ", out)
+        assert shown is not None and 0 <= float(shown[1]) - 100 * value < 0.01
+    alone = out.partition("the prior alone has the bound ")[2].split()[0]
+    assert 0 <= float(alone) - 100 * found["posterior"]["prior_value"] < 0.01
 
 
 def test_certify_into_another_file(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

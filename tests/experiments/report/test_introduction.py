@@ -6,6 +6,8 @@ import dataclasses
 import json
 from pathlib import Path
 
+import pytest
+
 from attentiondrop.experiments.analysis.collect import summarise
 from attentiondrop.experiments.analysis.summary import Summary
 from attentiondrop.experiments.report.palette import looks
@@ -69,6 +71,29 @@ def test_five_seeds_are_enough_and_four_are_few(comparison: Maker, tmp_path: Pat
     for seeds, few in ((5, False), (4, True)):
         ends = {"none": BASE[:seeds], "hard": moved(0.01)[:seeds]}
         assert ("little can be said" in paragraphs(read(comparison(tmp_path / str(seeds), ends)))[2]) == few
+
+
+@pytest.mark.parametrize(
+    "tried, said",
+    [
+        ((0, 0), "No method was tuned: settings are as they were given."),
+        ((2, 2), "Tuning tried 2 settings a method on the validation part."),
+        ((1, 1), "Tuning tried 1 setting a method on the validation part."),
+        (
+            (0, 2),
+            "Tuning tried between 0 and 2 settings a method on the validation part; the rest of the recipe is the",
+        ),
+    ],
+)
+def test_how_many_settings_were_tried_is_said(
+    comparison: Maker, tmp_path: Path, tried: tuple[int, int], said: str
+) -> None:
+    methods = ("dropkey(p=0.1)", "hard(p=0.1,k=5)")
+    trials = {
+        method: {method.replace("0.1", f"0.{1 + index}"): 0.9 for index in range(count)}
+        for method, count in zip(methods, tried, strict=True)
+    }
+    assert said in paragraphs(read(comparison(tmp_path, dict.fromkeys(methods, BASE), trials=trials)))[0]
 
 
 def test_many_dates_are_a_range(comparison: Maker, tmp_path: Path) -> None:
