@@ -59,6 +59,8 @@ def test_the_certificate(found: PosteriorCertificate) -> None:
     assert held_out is not None and mean is not None and found.deterministic_error is not None
     assert main.value > held_out.estimate and mean.value > found.deterministic_error
     assert mean.value > main.value
+    # The means are the same model without noise, so their error is close to that of the draws.
+    assert abs(found.deterministic_error - held_out.estimate) <= mean.estimate - main.estimate + 1e-9
     plain = json.loads(json.dumps(found.to_dict()))
     assert len(plain["certificates"]) == 3 and plain["bound"]["kind"] == "seeger"
 
@@ -251,6 +253,10 @@ def test_bad_arguments() -> None:
         PosteriorSettings(prior_share=1)
     with pytest.raises(ShapeError, match=r"labels: expected \[5\], one for each input, received \[4\]"):
         posterior_certificate(build(), images[:5], labels[:4])
+    with pytest.raises(ShapeError, match=r"labels: expected \[5\], one for each input, received \[5, 1\]"):
+        posterior_certificate(build(), images[:5], labels[:5, None])
+    with pytest.raises(ArgumentError, match=r"seed: expected a number >= 0, received -1"):
+        PosteriorSettings(seed=-1)
     with pytest.raises(ArgumentError, match=r"prior_share: expected one that splits 1 examples into two parts"):
         posterior_certificate(build(), images[:1], labels[:1])
 

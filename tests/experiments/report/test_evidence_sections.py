@@ -146,6 +146,8 @@ def test_what_counts_as_far_off() -> None:
     assert without_far_off([[0.0, 1.0], [0.5, 1.5], [100.0, 101.0]]) == [0.0, 1.0, 0.5, 1.5]
     # Not more than a fifth of the groups.
     assert 80.0 in without_far_off([[0.0], [1.0], [2.0], [80.0], [-90.0]])
+    assert without_far_off([[0.0], [1.0], [2.0], [40.0], [500.0]]) == [0.0, 1.0, 2.0, 40.0]
+    assert without_far_off([[float(near)] for near in range(8)] + [[90.0], [900.0]]) == list(range(8))
     assert without_far_off([[5.0], [5.0], [6.0]]) == [5.0, 5.0, 6.0]
 
 

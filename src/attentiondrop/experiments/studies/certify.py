@@ -135,6 +135,11 @@ def certify_run(
     test = None if run.record.result is None else run.record.result.test
     if getattr(run.recipe.data, "label_noise", 0.0) and posterior is not None:
         notes.append("training labels are noisy: the posterior's bound is on the risk under labels with the same noise")
+    if posterior is not None and run.applied.has_own_rates():
+        notes.append(
+            "the posterior does not have the rates that the run learned or adapted: these come from all training "
+            "examples, and its prior may know only its own share"
+        )
     if posterior is not None and (left_out := _around_steps(run.applied)):
         notes.append(
             f"the model of the prior is trained without {' and '.join(left_out)}: it changes batches, or acts before "
@@ -214,7 +219,8 @@ def _posterior(
     training, data = run.recipe.training, run.data
     model = initial_model(run.recipe, run.method, run.record.request.seed, data).to(data.device)
     applied = Applied(run.method, model, kinds=training.kinds)
-    load_rates(applied, run.weights)
+    # Not `load_rates`: what the run has learned or adapted comes from all training examples, also those of the bound.
+    applied.set_progress(1.0)
     settings = PosteriorSettings(
         prior=Schedule(epochs, training.batch_size, training.learning_rate, training.weight_decay, training.warmup),
         posterior=Schedule(epochs=3, batch_size=training.batch_size, weight_decay=0.0),
