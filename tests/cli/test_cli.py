@@ -292,6 +292,20 @@ def test_an_interruption_says_how_to_continue(
     assert last == "attentiondrop compare: interrupted; the same command continues where it stopped"
 
 
+def test_a_very_long_error_is_cut_off(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["methods", "x" * 5000]) == 2
+    line = capsys.readouterr().err
+    assert line.endswith("x ...\n") and line.count("x") > 900 and len(line) < 1100
+
+
+def test_a_ray_cluster_has_workers_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("attentiondrop.cli.recipes.require", lambda modules, extra: None)
+    assert main(["compare", "digits", "--ray", "auto", "--workers", "3", "--dry-run"]) == 2
+    assert "workers: expected 1 with --ray, which has workers of its own, received 3" in capsys.readouterr().err
+
+
 def test_a_command_that_begins_again_does_not_promise_to_continue(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,7 @@ from attentiondrop.experiments.analysis.collect import summarise
 from attentiondrop.experiments.analysis.summary import Summary
 from attentiondrop.experiments.report.palette import looks
 from attentiondrop.experiments.report.training import _convergence, _panel
-from attentiondrop.experiments.report.words import facts, paragraphs
+from attentiondrop.experiments.report.words import facts, heading, paragraphs
 from attentiondrop.experiments.runs.folders import run_folder
 from attentiondrop.experiments.studies.plan import read_study
 
@@ -50,7 +50,8 @@ def test_many_methods_are_counted_and_the_farthest_are_named(comparison: Maker, 
 
 def test_runs_with_more_epochs_than_the_recipe_are_said(comparison: Maker, tmp_path: Path) -> None:
     folder = comparison(tmp_path, {"none": BASE, "longer": moved(0.01)})
-    assert "12 epochs each" in paragraphs(read(folder))[0] and dict(facts(read(folder)))["epochs"] == "12"
+    assert "were compared on `digits` with the model `vit_digits`, 12 epochs each. " in paragraphs(read(folder))[0]
+    assert dict(facts(read(folder)))["epochs"] == "12"
     for seed in range(len(BASE)):
         file = run_folder(folder, "longer", seed) / "result.json"
         file.write_text(json.dumps(json.loads(file.read_text()) | {"epochs": 24}))
@@ -94,6 +95,18 @@ def test_how_many_settings_were_tried_is_said(
         for method, count in zip(methods, tried, strict=True)
     }
     assert said in paragraphs(read(comparison(tmp_path, dict.fromkeys(methods, BASE), trials=trials)))[0]
+
+
+def test_a_baseline_without_a_finished_run_is_said(comparison: Maker, tmp_path: Path) -> None:
+    text = paragraphs(read(comparison(tmp_path, {"none": ["failed"] * 5, "hard": BASE})))[1]
+    assert text == "The baseline `none` has no finished run yet, so there is nothing to compare with."
+
+
+def test_the_title_is_the_recipe(comparison: Maker, tmp_path: Path) -> None:
+    summary = read(comparison(tmp_path, {"none": BASE[:1]}))
+    assert heading(summary) == "digits demo: comparison"
+    summary.plan.recipe.update(name=None, size=None)
+    assert heading(summary) == "Study: comparison"
 
 
 def test_many_dates_are_a_range(comparison: Maker, tmp_path: Path) -> None:
