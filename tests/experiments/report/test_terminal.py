@@ -143,6 +143,13 @@ def test_runs_without_scores_are_counted_and_named(tmp_path: Path) -> None:
     assert "drophead(p=0.1): 2 diverged, 1 missing of 3 runs" in text
 
 
+def test_notes_keep_what_a_method_has_in_brackets(tmp_path: Path) -> None:
+    """rich would take it for a style."""
+    name = "noise(sigma=layers(values=[linear(start=0.0,end=0.5)]))"
+    text = shown(summary(tmp_path, {"none": [0.9, 0.8], name: ["diverged", 0.9]}))
+    assert f"\n{name}: 1 diverged of 2 runs; means are over the others." in text
+
+
 def test_equal_differences_are_said_not_marked(tmp_path: Path) -> None:
     found = summary(tmp_path, {"none": [0.9, 0.8], "dropout(p=0.1)": [0.95, 0.85]})
     assert "dropout(p=0.1): the same difference on all 2 seeds, which gives no interval." in notes(found)
