@@ -6,6 +6,7 @@ import subprocess
 from types import SimpleNamespace
 from typing import Any
 
+import numpy
 import pytest
 
 from attentiondrop.cli import info
@@ -50,6 +51,12 @@ def test_gpus_and_who_computes_short_rows(
     device, found = told(monkeypatch, capsys, listed)
     assert device.startswith(first) and device.endswith(" cores") and device.count(";") == first.count(";")
     assert found.startswith(kernels)
+
+
+def test_versions_of_packages(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(info, "_PACKAGES", ("numpy", "no-such-package"))
+    assert main(["info"]) == 0
+    assert f"\nnumpy {numpy.__version__}, no-such-package not installed\n" in capsys.readouterr().out
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
