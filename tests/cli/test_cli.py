@@ -292,6 +292,17 @@ def test_an_interruption_says_how_to_continue(
     assert last == "attentiondrop compare: interrupted; the same command continues where it stopped"
 
 
+def test_an_error_of_the_system_without_a_name_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*args: object) -> None:
+        raise OSError("no room left")
+
+    monkeypatch.setattr("attentiondrop.experiments.studies.plan.read_study", full)
+    assert main(["report", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == "attentiondrop report: no room left\n"
+
+
 def test_a_very_long_error_is_cut_off(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["methods", "x" * 5000]) == 2
     line = capsys.readouterr().err
@@ -302,8 +313,8 @@ def test_a_ray_cluster_has_workers_of_its_own(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("attentiondrop.cli.recipes.require", lambda modules, extra: None)
-    assert main(["compare", "digits", "--ray", "auto", "--workers", "3", "--dry-run"]) == 2
-    assert "workers: expected 1 with --ray, which has workers of its own, received 3" in capsys.readouterr().err
+    assert main(["compare", "digits", "--ray", "auto", "--workers", "2", "--dry-run"]) == 2
+    assert "workers: expected 1 with --ray, which has workers of its own, received 2" in capsys.readouterr().err
 
 
 def test_a_command_that_begins_again_does_not_promise_to_continue(

@@ -126,6 +126,7 @@ def test_a_model_that_a_method_cannot_act_on_gets_advice(
         (["compare", "digits", "--methds", "none"], "compare", "--methds'; did you mean '--methods'?"),
         (["bench", "vit", "--bacth=3"], "bench vit", "--bacth=3'; did you mean '--batch'?"),
         (["bench", "attention", "--repeat", "3"], "bench attention", "--repeat'; did you mean '--repeats'?"),
+        (["compare", "digits", "--method", "none"], "compare", "--method'; did you mean '--methods'?"),
         (["info", "more"], "info", "more'"),
     ],
 )
