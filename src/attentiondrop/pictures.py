@@ -10,6 +10,7 @@ import numpy as np
 
 from . import oracle_draws, reference
 from .specs import Spec
+from .validation import integer
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,7 +34,7 @@ def draw(path: Path, specs: Sequence[Spec], tokens: int = 24, seed: int = 0, is_
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(integer("seed", seed, minimum=0))
     heads = 4
     q, k = example_heads(tokens, heads, rng)
     before = reference.attention(q, k, k, is_causal=is_causal).weights[0, 0]

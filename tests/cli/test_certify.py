@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,14 @@ def test_certify_prints_and_writes(run: Path, capsys: pytest.CaptureFixture[str]
     # 96 examples and two epochs: some detours say nothing, and the table says that they do.
     vacuous = [entry["vacuous"] for entry in found["held_out"]["certificates"] + found["posterior"]["certificates"]]
     assert out.count(" vacuous ") == sum(vacuous) > 0
+    # What is printed is rounded up, and so is still a bound.
+    bounds = {entry["name"]: entry["value"] for entry in found["held_out"]["certificates"] if not entry["vacuous"]}
+    assert bounds
+    for name, value in bounds.items():
+        shown = re.search(rf"{re.escape(name)} +([\d.]+) % ", out)
+        assert shown is not None and 0 <= float(shown[1]) - 100 * value < 0.01
+    alone = out.partition("the prior alone has the bound ")[2].split()[0]
+    assert 0 <= float(alone) - 100 * found["posterior"]["prior_value"] < 0.01
 
 
 def test_certify_into_another_file(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -96,6 +105,9 @@ def test_variance_of_several_runs_in_one_picture(run: Path, tmp_path: Path) -> N
         (["certify", "RUN", "--part", "validation"], "certify: part: expected 'test', received 'validation'"),
         (["certify", "RUN", "--delta", "0"], "delta: expected a number between 0 and 1, both excluded, received 0.0"),
         (["certify", "RUN", "--prior-epochs", "-1"], "prior_epochs: expected a number >= 0, received -1"),
+        (["certify", "RUN", "--seed", "-1"], "attentiondrop certify: seed: expected a number >= 0, received -1"),
+        (["certify", "RUN", "--seed", str(2**64)], "seed: expected an integer of at most 9223372036854775807"),
+        (["variance", "RUN", "--seed", "-1"], "attentiondrop variance: seed: expected a number >= 0, received -1"),
         (["certify", "nowhere"], "nowhere: expected the folder of a run, with a run.json"),
         (["variance", "nowhere"], "nowhere: expected the folder of a run, with a run.json"),
         (["variance", "RUN", "--draws", "1"], "attentiondrop variance: draws: expected a number >= 2, received 1"),

@@ -257,6 +257,13 @@ def test_a_run_that_fails_ends_with_status_2_and_the_others_go_on(
     assert "none, seed 0: failed: training.accumulate: expected parts that divide 32 examples evenly" in out
 
 
+def test_an_ablation_with_failed_runs_ends_with_status_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = ["data.limit=32", "training.epochs=1", "training.batch_size=64", "training.accumulate=64"]
+    request = ["--method", "hard", "--vary", "p=0.1", "--seeds", "1", "--workers", "1", "--set", *settings]
+    assert main(["ablate", *request, "--out", str(tmp_path)]) == 2
+    assert "1 of 1" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("arguments", [["--vary", "p=0.1"], ["--method", "hard"], ["--method", "hard", "--vary", "p"]])
 def test_half_an_ablation_is_one_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ablate", *arguments]) == 2
@@ -283,6 +290,57 @@ def test_an_interruption_says_how_to_continue(
     assert main(["compare", "--out", str(tmp_path)]) == 130
     last = capsys.readouterr().err.splitlines()[-1]
     assert last == "attentiondrop compare: interrupted; the same command continues where it stopped"
+
+
+def test_an_error_of_the_system_without_a_name_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*args: object) -> None:
+        raise OSError("no room left")
+
+    monkeypatch.setattr("attentiondrop.experiments.studies.plan.read_study", full)
+    assert main(["report", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == "attentiondrop report: no room left\n"
+
+
+def test_a_very_long_error_is_cut_off(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["methods", "x" * 5000]) == 2
+    line = capsys.readouterr().err
+    assert line.endswith("x ...\n") and line.count("x") > 900 and len(line) < 1100
+
+
+def test_a_ray_cluster_has_workers_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("attentiondrop.cli.recipes.require", lambda modules, extra: None)
+    assert main(["compare", "digits", "--ray", "auto", "--workers", "2", "--dry-run"]) == 2
+    assert "workers: expected 1 with --ray, which has workers of its own, received 2" in capsys.readouterr().err
+
+
+def test_a_command_that_begins_again_does_not_promise_to_continue(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("attentiondrop.experiments.studies.plan.read_study", interrupted)
+    assert main(["report", str(tmp_path)]) == 130
+    assert capsys.readouterr().err == "attentiondrop report: interrupted\n"
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["evaluate", "RUN", "--steps", "5"], "epsilon: expected sizes of the attack, since --steps is given"),
+        (["evaluate", "RUN", "--norm", "l2"], "epsilon: expected sizes of the attack, since --norm is given"),
+        (["recipes", "--size", "demo"], "recipe: expected the name of a recipe, since --size is given"),
+    ],
+)
+def test_an_option_that_would_do_nothing_is_refused(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    assert message in capsys.readouterr().err
 
 
 def test_a_reader_that_stops_early_gets_no_complaint() -> None:

@@ -67,7 +67,7 @@ def test_one_recipe_is_printed_with_all_settings(capsys: pytest.CaptureFixture[s
     shown, recipe = yaml.safe_load(capsys.readouterr().out), read_recipe("digits", "small").to_dict()
     # flip-crop mirrors: `mirror: false`, which belongs to other augmentations, would say that it does not.
     del recipe["data"]["mirror"]
-    assert shown == recipe
+    assert shown == recipe and list(shown) == list(recipe)
 
 
 def test_mirror_is_printed_where_it_decides(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -125,6 +125,8 @@ def test_a_model_that_a_method_cannot_act_on_gets_advice(
     [
         (["compare", "digits", "--methds", "none"], "compare", "--methds'; did you mean '--methods'?"),
         (["bench", "vit", "--bacth=3"], "bench vit", "--bacth=3'; did you mean '--batch'?"),
+        (["bench", "attention", "--repeat", "3"], "bench attention", "--repeat'; did you mean '--repeats'?"),
+        (["compare", "digits", "--method", "none"], "compare", "--method'; did you mean '--methods'?"),
         (["info", "more"], "info", "more'"),
     ],
 )

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from attentiondrop.cli.main import main
+from attentiondrop.experiments.methods.catalogue import catalogue
 from attentiondrop.experiments.methods.grids import candidates
 from attentiondrop.experiments.methods.groups import ALL, groups
 from attentiondrop.experiments.methods.parse import read_method
@@ -22,6 +23,8 @@ def test_every_method_is_listed_with_its_fields_settings_and_reference(capsys) -
         assert f"\n{'none(lr=1.0,decay=1.0)' if text == 'none' else full}\n" in shown
         assert f"tuned over 6: {', '.join(candidates(text, 6, 1000))}\n" in shown
     assert "Srivastava et al. 2014, Dropout" in shown
+    formulas = [one.formula for one in catalogue(["all"]) if one.formula]
+    assert formulas and all(f"\n  {formula}\n" in shown for formula in formulas)
 
 
 def test_the_list_has_every_method_under_its_group_in_short_lines(capsys) -> None:

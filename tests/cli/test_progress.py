@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 
 import pytest
 from rich.console import Console
@@ -75,3 +76,27 @@ def test_a_line_for_every_tenth_without_a_unit(at: list[float]) -> None:
 def test_a_terminal_gets_a_bar(terminal: bool, kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "Console", lambda **given: Console(**given, force_terminal=terminal))
     assert type(progress.show_progress("epochs")) is kind
+
+
+def test_progress_is_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+    """Standard output has only results."""
+    with progress.show_progress("epochs") as shown:
+        shown.plan(2)
+        shown.progress("none, seed 0", 2)
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("2 epochs to do\n2/2 epochs after ")
+
+
+@pytest.mark.parametrize(
+    "unit, parts, missing", [("epochs", ("2/4 epochs ", " left "), "50%"), (None, ("50%",), "left")]
+)
+def test_a_terminal_has_a_bar(unit: str | None, parts: tuple[str, ...], missing: str) -> None:
+    file = io.StringIO()
+    with progress.ProgressBar(unit, Console(file=file, force_terminal=True, width=100)) as bar:
+        bar.plan(4)
+        bar.progress("noise(sigma=[red]), seed 0", 2)
+        bar.say("a line with [red] brackets")
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", file.getvalue())
+    assert "loading torch" in text and "a line with [red] brackets" in text
+    last = text.rstrip().splitlines()[-1]
+    assert last.startswith("noise(sigma=[red]), seed 0") and all(part in last for part in parts) and missing not in last

@@ -29,6 +29,17 @@ def test_it_prints_the_three_paths(tmp_path: Path, capsys: pytest.CaptureFixture
     assert all((tmp_path / name).stat().st_size for name in ("report.html", "report.md", "results.csv"))
 
 
+def test_it_prints_which_runs_were_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "attentiondrop.experiments.analysis.remarks.origin_remarks", lambda summary: ["Left out: 2 runs"]
+    )
+    write_study(tmp_path, Comparison("attentiondrop compare", {}, [0], 0, [Entry("none", "none", [])]))
+    assert run(str(tmp_path)) == 0
+    assert capsys.readouterr().out.startswith("Left out: 2 runs\nreport: ")
+
+
 @pytest.mark.parametrize("name", ["", "nowhere"])
 def test_a_folder_without_a_study_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(AttentionDropError, match="expected the folder of `attentiondrop compare` or `ablate`"):

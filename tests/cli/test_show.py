@@ -21,6 +21,13 @@ def test_a_picture_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert pixels.shape[0] > 800 and pixels.std() > 0.1
 
 
+def test_without_specs_every_regulariser_of_rows_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[str]] = []
+    monkeypatch.setattr("attentiondrop.pictures.draw", lambda path, specs, *rest: asked.append([s.name for s in specs]))
+    assert main(["show", "--out", str(tmp_path / "all.png")]) == 0
+    assert {"hard", "blur", "noise", "dropkey", "attndropout"} <= set(asked[0])
+
+
 @pytest.mark.parametrize(
     "arguments, message",
     [
@@ -28,6 +35,7 @@ def test_a_picture_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         (["consistency"], "specs: expected a spec that acts on attention"),
         (["hard", "--out", "picture.doc"], "out: expected a name that ends in .png, .pdf or .svg"),
         (["hard", "--tokens", "1"], "tokens: expected a number >= 4, received 1"),
+        (["hard", "--seed", "-1"], "seed: expected a number >= 0, received -1"),
     ],
 )
 def test_bad_requests(

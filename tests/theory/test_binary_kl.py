@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 
 import mpmath
 import pytest
@@ -46,7 +47,7 @@ def test_kl_keeps_its_digits_near_the_diagonal(q: float) -> None:
 
 def test_closed_forms() -> None:
     for budget in BUDGETS:
-        assert kl_inverse(0.0, budget) == pytest.approx(-math.expm1(-budget), rel=1e-15)
+        assert kl_inverse(0.0, budget) == pytest.approx(-math.expm1(-budget), rel=1e-14)
         # KL(1/2 || p) = -ln(4 p (1 - p)) / 2.
         assert kl_inverse(0.5, budget) == pytest.approx(0.5 + 0.5 * math.sqrt(-math.expm1(-2 * budget)), abs=1e-14)
     assert kl_inverse(1.0, 0.3) == 1.0
@@ -68,6 +69,24 @@ def test_the_inverse_errs_upwards_and_grows() -> None:
         assert sorted(kl_inverse(q, budget) for budget in BUDGETS) == [kl_inverse(q, budget) for budget in BUDGETS]
     for budget in BUDGETS:
         assert sorted(kl_inverse(q, budget) for q in RISKS) == [kl_inverse(q, budget) for q in RISKS]
+
+
+def test_rounding_never_makes_the_inverse_smaller() -> None:
+    rng = random.Random(0)
+    with mpmath.workdps(60):
+        for _ in range(500):
+            q = rng.choice([0.0, rng.random(), 10 ** rng.uniform(-17, 0), 1 - 10 ** rng.uniform(-12, 0)])
+            budget = 10 ** rng.uniform(-14, 1)
+            found = kl_inverse(q, budget)
+            if found < 1.0:
+                exact = exact_kl(q, mpmath.mpf(found)) if q else -mpmath.log(1 - mpmath.mpf(found))
+                assert exact >= budget, (q, budget)
+
+
+def test_a_mean_that_is_nearly_0_is_no_better_than_0() -> None:
+    """p / q overflows there."""
+    for q in (5e-324, 1e-310, 1e-300):
+        assert binary_kl(q, 0.5) == pytest.approx(math.log(2)) and kl_inverse(q, 1.0) >= 1 - math.exp(-1.0)
 
 
 def test_bad_arguments() -> None:

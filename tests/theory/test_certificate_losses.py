@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -36,6 +37,13 @@ def test_the_value_and_what_it_rests_on() -> None:
 def test_a_vacuous_certificate_says_so() -> None:
     found = certificate_from_losses(np.ones((2, 10)))
     assert found.vacuous and "risk <= vacuous" in str(found)
+
+
+def test_a_short_text_rounds_the_bound_up() -> None:
+    for n in range(50, 70):
+        found = certificate_from_losses(np.zeros((2, n)), delta=1e-7)
+        text, *rest = str(found).partition("<= ")[2].split()
+        assert found.value <= float(text) < found.value + 1e-4 and rest[:3] == ["with", "probability", "0.9999999;"]
 
 
 @pytest.mark.parametrize("losses", [np.full((2, 5), 1.1), np.full((2, 5), -0.1), np.full((2, 5), math.nan)])
@@ -84,6 +92,27 @@ def test_the_inequalities_hold_in_every_world() -> None:
         kl = (p * np.log(p / q)).sum(1)
         distance = np.minimum(1, np.sqrt(kl / 2))
         assert (1 - p[rows, labels]).mean() <= (1 - q[rows, labels]).mean() + distance.mean() + 1e-12
+
+
+@pytest.mark.parametrize(
+    "bound, name, predictor, what",
+    [
+        (
+            through_disagreement,
+            "deterministic, through dis",
+            "the model in eval(), 0-1",
+            "disagreement with the random",
+        ),
+        (through_views, "majority vote, through views", "the vote over infinitely", "disagreement between two views"),
+        (through_kl, "softmax, through the cons", "the model in eval() that draws", "distance sqrt(KL / 2)"),
+    ],
+)
+def test_sums_of_two_bounds_have_half_of_delta_each(bound: Any, name: str, predictor: str, what: str) -> None:
+    losses, extra = np.repeat([1.0, 0.0], [20, 180]), np.repeat([1.0, 0.0], [30, 170])
+    found = bound(losses, extra, 4, 0.1)
+    assert found.value == pytest.approx(sum(kl_inverse(q, math.log(2 / 0.1) / 200) for q in (0.1, 0.15)))
+    assert (found.estimate, found.n, found.draws, found.delta) == (pytest.approx(0.25), 200, 4, 0.1)
+    assert found.name.startswith(name) and found.predictor.startswith(predictor) and what in found.how
 
 
 def draw_classes(rng: np.random.Generator, chances: np.ndarray, draws: int) -> np.ndarray:

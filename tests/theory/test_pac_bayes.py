@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 
+import mpmath
 import numpy as np
 import pytest
 import scipy.integrate
@@ -12,7 +13,15 @@ import scipy.stats
 
 from attentiondrop import ArgumentError, AttentionDropError
 from attentiondrop.errors import ShapeError
-from attentiondrop.theory import binomial_upper, gaussian_kl, kl_inverse, logit_noise_kl, pac_bayes_bound, paper_kl
+from attentiondrop.theory import (
+    Divergence,
+    binomial_upper,
+    gaussian_kl,
+    kl_inverse,
+    logit_noise_kl,
+    pac_bayes_bound,
+    paper_kl,
+)
 from attentiondrop.theory.divergences import PAPER_SIGN_CHANGE
 
 
@@ -23,6 +32,7 @@ def test_formulas() -> None:
     paper = pac_bayes_bound(0.1, 20.0, 500, kind="paper")
     assert paper.value == pytest.approx(0.1 + math.sqrt((20 + constant) / 999))
     assert paper.valid and paper.value > mcallester.value
+    assert [any("2n - 1" in note for note in each.notes) for each in (mcallester, paper)] == [False, True]
     seeger = pac_bayes_bound(0.1, 20.0, 500)
     assert seeger.value == kl_inverse(0.1, (20 + constant) / 500)
     assert seeger.value < mcallester.value
@@ -52,13 +62,15 @@ def test_vacuous_bounds_say_so() -> None:
     assert pac_bayes_bound(0.3, math.inf, 100, kind="mcallester").to_dict()["value"] is None
     good = pac_bayes_bound(0.05, 1.0, 1000)
     assert not good.vacuous and str(good).startswith("risk <= 0.0")
-    assert json.loads(json.dumps(good.to_dict()))["vacuous"] is False
+    plain = json.loads(json.dumps(good.to_dict()))
+    assert plain["vacuous"] is False and plain["value"] == good.value and plain["delta"] == 0.05
 
 
 def test_the_papers_instantiation_is_no_bound() -> None:
     small, large = paper_kl(0.01, heads=4, tokens=17), paper_kl(0.5, heads=4, tokens=17)
     assert small.value == pytest.approx(4 * 17**2 * (-math.log(0.01) - 0.5 * math.log(2 * math.pi * math.e)))
     assert float(large) < 0 < float(small)
+    assert [any(note.startswith("negative") for note in each.notes) for each in (small, large)] == [False, True]
     assert paper_kl(PAPER_SIGN_CHANGE, 1, 1).value == pytest.approx(0.0, abs=1e-12)
     for kl in (small, large):
         bound = pac_bayes_bound(0.05, kl, 1000, kind="paper")
@@ -77,6 +89,7 @@ def test_the_noise_kl_that_should_stand_there() -> None:
     assert values[2] == 0.0 and min(values) >= 0.0
     assert values[0] > values[1] > values[2] < values[3] < values[4]
     assert logit_noise_kl(0.2, 0.1, 4, 17, layers=3) == pytest.approx(3 * values[3])
+    assert values[3] == pytest.approx(4 * 17**2 * (math.log(0.1 / 0.2) + 0.2**2 / (2 * 0.1**2) - 0.5))
 
 
 def test_gaussian_kl_by_integration() -> None:
@@ -109,7 +122,7 @@ def test_binomial_tail_inversion() -> None:
     for errors, n, delta in ((0, 100, 0.05), (3, 50, 0.01), (17, 539, 0.05), (499, 500, 0.05), (1200, 50000, 0.001)):
         expected = scipy.stats.beta.ppf(1 - delta, errors + 1, n - errors)
         assert binomial_upper(errors, n, delta) == pytest.approx(expected, rel=1e-9)
-        assert binomial_upper(errors, n, delta) <= kl_inverse(errors / n, math.log(1 / delta) / n) + 1e-15
+        assert binomial_upper(errors, n, delta) <= kl_inverse(errors / n, math.log(1 / delta) / n) * (1 + 1e-9)
     assert binomial_upper(5, 5) == 1.0
     assert binomial_upper(0, 1000) == pytest.approx(3 / 1000, rel=0.01)
 
@@ -120,6 +133,35 @@ def test_the_binomial_limit_covers_exactly() -> None:
     for p in np.linspace(0.01, 0.99, 33):
         missed = scipy.stats.binom.pmf(np.arange(n + 1), n, p)[limits < p].sum()
         assert missed <= delta + 1e-12
+
+
+@pytest.mark.parametrize("errors, n, delta", [(0, 20, 0.05), (7, 539, 0.01), (41, 10_000, 0.3), (60, 10**6, 1e-5)])
+def test_rounding_never_makes_the_binomial_limit_smaller(errors: int, n: int, delta: float) -> None:
+    with mpmath.workdps(60):
+        p = mpmath.mpf(binomial_upper(errors, n, delta))
+        assert sum(mpmath.binomial(n, k) * p**k * (1 - p) ** (n - k) for k in range(errors + 1)) <= delta
+
+
+@pytest.mark.parametrize("kind, denominator", [("mcallester", 200), ("paper", 199)])
+def test_rounding_never_makes_a_root_smaller(kind: str, denominator: int) -> None:
+    with mpmath.workdps(60):
+        for risk in np.linspace(0.0, 0.5, 101):
+            exact = mpmath.mpf(risk) + mpmath.sqrt((2 + mpmath.log(20 / mpmath.mpf(0.1))) / denominator)
+            assert pac_bayes_bound(risk, 2.0, 100, delta=0.1, kind=kind).value >= exact
+
+
+def test_a_short_text_rounds_a_bound_up() -> None:
+    for delta in np.linspace(0.01, 0.2, 20):
+        bound = pac_bayes_bound(0.05, 1.0, 1000, delta)
+        assert float(str(bound).split()[2]) >= bound.value
+    assert "with probability 0.9999999 (" in str(pac_bayes_bound(0.05, 1.0, 1000, delta=1e-7))
+
+
+def test_a_divergence_of_ones_own_is_checked_too() -> None:
+    bound = pac_bayes_bound(0.05, Divergence(-1.0), 1000)
+    assert not bound.valid and "never negative" in str(bound)
+    with pytest.raises(ArgumentError, match=r"kl: expected a number, received nan"):
+        pac_bayes_bound(0.05, Divergence(math.nan), 1000, kind="mcallester")
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,8 @@ def test_the_certificate(found: PosteriorCertificate) -> None:
     assert held_out is not None and mean is not None and found.deterministic_error is not None
     assert main.value > held_out.estimate and mean.value > found.deterministic_error
     assert mean.value > main.value
+    # The means are the same model without noise, so their error is close to that of the draws.
+    assert abs(found.deterministic_error - held_out.estimate) <= mean.estimate - main.estimate + 1e-9
     plain = json.loads(json.dumps(found.to_dict()))
     assert len(plain["certificates"]) == 3 and plain["bound"]["kind"] == "seeger"
 
@@ -164,6 +166,81 @@ def test_attention_over_parts_of_examples_is_refused() -> None:
     assert not model.q._forward_hooks
 
 
+class Refusing(nn.Module):
+    """A model that fails if it is trained, with a query projection that it uses `uses` times."""
+
+    def __init__(self, uses: int, norm: nn.Module) -> None:
+        super().__init__()
+        self.q, self.norm, self.uses = nn.Linear(64, 64), norm, uses
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        assert not torch.is_grad_enabled(), "it was trained"
+        for _ in range(self.uses):
+            x = self.q(x.flatten(1))
+        return self.norm(x)
+
+
+@pytest.mark.parametrize(
+    "uses, norm, message",
+    [
+        (2, nn.Identity(), "uses each query and key projection once in a pass, received one that uses q again"),
+        (1, nn.BatchNorm1d(64), "does not depend on the rest of the batch"),
+        (1, nn.Unflatten(1, (8, 8)), r"gives \[1, classes\] for 1 examples, received \[1, 8, 8\]"),
+    ],
+)
+def test_a_model_that_cannot_be_certified_is_refused_before_it_is_trained(
+    uses: int, norm: nn.Module, message: str
+) -> None:
+    """A projection that is used twice would get two sets of weights, and the KL would be that of one."""
+    with pytest.raises(ArgumentError, match=message):
+        posterior_certificate(Refusing(uses, norm), *(part[:40] for part in digits()))
+
+
+def test_held_out_examples_that_occur_in_training_count_as_errors() -> None:
+    images, labels = digits()
+    quick = PosteriorSettings(prior=Schedule(epochs=8, learning_rate=3e-3), posterior=Schedule(epochs=1), draws=2)
+    values = []
+    for count in (0, 30):
+        found = posterior_certificate(
+            build("hard(p=0.1,k=3)"),
+            images[:400],
+            labels[:400],
+            held_out=(images[400:500], labels[400:500]),
+            suspects=torch.arange(100).numpy() < count,
+            settings=quick,
+        )
+        assert found.held_out is not None and found.deterministic is not None
+        values.append((found.held_out.estimate, found.deterministic.estimate - found.certificate.estimate))
+    (errors, apart), (more_errors, more_apart) = values
+    assert errors + 0.1 < more_errors and apart + 0.1 < more_apart
+
+
+@pytest.mark.parametrize(
+    "shape, labels, suspects, message",
+    [
+        ([6, 1, 8, 8], [5], None, r"held_out: expected labels \[6\], one for each input, received \[5\]"),
+        ([6, 1, 8, 8], [6, 1], None, r"held_out: expected labels \[6\], one for each input, received \[6, 1\]"),
+        (
+            [6, 8, 8],
+            [6],
+            None,
+            r"held_out: expected inputs of the shape \[examples, 1, 8, 8\], .* received \[6, 8, 8\]",
+        ),
+        ([0, 1, 8, 8], [0], None, r"held_out: expected inputs of the shape .* received \[0, 1, 8, 8\]"),
+        ([6, 1, 8, 8], [6], 5, r"suspects: expected \[6\], one entry per example, received \[5\]"),
+    ],
+)
+def test_held_out_examples_are_checked_before_training(
+    shape: list[int], labels: list[int], suspects: int | None, message: str
+) -> None:
+    held_out = (torch.zeros(shape), torch.zeros(labels, dtype=torch.long))
+    marks = None if suspects is None else torch.zeros(suspects).bool().numpy()
+    with pytest.raises(ShapeError, match=message):
+        posterior_certificate(
+            Refusing(1, nn.Identity()), *(part[:40] for part in digits()), held_out=held_out, suspects=marks
+        )
+
+
 def test_bad_arguments() -> None:
     images, labels = digits()
     with pytest.raises(ArgumentError, match=r"prior_scale: expected a number > 0, received 0"):
@@ -176,6 +253,10 @@ def test_bad_arguments() -> None:
         PosteriorSettings(prior_share=1)
     with pytest.raises(ShapeError, match=r"labels: expected \[5\], one for each input, received \[4\]"):
         posterior_certificate(build(), images[:5], labels[:4])
+    with pytest.raises(ShapeError, match=r"labels: expected \[5\], one for each input, received \[5, 1\]"):
+        posterior_certificate(build(), images[:5], labels[:5, None])
+    with pytest.raises(ArgumentError, match=r"seed: expected a number >= 0, received -1"):
+        PosteriorSettings(seed=-1)
     with pytest.raises(ArgumentError, match=r"prior_share: expected one that splits 1 examples into two parts"):
         posterior_certificate(build(), images[:1], labels[:1])
 

@@ -149,6 +149,17 @@ def test_suspects_count_as_errors() -> None:
     for before, after in zip(plain.certificates, charged.certificates, strict=True):
         assert after.value > before.value
     assert "40 of 400 held-out examples" in charged.notes[-1]
+    # Views agree on what the model has seen, so suspects also count as examples on which they differ.
+    everything = risk_certificate(trained(), held_out(150), draws=2, suspects=np.ones(150, dtype=bool))
+    assert [entry.value for entry in everything.certificates] == [1.0] * 5
+    seen = observe(trained(), held_out(), draws=2)
+    for entry, loss, extra in zip(
+        charged.certificates[2:],
+        (seen.stochastic_zero_one, seen.stochastic_zero_one, seen.stochastic_softmax),
+        (seen.apart, seen.pairs, seen.pinsker),
+        strict=True,
+    ):
+        assert entry.estimate == pytest.approx(0.2 + (loss[40:].sum() + extra[40:].sum()) / 400)
     with pytest.raises(ShapeError, match=r"suspects: expected \[400\], one entry per example, received \[3\]"):
         risk_certificate(trained(), held_out(), draws=2, suspects=np.zeros(3, dtype=bool))
 

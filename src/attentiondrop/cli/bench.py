@@ -209,7 +209,7 @@ def _command(args: argparse.Namespace) -> str:
 
 
 def _kind(kinds: Subparsers, name: str, function: Any, text: str) -> argparse.ArgumentParser:
-    parser = kinds.add_parser(name, help=text, description=text)
+    parser = kinds.add_parser(name, help=text, description=text, allow_abbrev=False)
     parser.add_argument("--traceback", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     parser.set_defaults(bench=function)
     return parser

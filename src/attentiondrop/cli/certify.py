@@ -90,17 +90,18 @@ def _print(found: RunCertificates, delta: float) -> None:
     from rich.text import Text
 
     from ..experiments.report.whole_tables import print_whole
+    from ..theory.rounding import fixed_above
 
     console = Console(highlight=False)
     # Text, since a str would lose what a method has in brackets.
-    title = Text(f"{found.method}: each bound holds with probability {1 - delta:g}")
+    title = Text(f"{found.method}: each bound holds with probability {1 - delta:.12g}")
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
     for column in ("certificate", "risk at most", "measured", "examples"):
         table.add_column(column, justify="left" if column == "certificate" else "right", no_wrap=True)
     reports = [report for report in (found.held_out, found.posterior) if report is not None]
     entries = [entry for report in reports for entry in report.certificates]
     for entry in entries:
-        bound = "vacuous" if entry.vacuous else f"{100 * entry.value:.2f} %"
+        bound = "vacuous" if entry.vacuous else f"{fixed_above(entry.value, 2, factor=100)} %"
         table.add_row(entry.name, bound, f"{100 * entry.estimate:.2f} %", str(entry.n))
     print_whole(table, console)
 
@@ -112,9 +113,10 @@ def _print(found: RunCertificates, delta: float) -> None:
         say(f"  {entry.name}: {entry.predictor}. By {entry.how}.")
     if found.posterior is not None:
         posterior = found.posterior
+        alone = fixed_above(posterior.prior_value, 2, factor=100)
         say(
             f"The posterior: KL {posterior.bound.kl:.2f} nats over {posterior.weights} weights, prior from "
-            f"{posterior.prior_examples} examples; the prior alone has the bound {100 * posterior.prior_value:.2f} %. "
+            f"{posterior.prior_examples} examples; the prior alone has the bound {alone} %. "
             f"Its means without perturbation have a test error of {100 * (posterior.deterministic_error or 0.0):.2f} %."
         )
     if found.test_error is not None:

@@ -93,7 +93,7 @@ def _dry_run(args: argparse.Namespace, recipe: Recipe, out: Path) -> int:
 
 
 def show(out: Path) -> int:
-    """Print the tables of a study, write its report and print its path; return 2 if runs failed."""
+    """Print the tables of a study, write its report and print its path; return 2 if runs of it failed."""
     from rich.console import Console
 
     from ..experiments.analysis.collect import summarise
@@ -106,4 +106,4 @@ def show(out: Path) -> int:
     show_tables(summary, console)
     paths = write_summary(summary)
     console.print(f"report: {paths.html}", markup=False, soft_wrap=True)
-    return 2 if any(row.count("failed") for row in summary.rows) else 0
+    return 2 if any(each.status == "failed" for each in summary.outcomes) else 0

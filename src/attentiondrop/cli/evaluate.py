@@ -7,6 +7,7 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..errors import bad_argument
 from . import recipes
 
 if TYPE_CHECKING:
@@ -49,6 +50,9 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 def run(args: argparse.Namespace) -> int:
     """Test, print, write."""
     recipes.need()
+    for name in ("norm", "steps", "restarts", "examples"):
+        if not args.epsilon and getattr(args, name) is not None:
+            raise bad_argument("epsilon", f"sizes of the attack, since --{name} is given", None)
     from .progress import show_progress
 
     with show_progress(None) as bar:

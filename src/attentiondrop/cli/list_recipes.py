@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ..errors import bad_argument
 from .extras import require
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ def run(args: argparse.Namespace) -> int:
     require(["yaml"], extra="experiments")
     if args.recipe is not None:
         return _print_one(args.recipe, args.size)
+    if args.size is not None:
+        raise bad_argument("recipe", "the name of a recipe, since --size is given", None)
     from ..experiments.config.recipe_files import shipped
 
     names = shipped()

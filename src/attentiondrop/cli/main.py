@@ -20,6 +20,9 @@ _LONGEST = 1000
 
 COMMANDS = (compare, train, evaluate, ablate, report, certify, variance, bench, show, list_recipes, methods, info)
 
+#: These store every run. The others begin again.
+_CONTINUED = ("compare", "train", "ablate")
+
 #: What `attentiondrop` alone prints.
 FIRST = """\
 attentiondrop {version}: regularise the attention of Transformers, and measure whether that helps.
@@ -52,9 +55,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         code: int = args.run(args)
         return code
     except KeyboardInterrupt:
-        print(
-            f"attentiondrop {args.command}: interrupted; the same command continues where it stopped", file=sys.stderr
-        )
+        continues = "; the same command continues where it stopped" * (args.command in _CONTINUED)
+        print(f"attentiondrop {args.command}: interrupted{continues}", file=sys.stderr)
         return 130
     except BrokenPipeError:
         # The reader (head, less) closed the pipe. Without this, Python prints another error when it closes the stream.

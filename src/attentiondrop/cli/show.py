@@ -28,7 +28,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         nargs="*",
         default=list(DEFAULT),
         metavar="SPEC",
-        help="What to draw, such as 'hard(p=0.5,k=5)'. Default: every regulariser.",
+        help="What to draw, such as 'hard(p=0.5,k=5)'. Default: every regulariser that changes a row of attention.",
     )
     parser.add_argument(
         "--out",

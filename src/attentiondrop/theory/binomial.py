@@ -8,12 +8,14 @@ import numpy as np
 
 from ..errors import bad_argument
 from ..validation import integer, number
+from .rounding import SLACK
 
 
 def binomial_upper(errors: int, n: int, delta: float = 0.05) -> float:
     """The largest p for which `errors` or fewer of `n` still have probability `delta` (Clopper and Pearson).
 
-    With probability at least 1 - delta over n independent trials, the true chance of error is below this.
+    With probability at least 1 - delta over n independent trials, the true chance of error is below this. It is rounded
+    up, so that it is never below the exact limit.
 
     >>> round(binomial_upper(0, 100), 4)  # 1 - delta ** (1 / n), the "rule of three"
     0.0295
@@ -26,12 +28,14 @@ def binomial_upper(errors: int, n: int, delta: float = 0.05) -> float:
         return 1.0
     counts = np.arange(errors + 1)
     ways = np.array([math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1) for k in counts])
+    # The terms of `logs` have rounding errors of this size, and the search must not end too early.
+    least = math.log(delta) - (SLACK - 1.0) * (math.lgamma(n + 1) + n)
     low, high = errors / n, 1.0
     while low < (middle := 0.5 * (low + high)) < high:
         logs = ways + counts * math.log(middle) + (n - counts) * math.log1p(-middle)
         top = float(logs.max())
         tail = top + math.log(float(np.exp(logs - top).sum()))
-        if tail >= math.log(delta):
+        if tail >= least:
             low = middle
         else:
             high = middle

@@ -11,6 +11,7 @@ import numpy as np
 from ..errors import ShapeError, bad_argument
 from .binary_kl import kl_inverse
 from .binomial import open_unit
+from .rounding import fixed_above
 
 IID = (
     "the examples are an i.i.d. sample of the distribution whose risk is meant, independent of the predictor: never "
@@ -47,8 +48,8 @@ class Certificate:
         return asdict(self) | {"vacuous": self.vacuous, "assumptions": list(self.assumptions)}
 
     def __str__(self) -> str:
-        bound = "vacuous" if self.vacuous else f"{self.value:.4f}"
-        return f"{self.name}: risk <= {bound} with probability {1 - self.delta:g}; measured {self.estimate:.4f}"
+        bound = "vacuous" if self.vacuous else fixed_above(self.value, 4)
+        return f"{self.name}: risk <= {bound} with probability {1 - self.delta:.12g}; measured {self.estimate:.4f}"
 
 
 def mean_bound(values: np.ndarray, delta: float) -> float:
@@ -57,7 +58,7 @@ def mean_bound(values: np.ndarray, delta: float) -> float:
     Chernoff's bound: P[kl(observed || true) > ln(1/delta) / n and observed < true] <= delta. It holds for all values in
     [0, 1], not only 0 and 1. The variables may have different distributions; `true` is the average of their means.
     """
-    return kl_inverse(min(float(values.mean()), 1.0), math.log(1.0 / delta) / len(values))
+    return kl_inverse(min(float(values.mean()), 1.0), -math.log(delta) / len(values))
 
 
 def certificate_from_losses(losses: Any, delta: float = 0.05, *, shared_draws: bool = False) -> Certificate:
@@ -77,7 +78,7 @@ def certificate_from_losses(losses: Any, delta: float = 0.05, *, shared_draws: b
         >>> losses = np.zeros((2, 100))
         >>> losses[:, :5] = 1.0
         >>> print(certificate_from_losses(losses))
-        held-out: risk <= 0.1215 with probability 0.95; measured 0.0500
+        held-out: risk <= 0.1216 with probability 0.95; measured 0.0500
     """
     table = checked_losses(losses)
     delta = open_unit("delta", delta)
@@ -87,7 +88,7 @@ def certificate_from_losses(losses: Any, delta: float = 0.05, *, shared_draws: b
         value, how, draw = mean_bound(table.mean(axis=0), delta), "kl inverse over the examples", OWN_DRAWS
     else:
         mixture = mean_bound(table.mean(axis=0), delta / 2)
-        value = kl_inverse(mixture, math.log(2.0 / delta) / draws)
+        value = kl_inverse(mixture, -math.log(delta / 2) / draws)
         how, draw = "kl inverse over the examples, then over the draws, delta / 2 each", COMMON_DRAWS
     assumptions = (IID, draw, UNIT_LOSS, PSEUDO_RANDOM)
     return Certificate("held-out", "the randomised predictor", value, estimate, n, draws, delta, how, assumptions)
@@ -111,3 +112,11 @@ def check_unit_interval(losses: np.ndarray) -> None:
         raise bad_argument(
             "loss", "values in [0, 1], which every bound here needs", f"{losses.min()} to {losses.max()}"
         )
+
+
+def checked_suspects(suspects: Any, n: int) -> np.ndarray:
+    """Which of n held-out examples may have been seen in training: [n], all False by default; or an error."""
+    found = np.zeros(n, dtype=bool) if suspects is None else np.asarray(suspects, dtype=bool)
+    if found.shape != (n,):
+        raise ShapeError(f"suspects: expected [{n}], one entry per example, received {list(found.shape)}")
+    return found

@@ -19,6 +19,7 @@ from __future__ import annotations
 import numpy as np
 
 from .certificate import IID, OWN_DRAWS, PSEUDO_RANDOM, UNIT_LOSS, Certificate, mean_bound
+from .rounding import next_above
 
 _SUM = "kl inverse for the risk and for the {what}, delta / 2 each, added"
 
@@ -50,7 +51,7 @@ def through_kl(losses: np.ndarray, distances: np.ndarray, draws: int, delta: flo
 def _sum(
     name: str, predictor: str, losses: np.ndarray, extra: np.ndarray, draws: int, delta: float, what: str
 ) -> Certificate:
-    value = min(1.0, mean_bound(losses, delta / 2) + mean_bound(extra, delta / 2))
+    value = min(1.0, next_above(mean_bound(losses, delta / 2) + mean_bound(extra, delta / 2)))
     estimate = min(1.0, float(losses.mean() + extra.mean()))
     assumptions = (IID, OWN_DRAWS, UNIT_LOSS, PSEUDO_RANDOM)
     return Certificate(name, predictor, value, estimate, len(losses), draws, delta, _SUM.format(what=what), assumptions)

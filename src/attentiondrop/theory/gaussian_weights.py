@@ -87,9 +87,11 @@ class GaussianWeights(nn.Module):
         One draw per call is for training, which does not need independent draws; it has gradients.
         """
         batch: list[int] = []
+        drawn: set[str] = set()
 
         def begin(module: nn.Module, inputs: Any) -> None:
             batch[:] = [len(inputs[0])]
+            drawn.clear()
 
         handles = [model.register_forward_pre_hook(begin)]
         modules = dict(model.named_modules())
@@ -99,6 +101,7 @@ class GaussianWeights(nn.Module):
                 module: nn.Module,
                 inputs: Any,
                 output: Tensor,
+                name: str = name,
                 rows: int = rows,
                 shift: Tensor = shift,
                 log_std: Tensor = log_std,
@@ -112,6 +115,13 @@ class GaussianWeights(nn.Module):
                 weight = shift if draw != "call" else shift + torch.randn_like(shift) * log_std.exp()
                 extra = F.linear(x, weight)
                 if draw == "example":
+                    if name in drawn:
+                        # The second use would get other weights, and `kl` counts only one set of them.
+                        raise ArgumentError(
+                            "model: expected one that uses each query and key projection once in a pass, received one "
+                            f"that uses {name} again"
+                        )
+                    drawn.add(name)
                     extra = extra + _own_noise(x, rows) * log_std.exp().squeeze(1)
                 return output + F.pad(extra, (0, output.shape[-1] - rows))
 

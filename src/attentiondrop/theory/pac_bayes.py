@@ -7,13 +7,14 @@ depend on these examples, and all posteriors at the same time.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ..validation import integer, number, one_of
 from .binary_kl import kl_inverse
 from .binomial import open_unit
 from .divergences import Divergence
+from .rounding import SLACK, next_above, short_above
 
 KINDS = ("seeger", "mcallester", "paper")
 
@@ -54,7 +55,8 @@ class Bound:
         if not self.valid:
             return f"no bound ({self.kind} gives {self.value:.4g}): " + "; ".join(self.notes)
         word = "vacuous" if self.vacuous else "risk"
-        return f"{word} <= {self.value:.4g} with probability {1 - self.delta:g} ({self.kind}, KL {self.kl:.4g})"
+        chance = f"with probability {1 - self.delta:.12g}"
+        return f"{word} <= {short_above(self.value)} {chance} ({self.kind}, KL {self.kl:.4g})"
 
 
 def pac_bayes_bound(
@@ -86,14 +88,16 @@ def pac_bayes_bound(
     one_of("kind", kind, KINDS)
     risk = number("empirical_risk", empirical_risk, 0.0, 1.0)
     n, delta = integer("n", n, 1), open_unit("delta", delta)
-    divergence = kl if isinstance(kl, Divergence) else Divergence(_checked_kl(kl, kind))
+    if isinstance(kl, Divergence):
+        divergence = replace(kl, value=_checked_kl(kl.value, "paper"))
+    else:
+        divergence = Divergence(_checked_kl(kl, kind))
     valid, notes = divergence.valid, list(divergence.notes)
     if kind == "paper":
         notes.append(_PAPER_DENOMINATOR)
-    if divergence.value < 0:
+    if valid and divergence.value < 0:
         valid = False
-        if not isinstance(kl, Divergence):
-            notes.insert(0, "a KL divergence is never negative, so this number is none")
+        notes.insert(0, "a KL divergence is never negative, so this number is none")
     complexity = divergence.value + math.log(2.0 * math.sqrt(n) / delta)
     if complexity < 0:
         value = math.nan
@@ -101,7 +105,7 @@ def pac_bayes_bound(
     elif kind == "seeger":
         value = kl_inverse(risk, complexity / n)
     else:
-        value = risk + math.sqrt(complexity / (2 * n if kind == "mcallester" else 2 * n - 1))
+        value = next_above(risk + math.sqrt(SLACK * complexity / (2 * n if kind == "mcallester" else 2 * n - 1)))
     return Bound(value, valid, kind, risk, divergence.value, n, delta, tuple(notes))
 
 

@@ -22,10 +22,11 @@ from ..errors import ArgumentError, ShapeError, bad_argument
 from ..validation import integer, number
 from .binary_kl import kl_inverse
 from .binomial import open_unit
-from .certificate import PSEUDO_RANDOM, UNIT_LOSS, Certificate, mean_bound
+from .certificate import PSEUDO_RANDOM, UNIT_LOSS, Certificate, checked_suspects, mean_bound
 from .fitting import Objective, Schedule, fit_model, fit_posterior, steps, task_loss
 from .gaussian_weights import GaussianWeights, query_key_projections
 from .pac_bayes import Bound, pac_bayes_bound
+from .rounding import next_above
 from .stochastic import RandomisedPredictor, device_of, frozen, modes_kept, predictions, seeded
 
 #: Called with a label for the present step and the share of all work that is done, from 0 to 1.
@@ -62,6 +63,7 @@ class PosteriorSettings:
     def __post_init__(self) -> None:
         open_unit("prior_share", self.prior_share)
         integer("draws", self.draws, minimum=2)
+        integer("seed", self.seed, minimum=0)
         if not number("prior_scale", self.prior_scale, 0.0) > 0:
             raise bad_argument("prior_scale", "a number > 0", self.prior_scale)
 
@@ -106,6 +108,7 @@ def posterior_certificate(
     labels: Tensor,
     *,
     held_out: tuple[Tensor, Tensor] | None = None,
+    suspects: np.ndarray | None = None,
     objective: Objective = task_loss,
     settings: PosteriorSettings | None = None,
     delta: float = 0.05,
@@ -117,7 +120,9 @@ def posterior_certificate(
         model: freshly initialised, with the method attached; it is trained here. Its queries and keys must come from
             linear layers (`query_key_projections` finds them).
         inputs, labels: the training part, in memory.
-        held_out: examples that are used only for the further certificates.
+        held_out: inputs and labels that are used only for the further certificates.
+        suspects: a boolean array, True for held-out examples that also occur in training. They count as errors, and as
+            examples on which draws differ, which can only raise a bound.
         objective: the training loss of the prior's model.
         settings: shares, deviations, epochs.
         delta: each certificate is wrong with probability at most delta.
@@ -126,9 +131,12 @@ def posterior_certificate(
     settings = PosteriorSettings() if settings is None else settings
     delta = open_unit("delta", delta)
     first = _prior_examples(inputs, labels, settings)
-    query_key_projections(model)  # raises before training if there are none
+    bad = _suspects(held_out, suspects, inputs)
     device = device_of(model)
     inputs, labels = inputs.to(device), labels.to(device)
+    with modes_kept(model), seeded(settings.seed, device):
+        # A model that cannot be certified raises here, before it is trained.
+        _draw(model, GaussianWeights(query_key_projections(model), settings.prior_scale), inputs[:1], 1)
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(settings.seed)).to(device)
     seen, fresh = order[:first], order[first:]
     with modes_kept(model), seeded(settings.seed, device):
@@ -158,7 +166,7 @@ def posterior_certificate(
             on_progress("held-out examples", 0.95)
             x, y = (tensor.to(device) for tensor in held_out)
             through = _bound(losses, kl, delta / 2).value
-            result = _with_held_out(result, model, posterior, x, y, through, settings.draws, delta)
+            result = _with_held_out(result, model, posterior, x, y, bad, through, settings.draws, delta)
     on_progress("certified", 1.0)
     return result
 
@@ -211,6 +219,21 @@ def _prior_examples(inputs: Tensor, labels: Tensor, settings: PosteriorSettings)
     return first
 
 
+def _suspects(held_out: tuple[Tensor, Tensor] | None, suspects: np.ndarray | None, inputs: Tensor) -> np.ndarray:
+    """Check the held-out examples, before anything is trained; return which are suspects."""
+    if held_out is None:
+        return checked_suspects(suspects, 0)
+    x, y = held_out
+    if len(x) < 1 or x.shape[1:] != inputs.shape[1:]:
+        raise ShapeError(
+            f"held_out: expected inputs of the shape [examples, {', '.join(map(str, inputs.shape[1:]))}], as those for "
+            f"training, received {list(x.shape)}"
+        )
+    if y.shape != (len(x),):
+        raise ShapeError(f"held_out: expected labels [{len(x)}], one for each input, received {list(y.shape)}")
+    return checked_suspects(suspects, len(x))
+
+
 def _draw(model: nn.Module, weights: GaussianWeights, inputs: Tensor, draws: int) -> list[Tensor]:
     """Classes [draws, B] of the randomised predictor, batch by batch."""
     predictor = RandomisedPredictor(model)
@@ -226,7 +249,7 @@ def _losses(model: nn.Module, weights: GaussianWeights, inputs: Tensor, labels: 
 
 def _bound(losses: np.ndarray, kl: float, delta: float) -> Bound:
     """Bound the empirical risk from its independent draws, then the risk."""
-    share = math.log(1.0 / (_FOR_DRAWS * delta)) / losses.size
+    share = -math.log(_FOR_DRAWS * delta) / losses.size
     return pac_bayes_bound(kl_inverse(float(losses.mean()), share), kl, losses.shape[1], _FOR_BOUND * delta)
 
 
@@ -236,6 +259,7 @@ def _with_held_out(
     posterior: GaussianWeights,
     inputs: Tensor,
     labels: Tensor,
+    suspects: np.ndarray,
     risk: float,
     draws: int,
     delta: float,
@@ -244,8 +268,9 @@ def _with_held_out(
     drawn = torch.cat(_draw(model, posterior, inputs, draws), dim=1)
     with posterior.on(model.eval(), None), torch.no_grad():
         fixed = torch.cat([predictions(model, part).argmax(-1) for part in inputs.split(_BATCH)])
-    wrong = (drawn != labels).double().mean(0).cpu().numpy()
-    apart = (drawn != fixed).double().mean(0).cpu().numpy()
+    wrong, apart = (
+        np.where(suspects, 1.0, (drawn != other).double().mean(0).cpu().numpy()) for other in (labels, fixed)
+    )
     n = len(labels)
     direct = Certificate(
         "posterior, held-out",
@@ -261,7 +286,7 @@ def _with_held_out(
     mean = Certificate(
         "posterior mean, through disagreement",
         "the same model in eval() with the means of the posterior, 0-1 loss",
-        min(1.0, risk + mean_bound(apart, delta / 2)),
+        min(1.0, next_above(risk + mean_bound(apart, delta / 2))),
         min(1.0, result.certificate.estimate + float(apart.mean())),
         n,
         draws,

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from ..errors import ShapeError
 from .binomial import binomial_upper, open_unit
-from .certificate import IID, OWN_DRAWS, PSEUDO_RANDOM, UNIT_LOSS, Certificate, mean_bound
+from .certificate import IID, OWN_DRAWS, PSEUDO_RANDOM, UNIT_LOSS, Certificate, checked_suspects, mean_bound
 from .disagreement import through_disagreement, through_kl, through_views
 from .observation import Loss, observe
 
@@ -67,7 +66,7 @@ def risk_certificate(
             that gives one value in [0, 1] per example.
         seed: of the draws.
         suspects: a boolean array [n], True for examples that may have been seen in training. They count as errors, with
-            loss 1, which can only raise a bound.
+            loss 1, and as examples on which views differ, which can only raise a bound.
         on_batch: called with the number of examples done.
 
     Example:
@@ -83,9 +82,7 @@ def risk_certificate(
     delta = open_unit("delta", delta)
     seen = observe(model, batches, draws=draws, loss=loss, seed=seed, on_batch=on_batch)
     n = len(seen)
-    bad = np.zeros(n, dtype=bool) if suspects is None else np.asarray(suspects, dtype=bool)
-    if bad.shape != (n,):
-        raise ShapeError(f"suspects: expected [{n}], one entry per example, received {list(bad.shape)}")
+    bad = checked_suspects(suspects, n)
 
     def charged(values: np.ndarray) -> np.ndarray:
         return np.where(bad, 1.0, values)
@@ -122,8 +119,9 @@ def risk_certificate(
             "inverse of the binomial tail over the examples" if exact else "kl inverse over the examples",
             common,
         ),
-        through_disagreement(errors, seen.apart, seen.draws, delta),
-        through_views(errors, seen.pairs, seen.draws, delta),
-        through_kl(charged(seen.stochastic_softmax), seen.pinsker, seen.draws, delta),
+        # Views agree more on examples of the training data, so these are charged here too.
+        through_disagreement(errors, charged(seen.apart), seen.draws, delta),
+        through_views(errors, charged(seen.pairs), seen.draws, delta),
+        through_kl(charged(seen.stochastic_softmax), charged(seen.pinsker), seen.draws, delta),
         tuple(notes),
     )

@@ -22,6 +22,7 @@ from ..specs import BlurSmoothing, OneOf, Spec
 from ..torch.attach.sites import Site, site_of
 from ..torch.consistency.divergence import check_logits
 from ..torch.consistency.loss import pick_logits
+from ..validation import integer
 
 #: Examples in one vectorised call; attention weights are held for all of them.
 CHUNK = 64
@@ -114,8 +115,9 @@ def modes_kept(model: nn.Module) -> Iterator[None]:
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
     """Make draws depend on `seed` only; the global generators are restored afterwards."""
+    checked = integer("seed", seed, minimum=0)
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
+        torch.manual_seed(checked)
         yield
 
 

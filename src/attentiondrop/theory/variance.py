@@ -132,6 +132,7 @@ def gradient_variance(
     one_of("method", method, ("auto", "samples", "batches"))
     draws, batch_size = integer("draws", draws, minimum=2), integer("batch_size", batch_size, minimum=1)
     resamples, confidence = integer("resamples", resamples, minimum=100), open_unit("confidence", confidence)
+    seed = integer("seed", seed, minimum=0)
     if len(inputs) != len(labels):
         raise ShapeError(f"labels: expected {len(inputs)} of them, one for each input, received {len(labels)}")
     if method == "auto":

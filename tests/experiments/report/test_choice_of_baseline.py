@@ -75,6 +75,11 @@ def test_each_method_can_be_chosen_and_has_the_forest_plot_of_its_own_report(com
             assert (rows[method][1], rows[method][3]) == (results[method][2], results[method][4])
 
 
+def test_three_methods_are_enough_for_a_choice(comparison: Maker, tmp_path: Path) -> None:
+    ends = {method: ENDS[method] for method in list(ENDS)[:3]}
+    assert [row.label for row in offered(summarise(read_study(comparison(tmp_path, ends))))] == list(ends)
+
+
 def test_the_baseline_of_the_report_comes_first(comparison: Maker, tmp_path: Path) -> None:
     study = read_study(comparison(tmp_path, ENDS))
     found = radios(Page(html_of(summarise(study, baseline="hard"))))

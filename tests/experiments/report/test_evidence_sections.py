@@ -15,7 +15,7 @@ from attentiondrop.experiments.files.whole_files import DamagedRecordError, writ
 from attentiondrop.experiments.report import write_summary
 from attentiondrop.experiments.report.differences import verdict
 from attentiondrop.experiments.report.interval_plot import interval_plot, interval_scale
-from attentiondrop.experiments.report.scales import without_far_off
+from attentiondrop.experiments.report.scales import Scale, without_far_off
 from attentiondrop.experiments.runs.folders import run_folder
 from attentiondrop.experiments.runs.store import read_run, write_request, write_result
 from attentiondrop.experiments.studies.plan import read_study
@@ -132,12 +132,18 @@ def test_a_method_that_is_far_off_leaves_the_others_readable(comparison: Maker, 
     assert scale is not None and scale.low > -20 and scale.high < 20  # blur is 59 points off
     assert found[2].mean < -50
     drawn = interval_plot(found[2], scale, 0.3)
-    assert "<circle" not in drawn and 'd="M1 11.0l7 -4.5v9z"' in drawn
+    assert "<circle" not in drawn and '<path d="M1 11.0l7 -4.5v9z" class="interval marked dot"/>' in drawn
     # A wide interval around a mean within the scale ends at the edge, too.
     wide = dataclasses.replace(found[0], interval=Interval(-80.0, 90.0), holm_interval=None)
     drawn = interval_plot(wide, scale)
     assert 'd="M12.00 11.0H188.00"' in drawn and "<circle" in drawn and drawn.count("v9z") == 2
     assert "<circle" in interval_plot(found[0], scale, 0.3) and "v9z" not in interval_plot(found[0], scale, 0.3)
+
+
+def test_differences_that_do_not_matter_are_a_grey_area() -> None:
+    scale = Scale(-1.0, 1.0)
+    assert '<rect x="56" y="0" width="88" height="22" class="margin"/>' in interval_plot(None, scale, 0.5)
+    assert "<rect" not in interval_plot(None, scale)
 
 
 def test_what_counts_as_far_off() -> None:
@@ -146,6 +152,8 @@ def test_what_counts_as_far_off() -> None:
     assert without_far_off([[0.0, 1.0], [0.5, 1.5], [100.0, 101.0]]) == [0.0, 1.0, 0.5, 1.5]
     # Not more than a fifth of the groups.
     assert 80.0 in without_far_off([[0.0], [1.0], [2.0], [80.0], [-90.0]])
+    assert without_far_off([[0.0], [1.0], [2.0], [40.0], [500.0]]) == [0.0, 1.0, 2.0, 40.0]
+    assert without_far_off([[float(near)] for near in range(8)] + [[90.0], [900.0]]) == list(range(8))
     assert without_far_off([[5.0], [5.0], [6.0]]) == [5.0, 5.0, 6.0]
 
 

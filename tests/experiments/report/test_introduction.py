@@ -6,11 +6,13 @@ import dataclasses
 import json
 from pathlib import Path
 
+import pytest
+
 from attentiondrop.experiments.analysis.collect import summarise
 from attentiondrop.experiments.analysis.summary import Summary
 from attentiondrop.experiments.report.palette import looks
 from attentiondrop.experiments.report.training import _convergence, _panel
-from attentiondrop.experiments.report.words import facts, paragraphs
+from attentiondrop.experiments.report.words import facts, heading, paragraphs
 from attentiondrop.experiments.runs.folders import run_folder
 from attentiondrop.experiments.studies.plan import read_study
 
@@ -48,7 +50,8 @@ def test_many_methods_are_counted_and_the_farthest_are_named(comparison: Maker, 
 
 def test_runs_with_more_epochs_than_the_recipe_are_said(comparison: Maker, tmp_path: Path) -> None:
     folder = comparison(tmp_path, {"none": BASE, "longer": moved(0.01)})
-    assert "12 epochs each" in paragraphs(read(folder))[0] and dict(facts(read(folder)))["epochs"] == "12"
+    assert "were compared on `digits` with the model `vit_digits`, 12 epochs each. " in paragraphs(read(folder))[0]
+    assert dict(facts(read(folder)))["epochs"] == "12"
     for seed in range(len(BASE)):
         file = run_folder(folder, "longer", seed) / "result.json"
         file.write_text(json.dumps(json.loads(file.read_text()) | {"epochs": 24}))
@@ -69,6 +72,41 @@ def test_five_seeds_are_enough_and_four_are_few(comparison: Maker, tmp_path: Pat
     for seeds, few in ((5, False), (4, True)):
         ends = {"none": BASE[:seeds], "hard": moved(0.01)[:seeds]}
         assert ("little can be said" in paragraphs(read(comparison(tmp_path / str(seeds), ends)))[2]) == few
+
+
+@pytest.mark.parametrize(
+    "tried, said",
+    [
+        ((0, 0), "No method was tuned: settings are as they were given."),
+        ((2, 2), "Tuning tried 2 settings a method on the validation part."),
+        ((1, 1), "Tuning tried 1 setting a method on the validation part."),
+        (
+            (0, 2),
+            "Tuning tried between 0 and 2 settings a method on the validation part; the rest of the recipe is the",
+        ),
+    ],
+)
+def test_how_many_settings_were_tried_is_said(
+    comparison: Maker, tmp_path: Path, tried: tuple[int, int], said: str
+) -> None:
+    methods = ("dropkey(p=0.1)", "hard(p=0.1,k=5)")
+    trials = {
+        method: {method.replace("0.1", f"0.{1 + index}"): 0.9 for index in range(count)}
+        for method, count in zip(methods, tried, strict=True)
+    }
+    assert said in paragraphs(read(comparison(tmp_path, dict.fromkeys(methods, BASE), trials=trials)))[0]
+
+
+def test_a_baseline_without_a_finished_run_is_said(comparison: Maker, tmp_path: Path) -> None:
+    text = paragraphs(read(comparison(tmp_path, {"none": ["failed"] * 5, "hard": BASE})))[1]
+    assert text == "The baseline `none` has no finished run yet, so there is nothing to compare with."
+
+
+def test_the_title_is_the_recipe(comparison: Maker, tmp_path: Path) -> None:
+    summary = read(comparison(tmp_path, {"none": BASE[:1]}))
+    assert heading(summary) == "digits demo: comparison"
+    summary.plan.recipe.update(name=None, size=None)
+    assert heading(summary) == "Study: comparison"
 
 
 def test_many_dates_are_a_range(comparison: Maker, tmp_path: Path) -> None:

@@ -25,6 +25,8 @@ def test_the_numbers_of_a_comparison(comparison: Maker, tmp_path: Path) -> None:
     assert page.table("Test accuracy of every run")["hard(p=0.1,k=5)"] == ["91.00", "94.00", "97.00"]
     assert page.table("Accuracy under attack")["none"][1] == "73.60 ± 1.60"
     assert page.table("Training throughput")["hard(p=0.1,k=5)"][1] == "\u00d7 0.95 ± 0.00"
+    # Samples a second, MiB and seconds, each beside its ratio or alone.
+    assert page.table("Training throughput")["none"][::2] == ["910 ± 10", "100 ± 0", "19.0 ± 1.0"]
     assert "| `hard(p=0.1,k=5)` | 3 of 3 | 94.00 ± 3.00 | +2.00 [-0.48, +4.48] | 0.074 |" in markdown
     assert "Three seeds are too few" in markdown
     assert "No difference can be told from chance: every 95 % interval includes zero." in markdown

@@ -95,6 +95,7 @@ def test_a_scale_holds_its_values() -> None:
     assert fit([0.5, 0.5]).low < 0.5 < fit([0.5, 0.5]).high
     assert fit([0.0, 0.0]).place(0.0) == 0.5
     assert fit([20.0, 99.0], ceiling=100).high == 100
+    assert fit([100.0, 100.0], ceiling=100).high == 100  # one value, which is the largest possible
     assert fit([1.0, 2.0], log=True).log is False
     assert fit([0.01, 2.0], log=True).log is True
     assert fit([0.0, 2.0], log=True).log is False

@@ -11,6 +11,7 @@ from rich.console import Console
 from attentiondrop.experiments.analysis.collect import summarise
 from attentiondrop.experiments.analysis.summary import Summary
 from attentiondrop.experiments.report.terminal import notes, render, show
+from attentiondrop.experiments.report.whole_tables import narrowest
 from attentiondrop.experiments.runs.folders import run_folder
 from attentiondrop.experiments.runs.kinds import FINAL, VARIED
 from attentiondrop.experiments.runs.store import Request, Result, write_request, write_result
@@ -74,6 +75,12 @@ def test_no_number_is_ever_cut(width: int, count: int, tmp_path: Path) -> None:
     assert [cell in text for cell in CELLS.values()] == [True] * count + [False] * (3 - count)
     left_out = ", ".join(reversed(list(CELLS)[count:]))
     assert (f"too narrow for: {left_out}. The report" in text) == (count < 3)
+
+
+def test_a_table_that_just_fits_keeps_its_columns(tmp_path: Path) -> None:
+    found = summary(tmp_path, {"none": [0.90, 0.12], "hard(p=0.1,k=5)": [0.91, 0.94]})
+    width = narrowest(render(found), Console(width=200))
+    assert "too narrow" not in shown(found, width) and "too narrow for: samples/s." in shown(found, width - 1)
 
 
 def test_a_long_name_has_several_lines(tmp_path: Path) -> None:
@@ -141,6 +148,13 @@ def test_runs_without_scores_are_counted_and_named(tmp_path: Path) -> None:
     assert "dropout(p=0.1): seeds 0, 1 left out of the difference" in text
     assert "dropout(p=0.1): 1 diverged, 1 failed of 3 runs; means are over the others." in text
     assert "drophead(p=0.1): 2 diverged, 1 missing of 3 runs" in text
+
+
+def test_notes_keep_what_a_method_has_in_brackets(tmp_path: Path) -> None:
+    """rich would take it for a style."""
+    name = "noise(sigma=layers(values=[linear(start=0.0,end=0.5)]))"
+    text = shown(summary(tmp_path, {"none": [0.9, 0.8], name: ["diverged", 0.9]}))
+    assert f"\n{name}: 1 diverged of 2 runs; means are over the others." in text
 
 
 def test_equal_differences_are_said_not_marked(tmp_path: Path) -> None:

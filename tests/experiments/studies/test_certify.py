@@ -57,6 +57,25 @@ def test_learned_rates_are_those_of_the_end(tmp_path: Path, monkeypatch: pytest.
     assert [pytest.approx(rates["noise.sigma"]) for rates in run.applied.attachment.rates().values()] == used
 
 
+@pytest.mark.parametrize("method", ["noise(sigma=learnable(0.5,high=2.0))", "noise(sigma=linear(start=0.1,end=0.5))"])
+def test_the_prior_does_not_know_what_the_run_learned_from_all_examples(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rates are those that the method begins with, or at the end of a schedule."""
+    used, certificate = [], certify.posterior_certificate
+
+    def watched(model: torch.nn.Module, *args: Any, **options: Any) -> Any:
+        (site,) = [site for module in model.modules() if (site := site_of(module)) is not None]
+        sigma = site.driven.values[0]["sigma"]
+        used.append(float((sigma() if callable(sigma) else sigma).detach()))
+        return certificate(model, *args, **options)
+
+    monkeypatch.setattr(certify, "posterior_certificate", watched)
+    found = certify_run(make(tmp_path, method), draws=2, prior_epochs=1)
+    assert used == [pytest.approx(0.5)] and found.posterior is not None
+    assert any("rates that the run learned" in note for note in found.notes) == ("learnable" in method)
+
+
 def test_all_certificates(run: Path) -> None:
     heard: list[float] = []
     found = certify_run(run, draws=2, prior_epochs=1, on_progress=lambda label, share: heard.append(share))

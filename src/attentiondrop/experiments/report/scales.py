@@ -53,7 +53,7 @@ def fit(values: Iterable[float], *, room: float = 0.06, ceiling: float | None = 
     margin = room * (high - low)
     top = high + margin
     bottom = low - margin if low < 0 or low - margin > 0 else 0.0
-    return Scale(bottom, top if ceiling is None else max(high, min(top, ceiling)))
+    return Scale(bottom, top if ceiling is None else max(max(found), min(top, ceiling)))
 
 
 def without_far_off(groups: Sequence[Sequence[float]]) -> list[float]:

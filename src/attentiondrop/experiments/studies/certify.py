@@ -120,7 +120,13 @@ def certify_run(
         if reason is None:
             try:
                 posterior = _posterior(
-                    run, part, epochs, delta, seed, lambda label, done: on_progress(label, share + (1 - share) * done)
+                    run,
+                    part,
+                    suspects,
+                    epochs,
+                    delta,
+                    seed,
+                    lambda label, done: on_progress(label, share + (1 - share) * done),
                 )
             except ArgumentError as error:
                 reason = str(error)
@@ -129,6 +135,11 @@ def certify_run(
     test = None if run.record.result is None else run.record.result.test
     if getattr(run.recipe.data, "label_noise", 0.0) and posterior is not None:
         notes.append("training labels are noisy: the posterior's bound is on the risk under labels with the same noise")
+    if posterior is not None and run.applied.has_own_rates():
+        notes.append(
+            "the posterior does not have the rates that the run learned or adapted: these come from all training "
+            "examples, and its prior may know only its own share"
+        )
     if posterior is not None and (left_out := _around_steps(run.applied)):
         notes.append(
             f"the model of the prior is trained without {' and '.join(left_out)}: it changes batches, or acts before "
@@ -196,13 +207,20 @@ def _why_no_posterior(run: LoadedRun) -> str | None:
 
 
 def _posterior(
-    run: LoadedRun, part: str, epochs: int, delta: float, seed: int, on_progress: OnProgress
+    run: LoadedRun,
+    part: str,
+    suspects: np.ndarray | None,
+    epochs: int,
+    delta: float,
+    seed: int,
+    on_progress: OnProgress,
 ) -> PosteriorCertificate:
     """Train a new model with the method and recipe of the run, as prior and posterior, and certify it."""
     training, data = run.recipe.training, run.data
     model = initial_model(run.recipe, run.method, run.record.request.seed, data).to(data.device)
     applied = Applied(run.method, model, kinds=training.kinds)
-    load_rates(applied, run.weights)
+    # Not `load_rates`: what the run has learned or adapted comes from all training examples, also those of the bound.
+    applied.set_progress(1.0)
     settings = PosteriorSettings(
         prior=Schedule(epochs, training.batch_size, training.learning_rate, training.weight_decay, training.warmup),
         posterior=Schedule(epochs=3, batch_size=training.batch_size, weight_decay=0.0),
@@ -215,6 +233,7 @@ def _posterior(
             model,
             *data.independent("train"),
             held_out=data.independent(part),
+            suspects=suspects,
             objective=lambda model, inputs, targets: objective(model, Batch(inputs, targets)),
             settings=settings,
             delta=delta,

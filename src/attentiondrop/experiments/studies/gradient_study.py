@@ -88,7 +88,7 @@ def variance_of_run(
         seed: for the draws and for the choice of examples.
         on_progress: called with a label and the share that is done.
     """
-    examples = integer("examples", examples, minimum=1)
+    examples, seed = integer("examples", examples, minimum=1), integer("seed", seed, minimum=0)
     on_progress("loading the run", 0.0)
     run = load_run(folder, "best", device, root)
     start = run.applied.state_dict()
