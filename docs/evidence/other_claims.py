@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import ablations
+import theory_tables
 import verdicts
 from tables import csv_rows, final_runs
 
@@ -141,7 +142,6 @@ def matching_epsilons(page: Path) -> tuple[str, list[float]]:
 # --- P11, P18: theory ------------------------------------------------------------------------------------------------
 
 HARD, BLUR, NOISE = "hard(p=0.1,k=5)", "blur(sigma_max=0.5)", "noise(sigma=0.1)"
-THEORY = DOCS / "theory.md"
 
 
 #: What `benchmarks/evidence.py variance` collects of runs of study 1.
@@ -176,8 +176,7 @@ def gradient_variance() -> Judged:
 
 def _only_digits() -> Judged:
     """What is known without runs of study 1."""
-    found = {cells[0]: cells[3] for cells in markdown_table(THEORY, "| | before training | best epoch | last epoch |")}
-    words = ", ".join(f"`{name}` {found[f'`{name}`']}" for name in (HARD, BLUR))
+    words = ", ".join(f"`{name}` {theory_tables.ratio_in_words(name, 'last')}" for name in (HARD, BLUR))
     return Judged(
         verdicts.NOT_MEASURED,
         f"Not measured on runs of study 1. On the digits, the variance over that of `none` after training: {words}",
@@ -187,13 +186,12 @@ def _only_digits() -> Judged:
 
 def entropy() -> Judged:
     """P18: the entropy that each perturbation adds at the weights of a model trained without one."""
-    table = {cells[0].split("`")[1]: cells for cells in markdown_table(THEORY, "| spec | before |") if "`" in cells[0]}
+    found = theory_tables.changes()
     parts, words = [], []
     for name in (HARD, BLUR, NOISE):
-        change = table[name][3]
-        mean, half = (float(number) for number in change.split(" ± "))
+        mean, half = found[name]
         parts.append(verdicts.REPRODUCED if mean - half > 0 else verdicts.NOT_REPRODUCED)
-        words.append(f"`{name}` {change}")
+        words.append(f"`{name}` {theory_tables.change_in_words(name)}")
     return Judged(
         verdicts.together(parts),
         f"On the digits, at the weights of models trained with `none`, in nats: {', '.join(words)}. "

@@ -1,4 +1,4 @@
-"""Writes every table and figure of docs/evidence, the tables of docs/speed.md, and the findings on other pages.
+"""Writes every table and figure of docs/evidence, those of docs/speed.md and docs/theory.md, and findings elsewhere.
 
 All of it comes from committed result files. With --check, it fails if a page differs from them.
 
@@ -143,6 +143,19 @@ def speed() -> dict[Path, str]:
     return {path: page}
 
 
+def theory() -> dict[Path, str]:
+    """The page about theory."""
+    import theory_tables
+
+    path = DOCS / "theory.md"
+    page = path.read_text(encoding="utf-8")
+    for name in ("certificates", "variance", "probes", "entropy"):
+        page = filled(page, name, getattr(theory_tables, name)())
+    page = filled(page, "below one", theory_tables.below_one())
+    page = filled(page, "bounds", theory_tables.bounds_in_a_sentence(), between="")
+    return {path: filled(page, "posteriors", theory_tables.posteriors(), between="")}
+
+
 ECE = {"ECE, %": ("test_ece", 100.0, 1)}
 FIRST = DOCS / "results" / "cifar10-20pct"
 ATTACKS = {f"PGD {size}, %": (f"accuracy_linf_{size}", 100.0, 1) for size in ("0.5/255", "2/255", "8/255")}
@@ -281,7 +294,7 @@ def written() -> dict[Path, str]:
     """Every file that is written, with its content."""
     if missing := unlisted():
         raise SystemExit(f"{missing[0]}: expected an entry in PAGES of docs/evidence/write.py")
-    return protocol() | pages() | ablated() | searched() | judged() | front_page() | told() | speed()
+    return protocol() | pages() | ablated() | searched() | judged() | front_page() | told() | speed() | theory()
 
 
 def main(arguments: list[str]) -> int:
