@@ -143,6 +143,23 @@ def speed() -> dict[Path, str]:
     return {path: page}
 
 
+def measured() -> dict[Path, str]:
+    """The pages about Keras, long sequences and missed goals."""
+    import page_tables
+
+    found = {}
+    for name, mark, table in (
+        ("keras.md", "keras steps", page_tables.keras),
+        ("long-sequences.md", "long sequences", page_tables.long_sequences),
+        ("speed-goals.md", "instructions", page_tables.instructions),
+    ):
+        path = DOCS / name
+        found[path] = filled(path.read_text(encoding="utf-8"), mark, table())
+    for mark, numbers in page_tables.goals().items():
+        found[path] = filled(found[path], mark, numbers, between="")
+    return found
+
+
 def theory() -> dict[Path, str]:
     """The page about theory."""
     import theory_tables
@@ -294,7 +311,18 @@ def written() -> dict[Path, str]:
     """Every file that is written, with its content."""
     if missing := unlisted():
         raise SystemExit(f"{missing[0]}: expected an entry in PAGES of docs/evidence/write.py")
-    return protocol() | pages() | ablated() | searched() | judged() | front_page() | told() | speed() | theory()
+    return (
+        protocol()
+        | pages()
+        | ablated()
+        | searched()
+        | judged()
+        | front_page()
+        | told()
+        | speed()
+        | measured()
+        | theory()
+    )
 
 
 def main(arguments: list[str]) -> int:
