@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-from pathlib import Path
+from collections.abc import Callable
+from typing import Any
 
-import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -14,17 +12,9 @@ from torch.nn import functional as F
 import attentiondrop as ad
 from attentiondrop.torch import attach, consistency_loss
 
-EVIDENCE = Path(__file__).parents[1] / "docs" / "evidence"
 
-
-def test_vision_is_the_method_that_earned_its_claim(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "path", [str(EVIDENCE), *sys.path])
-    claims = importlib.import_module("claims")
-    try:
-        (earned,) = [row for row in claims.headlines() if row[0] == "H3"]
-    finally:
-        for name in ("claims", "plan", "tables"):
-            sys.modules.pop(name, None)
+def test_vision_is_the_method_that_earned_its_claim(docs_module: Callable[[str], Any]) -> None:
+    (earned,) = [row for row in docs_module("claims").headlines() if row[0] == "H3"]
     assert earned[3] == f"`{ad.presets.vision()}`" and earned[-1] == "**earned**"
 
 

@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import importlib
 import shutil
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-DOCS = Path(__file__).parents[2] / "docs"
-
 
 @pytest.fixture
-def tables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
+def tables(docs_module: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """The module, with result files of its own."""
-    monkeypatch.setattr(sys, "path", [str(DOCS), *sys.path])
-    found = importlib.import_module("page_tables")
+    found = docs_module("page_tables")
     for ending in ("csv", "md"):
         for file in found.speed_tables.RESULTS.glob(f"*.{ending}"):
             shutil.copy(file, tmp_path)
     monkeypatch.setattr(found.speed_tables, "RESULTS", tmp_path)
-    yield found
-    for name in ("page_tables", "speed_tables"):
-        sys.modules.pop(name)
+    return found
 
 
 def replace(tables: Any, file: str, old: str, new: str) -> None:

@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import csv
-import importlib
 import shutil
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-DOCS = Path(__file__).parents[2] / "docs"
-
 
 @pytest.fixture
-def tables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
+def tables(docs_module: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """The module, with result files of its own."""
-    monkeypatch.setattr(sys, "path", [str(DOCS), *sys.path])
-    found = importlib.import_module("speed_tables")
+    found = docs_module("speed_tables")
     for file in found.RESULTS.glob("*.csv"):
         shutil.copy(file, tmp_path)
     monkeypatch.setattr(found, "RESULTS", tmp_path)
-    yield found
-    sys.modules.pop("speed_tables")
+    return found
 
 
 def change(file: Path, column: str, value: str, **where: str) -> None:

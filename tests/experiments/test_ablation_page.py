@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +11,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-EVIDENCE = Path(__file__).parents[2] / "docs" / "evidence"
-
 
 @pytest.fixture
-def page(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def page(docs_module: Callable[[str], Any]) -> Any:
     """The module."""
-    monkeypatch.setattr(sys, "path", [str(EVIDENCE), *sys.path])
-    yield importlib.import_module("ablations")
-    for name in ("ablations", "search", "verdicts"):
-        sys.modules.pop(name, None)
+    return docs_module("ablations")
 
 
 def scores(methods: int, seeds: int) -> dict[str, dict[int, float]]:

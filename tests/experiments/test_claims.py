@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-EVIDENCE = Path(__file__).parents[2] / "docs" / "evidence"
 OURS, OTHER, R_DROP = "blur(sigma_max=2.0)+consistency(weight=1.0)", "hard(p=0.2,k=5)", "r-drop(weight=0.6,p=0.1)"
 CONTROL, DROPOUT = "r-drop(weight=0.0,p=0.05)", "dropout(p=0.05)"
 
 
 @pytest.fixture
-def claims(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
-    monkeypatch.setattr(sys, "path", [str(EVIDENCE), *sys.path])
-    found = importlib.import_module("claims")
+def claims(docs_module: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    found = docs_module("claims")
     monkeypatch.setattr(found, "RESULTS", tmp_path)
     searched, found.SCARCE = found.SCARCE, dataclasses.replace(found.SCARCE, searched=None)  # a test is about it
     assert searched.searched == found.SEARCHED
     found.HEADLINES["H3"] = (found.SCARCE, *found.HEADLINES["H3"][1:])
-    yield found
-    for name in ("claims", "curves", "other_claims", "plan", "tables", "verdicts"):
-        sys.modules.pop(name, None)
+    return found
 
 
 def publish(

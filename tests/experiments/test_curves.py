@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 import json
-import sys
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +18,16 @@ LABELS = {
     "blur": "blur(sigma_max=0.5)",
     "blur+consistency": "blur(sigma_max=2.0)+consistency(weight=1.0)",
 }
-MODULES = ("curves", "verdicts")
 #: Seed -> accuracies of validated epochs 10, 20, ...
 Accuracies = Callable[[int], list[float]]
 
 
 @pytest.fixture
-def curves(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
-    monkeypatch.setattr(sys, "path", [str(EVIDENCE), *sys.path])
-    found = importlib.import_module("curves")
+def curves(docs_module: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    found = docs_module("curves")
     monkeypatch.setattr(found, "RECORDS", tmp_path / "records.tar.gz")
     found.read.cache_clear()
-    yield found
-    for name in MODULES:
-        sys.modules.pop(name, None)
+    return found
 
 
 def lines(accuracies: list[float], loss: Callable[[int], float]) -> str:

@@ -31,18 +31,10 @@ SCREEN = ROOT / "docs" / "evidence" / "records" / "cifar10-20pct-screen.tar.gz"
 
 
 @pytest.fixture
-def writer(monkeypatch: pytest.MonkeyPatch) -> Any:
+def writer(docs_module) -> Any:
     """The program behind `make evidence`."""
-    spec = importlib.util.spec_from_file_location("evidence_write", WRITE)
-    assert spec is not None and spec.loader is not None
-    found = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "evidence_write", found)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    spec.loader.exec_module(found)
     with warnings.catch_warnings(action="ignore"):
-        yield found
-    for name in ("claims", "curves", "other_claims", "plan", "tables", "verdicts"):
-        sys.modules.pop(name, None)
+        yield docs_module("write")
 
 
 def test_docs_and_result_files_agree(writer, capsys) -> None:

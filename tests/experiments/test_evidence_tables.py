@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import re
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +11,10 @@ import pytest
 
 from attentiondrop.experiments.tasks.metrics import CLASS_METRICS
 
-EVIDENCE = Path(__file__).parents[2] / "docs" / "evidence"
-
 
 @pytest.fixture
-def tables(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    monkeypatch.setattr(sys, "path", [str(EVIDENCE), *sys.path])
-    yield importlib.import_module("tables")
-    sys.modules.pop("tables", None)
+def tables(docs_module: Callable[[str], Any]) -> Any:
+    return docs_module("tables")
 
 
 def test_a_method_without_a_finished_run_is_no_baseline(tables: Any, tmp_path: Path) -> None:

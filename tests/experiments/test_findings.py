@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import csv
-import importlib
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +25,8 @@ ALONE, TWICE = "blur(sigma_max=2.0)", "blur(sigma_max=2.0)+consistency(weight=0.
 
 
 @pytest.fixture
-def findings(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    monkeypatch.setattr(sys, "path", [str(EVIDENCE), *sys.path])
-    yield importlib.import_module("findings")
-    for name in ("findings", "wrong_labels", "wording", "claims", "plan", "tables"):
-        sys.modules.pop(name, None)
+def findings(docs_module: Callable[[str], Any]) -> Any:
+    return docs_module("findings")
 
 
 def rows(folder: str = "confirm") -> list[dict[str, str]]:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import csv
-import importlib
 import re
 import shutil
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +18,9 @@ CAPTURED = "methods-h200-torch2.11.csv"
 
 
 @pytest.fixture
-def others(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
+def others(docs_module: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """The module, with copies of the files that it reads, and no published studies."""
-    monkeypatch.setattr(sys, "path", [str(EVIDENCE), *sys.path])
-    found = importlib.import_module("other_claims")
+    found = docs_module("other_claims")
     (tmp_path / "benchmarks").mkdir()
     for name in (ATTACKS, ATTACKS.replace(".csv", ".md"), COMPILED, EAGER, CAPTURED):
         shutil.copy(found.BENCHMARKS / name, tmp_path / "benchmarks")
@@ -31,9 +28,7 @@ def others(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
     monkeypatch.setattr(found, "BENCHMARKS", tmp_path / "benchmarks")
     monkeypatch.setattr(found, "ATTACKED", tmp_path / "results.csv")
     monkeypatch.setattr(found, "RESULTS", tmp_path / "results")
-    yield found
-    for name in ("other_claims", "theory_tables", "verdicts"):
-        sys.modules.pop(name, None)
+    return found
 
 
 def test_the_variance_of_gradients_is_judged_by_runs_of_study_1(others: Any) -> None:

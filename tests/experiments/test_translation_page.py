@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import csv
-import importlib
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +16,8 @@ BASE, SEARCHED = "none(lr=1.0,decay=0.2)", "blur(sigma_max=2.0)+consistency(weig
 
 
 @pytest.fixture
-def translation(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    monkeypatch.setattr(sys, "path", [str(EVIDENCE), *sys.path])
-    yield importlib.import_module("translation")
-    for name in ("translation", "wording", "claims", "curves", "other_claims", "plan", "tables", "verdicts"):
-        sys.modules.pop(name, None)
+def translation(docs_module: Callable[[str], Any]) -> Any:
+    return docs_module("translation")
 
 
 def rows(part: str) -> list[dict[str, str]]:
