@@ -190,7 +190,7 @@ def main() -> None:
         f"- commit {machine.commit}, {machine.date}",
         "- command: `python benchmarks/theory_on_digits.py --work FOLDER`",
         "",
-        "The tables are on the page [theory](../../docs/theory.md). The rows are in these files:",
+        "The tables are in `docs/theory.md`. The rows are in these files:",
         "",
         *(
             f"- [`{name}-{table}.csv`]({name}-{table}.csv): {(measure.__doc__ or '').strip()}"
