@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import importlib.util
 import os
+from collections.abc import Iterator
 
 import pytest
 
@@ -30,6 +33,30 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("slow_on_gpu") and item.get_closest_marker("gpu"):
             item.add_marker("slow")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Without the garbage collector: nearly all that is imported stays, and it would be searched again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def set_aside_what_stays() -> None:
+    """Later searches for garbage leave out what is there before the tests of a file: above all, imported packages.
+
+    Trainers and recorders of CUDA graphs search everything at each start, which takes a second with all packages
+    loaded. pytest does so five times at its end.
+    """
+    gc.collect()
+    gc.freeze()
+    # At the end of the process it must be free again: Triton's library prints a complaint otherwise.
+    atexit.unregister(gc.unfreeze)
+    atexit.register(gc.unfreeze)
 
 
 @pytest.hookimpl(wrapper=True)
