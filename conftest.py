@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import importlib.util
 import os
+import sys
+from collections.abc import Iterator
 
 import pytest
 
@@ -16,6 +20,9 @@ OPTIONAL = {
     "mpmath", "playwright", "ray", "rich", "sacrebleu", "sacremoses", "safetensors", "scipy", "sklearn", "tensorboard",
     "tensorflow", "timm", "tokenizers", "torchmetrics", "torchvision", "transformers", "triton", "wandb", "yaml",
 }  # fmt: skip
+
+#: How many modules were loaded whenever `set_aside_what_stays` acted.
+_LOADED = [0]
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -30,6 +37,34 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("slow_on_gpu") and item.get_closest_marker("gpu"):
             item.add_marker("slow")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Without the garbage collector: nearly all that is imported stays, and it would be searched again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def set_aside_what_stays() -> None:
+    """Later searches for garbage leave out what was there before the tests of a file: above all, imported packages.
+
+    Trainers and recorders of CUDA graphs search everything at each start, which takes a second with all packages
+    loaded. pytest does so five times at its end.
+    """
+    # Again after many more imports, and after a study that was run here has made everything free.
+    if gc.get_freeze_count() and len(sys.modules) < _LOADED[-1] + 100:
+        return
+    _LOADED.append(len(sys.modules))
+    gc.collect()
+    gc.freeze()
+    # At the end of the process it must be free again: Triton's library prints a complaint otherwise.
+    atexit.unregister(gc.unfreeze)
+    atexit.register(gc.unfreeze)
 
 
 @pytest.hookimpl(wrapper=True)

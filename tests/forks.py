@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import runpy
 import signal
 import socket
 import sys
@@ -94,3 +95,9 @@ def run_command(*arguments: str) -> None:
     from attentiondrop.cli.main import main
 
     sys.exit(main(list(arguments)))
+
+
+def run_file(file: str, *arguments: str) -> None:
+    """`python file ...`."""
+    sys.argv = [file, *arguments]
+    runpy.run_path(file, run_name="__main__")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import subprocess
@@ -38,6 +39,13 @@ def test_a_warning_from_elsewhere_is_only_shown(module: str) -> None:
 def test_our_own_warning_is_an_error_wherever_it_points() -> None:
     with pytest.raises(AttentionDropWarning, match="rarely wanted"):
         warn_once("a topic of this test", "rarely wanted")  # It points at this line, which is not in the package.
+
+
+def test_searches_for_garbage_leave_out_what_was_imported_and_find_what_a_test_makes() -> None:
+    made = [object()]
+    searched = gc.get_objects()
+    assert gc.isenabled() and not any(each is sys.modules for each in searched)
+    assert any(each is made for each in searched)
 
 
 def test_a_missing_package_is_named_and_a_broken_import_fails(tmp_path: Path) -> None:

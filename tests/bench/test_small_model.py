@@ -16,7 +16,7 @@ PROGRAM = Path(__file__).parents[2] / "benchmarks" / "small_model.py"
 
 
 def test_rows_are_measured_or_have_a_reason(tmp_path, monkeypatch, capsys) -> None:
-    small = ["--device", "cpu", "--rounds", "2", "--steps", "1", "--batch", "4", "--depth", "1", "--warm-start"]
+    small = ["--device", "cpu", "--rounds", "1", "--steps", "1", "--batch", "2", "--depth", "1", "--warm-start"]
     rows = ["eager, none", "eager, hard*", "graph of eager, none", "train none*"]
     monkeypatch.setattr(sys, "argv", ["small_model.py", *small, "--out", str(tmp_path), "--rows", *rows])
     with pytest.raises(SystemExit) as end:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import runpy
-import subprocess
 import sys
 from pathlib import Path
 
+import forks
 import pytest
 import torch.distributed as dist
 
@@ -101,11 +101,8 @@ def test_a_translation(run) -> None:
 
 
 @pytest.mark.skipif(not dist.is_available(), reason="this torch has no distributed package")
-def test_fsdp2_with_torchrun() -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    done = subprocess.run(
-        [*command, str(EXAMPLES / "fsdp2.py"), "--steps", "3"], capture_output=True, text=True, check=False, timeout=300
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert "2 x MultiheadAttention  hard(p=0.1,k=5)" in done.stdout
-    assert re.search(r"^2 processes: accuracy [\d.]+$", done.stdout, flags=re.MULTILINE)
+def test_fsdp2_with_two_processes() -> None:
+    (status, said), (other, also) = forks.two_ranks(forks.run_file, str(EXAMPLES / "fsdp2.py"), "--steps", "3")
+    assert status == other == 0, f"{said}\n{also}"
+    assert "2 x MultiheadAttention  hard(p=0.1,k=5)" in said
+    assert re.search(r"^2 processes: accuracy [\d.]+$", said, flags=re.MULTILINE)

@@ -26,7 +26,7 @@ SPECS = [
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("spec", SPECS, ids=str)
 def test_gradcheck(spec: Spec, causal: bool) -> None:
-    q, k, v = (torch.randn(1, 2, n, 3, dtype=torch.float64, requires_grad=True) for n in (5, 6, 6))
+    q, k, v = (torch.randn(1, 2, n, 2, dtype=torch.float64, requires_grad=True) for n in (4, 5, 5))
 
     def call(*inputs: torch.Tensor) -> torch.Tensor:
         torch.manual_seed(1)

@@ -23,8 +23,9 @@ SIZES = {"hidden_size": 32, "num_hidden_layers": LAYERS, "num_attention_heads": 
 SIZES |= {"intermediate_size": 32}
 
 
-def encoder() -> nn.Module:
-    config = transformers.BertConfig(**SIZES, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+def encoder(layers: int = LAYERS) -> nn.Module:
+    sizes = SIZES | {"num_hidden_layers": layers}
+    config = transformers.BertConfig(**sizes, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     return transformers.BertModel(config)
 
 
@@ -152,7 +153,7 @@ def test_masks_are_not_kept() -> None:
 
 def test_a_compiled_encoder_runs_fused_with_a_mask_of_keys() -> None:
     """As docs/start/transformers.md says: compiled code cannot look into a full mask."""
-    model, inputs = encoder(), padded()
+    model, inputs = encoder(layers=1), padded()  # one layer shows it, in a third of the time
     keys = inputs["attention_mask"][:, None, None, :].bool()
     with torch.no_grad():
         plain = model.eval()(**inputs).last_hidden_state
@@ -160,5 +161,7 @@ def test_a_compiled_encoder_runs_fused_with_a_mask_of_keys() -> None:
     attach(model.train(), ad.BlurSmoothing(sigma_max=1.0), backend="fused")
     compiled = torch.compile(model, backend="eager", fullgraph=True)
     assert compiled(inputs["input_ids"], attention_mask=keys).last_hidden_state.isfinite().all()
+    # (In a whole model, the compiler would try each of the functions that called the one that failed.)
+    model.encoder.layer[0].compile(backend="eager")
     with pytest.raises(ad.BackendError, match="cannot be read while compiling"):
-        torch.compile(model, backend="eager")(**inputs)
+        model(**inputs)

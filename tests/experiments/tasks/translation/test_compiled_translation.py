@@ -54,15 +54,22 @@ def test_few_compilations_serve_all_buckets(compilations: CompileCounter, tmp_pa
     assert len(functions) <= compilations.frame_count <= 3 * len(functions) < len(shapes) * len(functions)
 
 
-@pytest.mark.parametrize(
-    ("setting", "functions"),
-    [("compile_loss=true", {"both"}), ("compile=true training.compile_loss=false", {"forward"})],
-)
-def test_the_loss_can_be_compiled_alone_or_left_out(
-    compilations: CompileCounter, tmp_path: Path, setting: str, functions: set[str]
-) -> None:
-    losses(tmp_path / "run", "blur+consistency", *f"training.{setting}".split())
-    assert set(compilations.asked) == functions
+def test_the_loss_can_be_compiled_alone(compilations: CompileCounter, tmp_path: Path) -> None:
+    losses(tmp_path / "run", "blur+consistency", "training.compile_loss=true")
+    assert set(compilations.asked) == {"both"}
+
+
+def test_the_loss_can_be_left_out_of_what_is_compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What is asked for decides. That the model can be traced, for all buckets, is tested above."""
+    asked: list[str] = []
+
+    def noted(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+        asked.append(function.__name__)
+        return function
+
+    monkeypatch.setattr(torch, "compile", noted)
+    losses(tmp_path / "run", "blur+consistency", "training.compile=true", "training.compile_loss=false")
+    assert asked == ["forward"]
 
 
 def test_the_compiled_loss_gets_no_number_that_changes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -94,9 +101,10 @@ def test_the_compiled_loss_gets_no_number_that_changes(monkeypatch: pytest.Monke
 def test_the_joined_losses_of_views_are_those_of_the_parts(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, method: str
 ) -> None:
-    plain = losses(tmp_path / "plain", method, "training.compile_loss=false")
+    few = "data.sentences=100"  # some steps: a weight that grows has several values
+    plain = losses(tmp_path / "plain", method, few, "training.compile_loss=false")
     monkeypatch.setattr(torch, "compile", lambda function, **options: function)
-    assert losses(tmp_path / "joined", method, "training.compile_loss=true") == pytest.approx(plain, rel=1e-6)
+    assert losses(tmp_path / "joined", method, few, "training.compile_loss=true") == pytest.approx(plain, rel=1e-6)
 
 
 @pytest.mark.parametrize(("compiled", "dtype"), [("true", torch.bfloat16), ("false", torch.float32)])
