@@ -99,11 +99,8 @@ def variances(work: Path) -> list[Row]:
 
 
 def parts(terms: Any) -> Row:
-    """The numbers of a decomposition."""
-    plain = terms.to_dict()
-    return {
-        name: value for name, value in plain.items() if isinstance(value, float | int) and not isinstance(value, bool)
-    }
+    """The numbers of a decomposition. Intervals over examples are left out: the page has those over seeds."""
+    return {name: value for name, value in terms.to_dict().items() if isinstance(value, float)}
 
 
 def probes(work: Path) -> list[Row]:

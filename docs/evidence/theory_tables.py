@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
-import csv
 import math
 import statistics
 from pathlib import Path
 
 from scipy import stats
+from tables import csv_rows
 
+from attentiondrop.parsing import split_terms
 from attentiondrop.theory.rounding import fixed_above
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
@@ -27,8 +28,12 @@ Rows = list[dict[str, str]]
 
 def rows(table: str) -> Rows:
     """The rows of a result file."""
-    with (RESULTS / f"{NAME}-{table}.csv").open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
+    return csv_rows(RESULTS / f"{NAME}-{table}.csv")
+
+
+def _half(values: list[float]) -> float:
+    """Half of the 95 % t interval of their mean."""
+    return float(stats.t.ppf(0.975, len(values) - 1)) * statistics.stdev(values) / len(values) ** 0.5
 
 
 def _markdown(headings: list[str], lines: list[list[str]]) -> str:
@@ -43,10 +48,8 @@ def certified() -> dict[str, dict[str, dict[str, str]]]:
     found: dict[str, dict[str, dict[str, str]]] = {}
     for row in rows("certificates"):
         found.setdefault(row["method"], {})[row["name"]] = row
-    order = {name: place for place, name in enumerate(DEMO)}
-    return dict(
-        sorted(found.items(), key=lambda item: order["+".join(part.partition("(")[0] for part in item[0].split("+"))])
-    )
+    kinds = {method: "+".join(term.partition("(")[0] for term in split_terms(method)) for method in found}
+    return {method: found[method] for method in sorted(found, key=lambda method: DEMO.index(kinds[method]))}
 
 
 def certificates() -> str:
@@ -127,8 +130,7 @@ def variance() -> str:
 def ratio_in_words(method: str, checkpoint: str) -> str:
     """The geometric mean of the ratios over seeds, and its 95 % interval."""
     logs = [math.log(ratio) for ratio in ratios(method, checkpoint)]
-    half = float(stats.t.ppf(0.975, len(logs) - 1)) * statistics.stdev(logs) / len(logs) ** 0.5
-    middle = statistics.fmean(logs)
+    middle, half = statistics.fmean(logs), _half(logs)
     mean, low, high = (math.exp(value) for value in (middle, middle - half, middle + half))
     digits = 1 if mean >= 3 else 2
     return f"{mean:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
@@ -184,8 +186,7 @@ def changes() -> dict[str, tuple[float, float]]:
     found = {}
     for spec, own in _by_spec().items():
         apart = [float(row["after"]) - float(row["before"]) for row in own]
-        half = float(stats.t.ppf(0.975, len(apart) - 1)) * statistics.stdev(apart) / len(apart) ** 0.5
-        found[spec] = statistics.fmean(apart), half
+        found[spec] = statistics.fmean(apart), _half(apart)
     return found
 
 

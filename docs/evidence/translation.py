@@ -9,6 +9,7 @@ import tables
 from wording import method
 
 from attentiondrop.experiments.analysis.intervals import signed
+from attentiondrop.experiments.methods.parse import read_method
 
 FOLDER = Path(__file__).parent / "results" / claims.TRANSLATION.folder
 
@@ -30,7 +31,8 @@ def bullets() -> str:
         f"**What the search found on images does harm here**: the difference of `{claims.SEARCHED}` to `none` is "
         f"{_apart(study, claims.SEARCHED)}. The model keeps its dropout of 0.3 in both passes, and the weight of the "
         "loss is heavy.",
-        f"R-Drop gains {_apart(study, r_drop)}. It has dropout at a rate of its own: tuning chose 0.1.",
+        f"R-Drop gains {_apart(study, r_drop)}. It has dropout at a rate of its own: tuning chose "
+        f"{read_method(r_drop).comparators[0].p:g}.",
         f"Tuning failed for dropout: after 40 epochs, p = 0.1 had {_trial(dropout):.1f} BLEU on the validation part, "
         f"and p = 0.3 {_trial('dropout(p=0.3)'):.1f}. So it chose 0.1. After 100 epochs, the difference to `none`, "
         f"which has 0.3, is {_apart(study, dropout)}. Short trials favour weak regularisation.",
