@@ -52,7 +52,7 @@ class Change:
 class Ablations:
     """The scores of all points, and the grids that they belong to."""
 
-    #: Method -> seed -> validation accuracy in percent.
+    #: Method -> seed -> score on the validation part: accuracy in percent, or another metric.
     scores: dict[str, dict[int, float]]
     #: Method as the recipe writes it -> field -> values.
     grids: dict[str, dict[str, list[Any]]]
@@ -94,14 +94,14 @@ class Ablations:
             return grid_methods(name, {(0, field): [x for x in of if x in fixed.get(field, of)] for field, of in axes})
 
 
-def read(folder: Path = FOLDER) -> Ablations:
-    """The ablations that were published."""
+def read(folder: Path = FOLDER, metric: str = "accuracy", factor: float = 100.0) -> Ablations:
+    """The ablations that were published. `factor`: what the metric is multiplied by."""
     rows = csv_rows(folder / "results.csv")
     recipe = yaml.safe_load((folder / "recipe.yaml").read_text(encoding="utf-8"))["recipe"]
     scores: dict[str, dict[int, float]] = {}
     for row in rows:
         if row["status"] == "finished":
-            scores.setdefault(row["method"], {})[int(row["seed"])] = 100 * float(row["validation_accuracy"])
+            scores.setdefault(row["method"], {})[int(row["seed"])] = factor * float(row[f"validation_{metric}"])
     return Ablations(scores, recipe["ablations"], len(rows))
 
 

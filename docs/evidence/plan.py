@@ -53,6 +53,8 @@ STUDIES = (
     Planned("3b Multi30k De-En", "evidence/multi30k-de-en", "study", 29_000, 140_000, around=4.0),
     Planned("1g search", "evidence/cifar10-search", "search", 7_000, 80_000, points=(20, 1.9)),
     Planned("3c search", "evidence/multi30k-search", "search", 29_000, 140_000, around=4.0, points=(14, 1.9)),
+    Planned("1h search, wrong labels", "evidence/cifar10-noise-search", "search", 9_000, 80_000, points=(7, 1.9)),
+    Planned("1i wrong labels again", "evidence/cifar10-20pct", "noise-again", 9_000, 80_000),
 )
 
 
@@ -106,6 +108,7 @@ CLAIMS = (
     Claim("H5", "Multi30k En-De: over tuned dropout", 0.8, 10, 0.45, "BLEU"),
     Claim("H6", "Multi30k En-De: over tuned R-Drop", 0.3, 10, 0.45, "BLEU"),
     Claim("H7", "CIFAR-100: R-Drop's gain over `none` (assumed: 1.0) at two thirds of its GPU time", 1.0, 10, 0.45),
+    Claim("H8", "H4 again with other seeds: what the search chose, over R-Drop with heavier weights", 3.0, 10, 1.0),
 )
 
 

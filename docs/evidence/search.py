@@ -1,7 +1,4 @@
-"""The page of the search for a combination that wins: a ranking on validation data, and what it says.
-
-Three seeds are few. So intervals use one deviation for all combinations, as on the page of the ablations.
-"""
+"""The page of the search for a combination that wins, on images: a ranking on validation data, and what it says."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ from pathlib import Path
 
 import ablations
 import claims
-from ablations import NONE, Ablations, Change
+from ranking import Ranking
 
 from attentiondrop.parsing import split_terms
 
@@ -43,66 +40,21 @@ CHANGED = {
 }
 
 
-def winner(found: Ablations) -> str:
-    """The combination with the best mean over its seeds: the protocol's rule."""
-    return ranked(found)[0]
-
-
-def ranked(found: Ablations) -> list[str]:
-    """All combinations, the best first."""
-    return sorted(found.scores, key=lambda method: mean(found, method), reverse=True)
-
-
-def mean(found: Ablations, method: str) -> float:
-    """The mean validation accuracy of a combination, in percent."""
-    scores = found.scores[method].values()
-    return sum(scores) / len(scores)
-
-
-def change(found: Ablations, method: str, other: str = NONE) -> Change:
-    """The difference of two combinations."""
-    one = found.change([method], other)
-    if one is None:
-        raise SystemExit(f"{FOLDER}: expected runs of {method} and {other} with the same seeds")
-    return one
+def ranking() -> Ranking:
+    """What was published."""
+    return Ranking(ablations.read(FOLDER), "accuracy, %", "points")
 
 
 def bullets() -> str:
     """Which combination won, and what parts and settings changed."""
-    found = ablations.read(FOLDER)
-    best = winner(found)
+    found = ranking()
+    best = found.winner()
     if sorted(split_terms(best)) != sorted(split_terms(claims.SEARCHED)):
         raise SystemExit(f"{FOLDER}: the best is {best}, and {claims.SEARCHED} was confirmed: write the pages anew")
-    near = [one for one in ranked(found)[1:] if change(found, best, one).includes_zero]
+    near = [one for one in found.ranked()[1:] if found.change(best, one).includes_zero]
     lines = [
-        f"- **The best mean belongs to `{best}`**: {mean(found, best):.1f} %, {change(found, best)} points to `none`.",
+        f"- **The best mean belongs to `{best}`**: {found.mean(best):.1f} %, {found.change(best)} points to `none`.",
         f"- {len(near)} other combinations cannot be told from it: the interval of the difference includes zero.",
     ]
-    lines += [f"- {words}: {change(found, method, other)} points." for method, (other, words) in CHANGED.items()]
+    lines += [f"- {words}: {found.change(method, other)} points." for method, (other, words) in CHANGED.items()]
     return "\n".join(line[:2] + line[2].upper() + line[3:] for line in lines)
-
-
-def table() -> str:
-    """All combinations, the best first."""
-    found = ablations.read(FOLDER)
-    best = winner(found)
-    lines = [
-        "| combination | seeds | validation accuracy, % | to `none`, points | to the first, points |",
-        "| --- | ---: | ---: | ---: | ---: |",
-    ]
-    for method in ranked(found):
-        to_none = "" if method == NONE else str(change(found, method))
-        to_best = "" if method == best else str(change(found, method, best))
-        scores = found.scores[method]
-        lines.append(f"| `{method}` | {len(scores)} | {mean(found, method):.2f} | {to_none} | {to_best} |")
-    return "\n".join(lines)
-
-
-def state() -> str:
-    """How many runs there are, and how exact they are."""
-    found = ablations.read(FOLDER)
-    done = sum(map(len, found.scores.values()))
-    return (
-        f"{done} of {found.planned} runs. A run deviates by {found.deviation[0]:.1f} points from the mean of its "
-        "combination and of its seed."
-    )

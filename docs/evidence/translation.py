@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import ablations
 import claims
 import tables
+from ranking import Ranking
 from wording import method
 
 from attentiondrop.experiments.analysis.intervals import signed
 from attentiondrop.experiments.methods.parse import read_method
 
 FOLDER = Path(__file__).parent / "results" / claims.TRANSLATION.folder
+SEARCH = Path(__file__).parent / "results" / "multi30k-search"
 
 
 def bullets() -> str:
@@ -38,6 +41,43 @@ def bullets() -> str:
         f"which has 0.3, is {_apart(study, dropout)}. Short trials favour weak regularisation.",
     )
     return "\n".join(f"- {line}" for line in lines)
+
+
+def ranking() -> Ranking:
+    """The search at the full number of epochs."""
+    return Ranking(ablations.read(SEARCH, "bleu", 1.0), "BLEU", "BLEU")
+
+
+def searched() -> str:
+    """What the search chose of R-Drop and of ours, and whether they differ."""
+    found = ranking()
+    ours, r_drop = (
+        found.winner(lambda label, is_one=is_one: is_one(claims.Runs(label)))
+        for is_one in (claims.is_ours, claims.is_called("r-drop"))
+    )
+    (dropout,) = (label for label in found.found.scores if claims.is_called("dropout")(claims.Runs(label)))
+    if ours != claims.SEARCHED_IN_TEXT:
+        raise SystemExit(f"{SEARCH}: the best of ours is {ours}: write claims.SEARCHED_IN_TEXT anew")
+    if not found.change(ours, r_drop).includes_zero or found.mean(dropout) > found.mean(ablations.NONE):
+        raise SystemExit(f"{SEARCH}: our method differs from R-Drop, or dropout helps: write the sentences anew")
+    if r_drop not in {one.label for one in tables.read(FOLDER).methods}:
+        raise SystemExit(f"{SEARCH}: the best R-Drop is {r_drop}, which the trials did not choose: write this anew")
+    lines = (
+        "**The search saw no perturbation of the attention that adds to R-Drop.** The best R-Drop is "
+        f"`{r_drop}`, as the trials had chosen it: {found.mean(r_drop):.1f} BLEU, {found.change(r_drop)} to `none`. "
+        f"The best of ours, `{ours}`, is the same with a weak blur beside it: {found.change(ours, r_drop)} to it.",
+        f"Beside the same R-Drop, to it: {_beside(found, r_drop)}.",
+        f"Dropout at {read_method(dropout).comparators[0].p:g} is not better than the published rate, which `none` "
+        f"has: {found.change(dropout)}.",
+        "R-Drop, the best of ours, and `none` are tested next, with ten seeds.",
+    )
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def _beside(found: Ranking, r_drop: str) -> str:
+    """What each part that was put beside this R-Drop changes."""
+    labels = [label for label in found.ranked() if label.startswith(f"{r_drop}+")]
+    return ", ".join(f"`{label.removeprefix(f'{r_drop}+')}` {found.change(label, r_drop)}" for label in labels)
 
 
 def _apart(study: tables.Study, label: str) -> str:

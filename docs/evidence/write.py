@@ -90,6 +90,21 @@ def translated() -> str:
     return translation.bullets()
 
 
+def translation_searched() -> str:
+    """What the search of Multi30k found."""
+    import translation
+
+    return translation.searched()
+
+
+def translation_ranking() -> str:
+    """All combinations of that search."""
+    import translation
+
+    found = translation.ranking()
+    return f"{found.state()}\n\n{found.table()}"
+
+
 def settings_changed() -> str:
     """What six settings in place of three changed."""
     import findings
@@ -187,6 +202,7 @@ MULTI30K = HERE / "results" / "multi30k-en-de"
 #: No comparisons of methods: they have pages of their own kinds.
 ABLATIONS = HERE / "results" / "cifar10-ablations"
 SEARCH = HERE / "results" / "cifar10-search"
+TRANSLATION_SEARCH = HERE / "results" / "multi30k-search"
 #: What was published. A study of the protocol gets a line here, and marks in the page that tells of it.
 PAGES = (
     Page("cifar10-20pct", FIRST / "README.md", FIRST, FIRST, extra=ECE | ATTACKS),
@@ -244,7 +260,11 @@ PAGES = (
         MULTI30K,
         MULTI30K,
         extra={"tokenised BLEU": ("test_tokenised_bleu", 1.0, 2), "validation BLEU": ("validation_bleu", 1.0, 2)},
-        also={"translation": translated},
+        also={
+            "translation": translated,
+            "translation search findings": translation_searched,
+            "translation search": translation_ranking,
+        },
     ),
     Page("cifar10-20pct-attack", HERE / "study-1.md", ATTACKED, ATTACKED, extra=ATTACKS),
 )
@@ -282,8 +302,8 @@ def searched() -> dict[Path, str]:
 
     path = HERE / "search.md"
     page = filled(path.read_text(encoding="utf-8"), "search findings", search.bullets())
-    page = filled(page, "search state", search.state())
-    return {path: filled(page, "search", search.table())}
+    page = filled(page, "search state", search.ranking().state())
+    return {path: filled(page, "search", search.ranking().table())}
 
 
 def judged() -> dict[Path, str]:
@@ -303,7 +323,7 @@ def judged() -> dict[Path, str]:
 
 def unlisted() -> list[Path]:
     """Folders of results that no page shows."""
-    shown = {page.results for page in PAGES} | {ABLATIONS, SEARCH}
+    shown = {page.results for page in PAGES} | {ABLATIONS, SEARCH, TRANSLATION_SEARCH}
     return [path.parent for path in sorted((HERE / "results").glob("*/results.csv")) if path.parent not in shown]
 
 

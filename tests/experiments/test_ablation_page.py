@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -90,11 +89,20 @@ def test_a_difference_between_two_points_has_the_error_of_both(page: Any) -> Non
     assert known.change(["m1"], "m9") is None
 
 
-def test_the_search_takes_the_best_mean_and_says_what_cannot_be_told_from_it(page: Any, tmp_path: Path) -> None:
-    search = importlib.import_module("search")
-    found = page.Ablations({"none": {0: 1.0, 1: 2.0}, "a": {0: 9.0, 1: 4.0}, "b": {0: 6.0, 1: 6.5}}, {}, 6)
-    assert search.ranked(found) == ["a", "b", "none"] and search.winner(found) == "a"
-    assert search.change(found, "a", "b").includes_zero
+def test_the_search_takes_the_best_mean_and_says_what_cannot_be_told_from_it(page: Any) -> None:
+    known = page.Ablations({"none": {0: 1.0, 1: 2.0}, "a": {0: 9.0, 1: 4.0}, "b": {0: 6.0, 1: 6.5}}, {}, 7)
+    found = importlib.import_module("ranking").Ranking(known, "score", "units")
+    assert found.ranked() == ["a", "b", "none"] and found.winner() == "a"
+    assert found.winner(lambda label: label != "a") == "b"
+    assert found.change("a", "b").includes_zero
+    assert found.state().startswith("6 of 7 runs. A run deviates by ")
+    headings, _, *rows = found.table().splitlines()
+    assert "| validation score | to `none`, units | to the first, units |" in headings
+    assert rows[0].startswith("| `a` | 2 | 6.50 | +5.0 [") and rows[0].endswith("|  |")
+    assert rows[1].startswith("| `b` | 2 | 6.25 | +4.8 [") and "| -0.2 [" in rows[1]
+    assert "| `none` | 2 | 1.50 |  | -5.0 [" in rows[2]
+    with pytest.raises(SystemExit, match="expected runs of a and c"):
+        found.change("a", "c")
     assert not page.Change(1.0, 0.9, 3).includes_zero and not page.Change(-1.0, 0.9, 3).includes_zero
 
 

@@ -20,8 +20,8 @@ def translation(docs_module: Callable[[str], Any]) -> Any:
     return docs_module("translation")
 
 
-def rows(part: str) -> list[dict[str, str]]:
-    with (EVIDENCE / "results" / "multi30k-en-de" / "results.csv").open(newline="", encoding="utf-8") as file:
+def rows(part: str, folder: str = "multi30k-en-de") -> list[dict[str, str]]:
+    with (EVIDENCE / "results" / folder / "results.csv").open(newline="", encoding="utf-8") as file:
         return [row for row in csv.DictReader(file) if row["part"] == part]
 
 
@@ -56,3 +56,35 @@ def test_other_results_need_other_sentences(translation: Any, monkeypatch: pytes
     monkeypatch.setattr(translation.claims, "SEARCHED", "r-drop(weight=3.0,p=0.1)")  # better than none
     with pytest.raises(SystemExit, match="write the sentences anew"):
         translation.bullets()
+
+
+def test_the_search_names_the_best_mean_of_each_kind(translation: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    scores: dict[str, list[float]] = {}
+    for row in rows("ablation", "multi30k-search"):
+        scores.setdefault(row["method"], []).append(float(row["validation_bleu"]))
+    assert {len(each) for each in scores.values()} == {2}
+    means = {method: np.mean(each) for method, each in scores.items()}
+    ours, r_drop = (
+        max((one for one in means if is_one(one)), key=means.__getitem__)
+        for is_one in (
+            lambda one: any(part in one for part in ("blur(", "hard(", "noise(")),
+            lambda one: one.startswith("r-drop(") and "+" not in one,
+        )
+    )
+    table = np.array(list(scores.values()))
+    rest = table - table.mean(1, keepdims=True) - table.mean(0) + table.mean()
+    free = len(table) - 1
+    half = stats.t.ppf(0.975, free) * np.sqrt((rest**2).sum() / free)  # two runs on each side: sqrt((1 + 1) / 2) = 1
+    said = translation.searched()
+
+    def change(one: str, other: str) -> str:
+        mean = means[one] - means[other]
+        return f"{mean:+.1f} [{mean - half:+.1f}, {mean + half:+.1f}]"
+
+    assert f"`{r_drop}`, as the trials had chosen it: {means[r_drop]:.1f} BLEU, {change(r_drop, 'none')} to" in said
+    assert f"The best of ours, `{ours}`, is the same with a weak blur beside it: {change(ours, r_drop)} to it" in said
+    assert f"`noise(sigma=0.5)` {change(f'{r_drop}+noise(sigma=0.5)', r_drop)}" in said
+    assert ours == translation.claims.TRANSLATION.searched
+    monkeypatch.setattr(translation.claims, "SEARCHED_IN_TEXT", r_drop)
+    with pytest.raises(SystemExit, match="SEARCHED_IN_TEXT anew"):
+        translation.searched()
