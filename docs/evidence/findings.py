@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import claims
+import studies
 import tables
 import wrong_labels
 from wording import calibration, difference, is_better, method, picked, time_ratio
@@ -12,7 +12,7 @@ from wording import calibration, difference, is_better, method, picked, time_rat
 from attentiondrop.experiments.analysis.intervals import corrected, paired_difference, signed
 from attentiondrop.experiments.methods.parse import read_method, terms
 
-FOLDER = Path(__file__).parent / "results" / claims.SCARCE.folder
+FOLDER = Path(__file__).parent / "results" / studies.SCARCE.folder
 #: The controls of our best method, with the seeds of the confirming table.
 CONTROLS = Path(__file__).parent / "results" / "cifar10-20pct-controls"
 #: Our best method and `none` with the epochs that take its GPU time, all in the same kernels.
@@ -26,9 +26,9 @@ WEAK_ATTACKS = Path(__file__).parents[2] / "benchmarks" / "results" / "weak-atta
 
 def sentences() -> dict[str, str]:
     """Name -> sentence. Intervals are those after Holm's correction over all comparisons with the same method."""
-    ours, first = claims.SEARCHED, picked(claims.SCARCE, claims.is_ours)
-    r_drop, longer = (picked(claims.SCARCE, claims.is_called(name)) for name in ("r-drop", "longer"))
-    hard, blur = (picked(claims.SCARCE, claims.is_of_the_paper(name)) for name in ("hard", "blur"))
+    ours, first = studies.SEARCHED, picked(studies.SCARCE, studies.is_ours)
+    r_drop, longer = (picked(studies.SCARCE, studies.is_called(name)) for name in ("r-drop", "longer"))
+    hard, blur = (picked(studies.SCARCE, studies.is_of_the_paper(name)) for name in ("hard", "blur"))
     to_none, to_r_drop, to_longer, to_first = (_study(one) for one in (None, r_drop, longer, first))
     over_none = {label: difference(to_none, label) for label in (ours, longer, hard, blur)}
     if any(method(to_none, label).difference.marked for label in (hard, blur)):
@@ -55,7 +55,7 @@ def sentences() -> dict[str, str]:
 
 def equal_time() -> dict[str, str]:
     """Whether our best method is better than more epochs at equal GPU time, in the same kernels: name -> sentence."""
-    ours = claims.SEARCHED
+    ours = studies.SEARCHED
     (longer,) = (one.label for one in _study(None, EQUAL).methods if one.label.startswith("longer("))
     to_none, to_longer = (_study(one, EQUAL) for one in (None, longer))
     if not is_better(to_longer, ours):
@@ -75,7 +75,7 @@ def equal_time() -> dict[str, str]:
 
 def parts() -> str:
     """Where the gain of our method with a lighter weight comes from, by the controls."""
-    first = picked(claims.SCARCE, claims.is_ours)
+    first = picked(studies.SCARCE, studies.is_ours)
     alone = first.partition("+")[0]
     labels = [one.label for one in _study(None, CONTROLS).methods]
     (two,) = (label for label in labels if label.startswith(f"{alone}+consistency(weight=0.0"))
@@ -106,7 +106,7 @@ def _with_all_settings() -> tuple[str, list[str], int]:
     study = _study(None, WIDE)
     (r_drop,) = (one for one in study.methods if one.label.startswith("r-drop("))
     (first,) = (one for one in study.methods if "+consistency(" in one.label)
-    pair = method(_study(None), claims.SEARCHED), first
+    pair = method(_study(None), studies.SEARCHED), first
     found = corrected([paired_difference(one.scores, r_drop.scores) for one in pair])
     if not all(each.marked and each.mean > 0 for each in found):
         raise SystemExit(f"{WIDE}: our method is not better than R-Drop: H3 is withdrawn, write the summaries anew")
@@ -147,7 +147,7 @@ def short() -> str:
 
 def in_short() -> str:
     """What other pages say of it."""
-    ours, longer = claims.SEARCHED, picked(claims.SCARCE, claims.is_called("longer"))
+    ours, longer = studies.SEARCHED, picked(studies.SCARCE, studies.is_called("longer"))
     to_none = _study(None)
     if not is_better(to_none, ours):
         raise SystemExit(f"{FOLDER}: {ours} is not better than none: write the sentence anew")

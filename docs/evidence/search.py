@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import ablations
-import claims
+import studies
 from ranking import Ranking
 
 from attentiondrop.parsing import split_terms
@@ -49,8 +49,8 @@ def bullets() -> str:
     """Which combination won, and what parts and settings changed."""
     found = ranking()
     best = found.winner()
-    if sorted(split_terms(best)) != sorted(split_terms(claims.SEARCHED)):
-        raise SystemExit(f"{FOLDER}: the best is {best}, and {claims.SEARCHED} was confirmed: write the pages anew")
+    if sorted(split_terms(best)) != sorted(split_terms(studies.SEARCHED)):
+        raise SystemExit(f"{FOLDER}: the best is {best}, and {studies.SEARCHED} was confirmed: write the pages anew")
     near = [one for one in found.ranked()[1:] if found.change(best, one).includes_zero]
     lines = [
         f"- **The best mean belongs to `{best}`**: {found.mean(best):.1f} %, {found.change(best)} points to `none`.",

@@ -220,3 +220,9 @@ def _standalone(drawn: list[Markup], width: int, height: float, label: str) -> s
     ground = tag("rect", x=0, y=0, width=width, height=height, fill="#ffffff")
     inside = [tag("title", label), tag("style", Markup(STYLE)), ground, *drawn]
     return str(tag("svg", *inside, xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {width} {height:g}")) + "\n"
+
+
+def listed(headings: str, rows: list[list[str]]) -> str:
+    """A table in Markdown."""
+    lines = [headings.split(" | "), ["---"] * (headings.count(" | ") + 1), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)

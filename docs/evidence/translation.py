@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import ablations
-import claims
+import studies
 import tables
 from ranking import Ranking
 from wording import method
@@ -13,7 +13,7 @@ from wording import method
 from attentiondrop.experiments.analysis.intervals import signed
 from attentiondrop.experiments.methods.parse import read_method
 
-FOLDER = Path(__file__).parent / "results" / claims.TRANSLATION.folder
+FOLDER = Path(__file__).parent / "results" / studies.TRANSLATION.folder
 SEARCH = Path(__file__).parent / "results" / "multi30k-search"
 
 
@@ -23,16 +23,16 @@ def bullets() -> str:
     done = sum(row["status"] == "finished" for row in runs)
     labels = [one.label for one in study.methods]
     (dropout,) = (label for label in labels if label.startswith("dropout("))
-    (r_drop,) = (label for label in labels if claims.is_called("r-drop")(claims.Runs(label)))
-    for label, is_worse in ((claims.SEARCHED, True), (dropout, True), (r_drop, False)):
+    (r_drop,) = (label for label in labels if studies.is_called("r-drop")(studies.Runs(label)))
+    for label, is_worse in ((studies.SEARCHED, True), (dropout, True), (r_drop, False)):
         found = method(study, label).difference
         if found is None or not found.marked or (found.mean < 0) != is_worse:
             raise SystemExit(f"{FOLDER}: {label} differs in another way from none: write the sentences anew")
     lines = (
         f"**The study is not complete**: {done} of {len(runs)} runs of these {len(labels)} methods are done, and three "
         "methods have none. It judges no claim yet.",
-        f"**What the search found on images does harm here**: the difference of `{claims.SEARCHED}` to `none` is "
-        f"{_apart(study, claims.SEARCHED)}. The model keeps its dropout of 0.3 in both passes, and the weight of the "
+        f"**What the search found on images does harm here**: the difference of `{studies.SEARCHED}` to `none` is "
+        f"{_apart(study, studies.SEARCHED)}. The model keeps its dropout of 0.3 in both passes, and the weight of the "
         "loss is heavy.",
         f"R-Drop gains {_apart(study, r_drop)}. It has dropout at a rate of its own: tuning chose "
         f"{read_method(r_drop).comparators[0].p:g}.",
@@ -52,12 +52,12 @@ def searched() -> str:
     """What the search chose of R-Drop and of ours, and whether they differ."""
     found = ranking()
     ours, r_drop = (
-        found.winner(lambda label, is_one=is_one: is_one(claims.Runs(label)))
-        for is_one in (claims.is_ours, claims.is_called("r-drop"))
+        found.winner(lambda label, is_one=is_one: is_one(studies.Runs(label)))
+        for is_one in (studies.is_ours, studies.is_called("r-drop"))
     )
-    (dropout,) = (label for label in found.found.scores if claims.is_called("dropout")(claims.Runs(label)))
-    if ours != claims.SEARCHED_IN_TEXT:
-        raise SystemExit(f"{SEARCH}: the best of ours is {ours}: write claims.SEARCHED_IN_TEXT anew")
+    (dropout,) = (label for label in found.found.scores if studies.is_called("dropout")(studies.Runs(label)))
+    if ours != studies.SEARCHED_IN_TEXT:
+        raise SystemExit(f"{SEARCH}: the best of ours is {ours}: write studies.SEARCHED_IN_TEXT anew")
     if not found.change(ours, r_drop).includes_zero or found.mean(dropout) > found.mean(ablations.NONE):
         raise SystemExit(f"{SEARCH}: our method differs from R-Drop, or dropout helps: write the sentences anew")
     if r_drop not in {one.label for one in tables.read(FOLDER).methods}:

@@ -6,13 +6,13 @@ import statistics
 from collections.abc import Callable
 from pathlib import Path
 
-import claims
+import studies
 import tables
 
 from attentiondrop.experiments.analysis.intervals import signed
 
 
-def picked(study: claims.Study, is_one: Callable[[claims.Runs], bool]) -> str:
+def picked(study: studies.Study, is_one: Callable[[studies.Runs], bool]) -> str:
     """The tested method that the validation part prefers, written in full."""
     found = study.pick(is_one)
     if found is None:

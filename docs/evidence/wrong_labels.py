@@ -7,13 +7,14 @@ from typing import NamedTuple
 
 import claims
 import plan
+import studies
 import tables
 import yaml
 from wording import calibration, difference, is_better, picked, time_ratio
 
 from attentiondrop.experiments.methods.parse import read_method
 
-FOLDER = Path(__file__).parent / "results" / claims.NOISY.folder
+FOLDER = Path(__file__).parent / "results" / studies.NOISY.folder
 
 
 class Compared(NamedTuple):
@@ -67,7 +68,7 @@ def short(folder: str) -> str:
         f"**With [40 % wrong labels]({folder}wrong-labels.md), `{found.ours}` gains {over_none}** over `none`, "
         f"{over_r_drop} over tuned R-Drop at {of_r_drop} of its GPU time, and {over_longer} over `none` with twice the "
         f"epochs at {of_longer} of its GPU time. (Our [claim]({folder}claims.md) was +{_figure():g} over R-Drop. It "
-        f"failed.) A weight of {_weight(claims.SEARCHED):g}, tried after that, gains {searched().over()[0]} over "
+        f"failed.) A weight of {_weight(studies.SEARCHED):g}, tried after that, gains {searched().over()[0]} over "
         "`none`. Their calibration error is worse than that of `none`, too."
     )
 
@@ -83,12 +84,12 @@ def in_short() -> str:
 
 def compared() -> Compared:
     """The method that the study chose, and the others of the sentences."""
-    return _compared(picked(claims.NOISY, claims.is_ours))
+    return _compared(picked(studies.NOISY, studies.is_ours))
 
 
 def searched() -> Compared:
     """What the search chose on right labels. It joined when the table was known, and makes no claim."""
-    found = _compared(claims.SEARCHED)
+    found = _compared(studies.SEARCHED)
     if not is_better(tables.read(FOLDER, compared().ours), found.ours):
         raise SystemExit(f"{FOLDER}: {found.ours} is not better than {compared().ours}: write the sentences anew")
     return found
@@ -96,7 +97,7 @@ def searched() -> Compared:
 
 def _compared(ours: str) -> Compared:
     """What the sentences say of one of our methods must be so."""
-    r_drop, longer = (picked(claims.NOISY, claims.is_called(name)) for name in ("r-drop", "longer"))
+    r_drop, longer = (picked(studies.NOISY, studies.is_called(name)) for name in ("r-drop", "longer"))
     found = Compared(ours, r_drop, longer, *(tables.read(FOLDER, one) for one in (None, r_drop, longer)))
     for study in found[3:]:
         if not is_better(study, ours):
@@ -159,7 +160,7 @@ def _weight(label: str) -> float:
 
 def _others(found: Compared) -> str:
     """Every other method."""
-    shown = (*found[:3], claims.SEARCHED)
+    shown = (*found[:3], studies.SEARCHED)
     rest = [one.label for one in found.to_none.methods[1:] if one.label not in shown]
     parts = [f"`{label}` {difference(found.to_none, label)}" for label in rest]
     return f"The other methods, to `none`: {', '.join(parts)}."

@@ -105,13 +105,14 @@ def test_with_all_settings_r_drop_is_compared_by_the_seeds_of_both(
     assert f"a weight of 3 for R-Drop. Our method is {shown[0]} better than that" in findings.all_settings()
     assert f"{shown[1]} (10 seeds)" in findings.all_settings() and findings.all_settings() in findings.bullets()
     assert f"(with all six settings of R-Drop tried: {shown[0]})" in findings.short()
-    monkeypatch.setattr(findings, "paired_difference", lambda one, other: findings.claims.paired_difference(other, one))
+    paired = findings.paired_difference
+    monkeypatch.setattr(findings, "paired_difference", lambda one, other: paired(other, one))
     with pytest.raises(SystemExit, match="H3 is withdrawn"):
         findings.all_settings()
 
 
 def test_a_method_that_helps_alone_needs_another_sentence(findings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(findings.claims, "is_of_the_paper", lambda name: findings.claims.is_called("longer"))
+    monkeypatch.setattr(findings.studies, "is_of_the_paper", lambda name: findings.studies.is_called("longer"))
     with pytest.raises(SystemExit, match="write its sentence anew"):
         findings.sentences()
 
@@ -166,13 +167,13 @@ def test_twice_the_epochs_are_told_first(findings: Any, monkeypatch: pytest.Monk
     assert said.startswith("**Our best method is not better than twice the epochs")
     assert f"gain {corrected(LONGER, 'none')[0]} over `none`" in said
     assert f"our method to them is {corrected(BEST, LONGER)[0]}" in said
-    monkeypatch.setattr(findings.claims, "SEARCHED", OURS)  # it loses against twice the epochs
+    monkeypatch.setattr(findings.studies, "SEARCHED", OURS)  # it loses against twice the epochs
     with pytest.raises(SystemExit, match="differs from twice the epochs"):
         findings.sentences()
 
 
 def test_the_page_of_claims_names_twice_the_epochs(findings: Any) -> None:
-    said = findings.claims.beside_scarce()
+    said = sys.modules["claims"].beside_scarce()
     mean, low, high = (float(number) for number in re.findall(r"[-+]\d\.\d\d", said))
     assert f"{mean:+.1f} points [{low:+.1f}, {high:+.1f}]" == corrected(BEST, LONGER)[0]
     assert "**is not told apart**" in said and f"to `{LONGER}`, corrected over all 12 comparisons" in said
@@ -221,8 +222,8 @@ def test_with_wrong_labels_the_failed_claim_comes_first(findings: Any) -> None:
 
 
 def test_a_method_that_joined_later_earns_no_claim(findings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    labels, claims = sys.modules["wrong_labels"], findings.claims
-    assert claims.NOISY.pick(claims.is_ours).label == OURS  # though the validation part prefers the other one
+    labels, studies = sys.modules["wrong_labels"], findings.studies
+    assert studies.NOISY.pick(studies.is_ours).label == OURS  # though the validation part prefers the other one
     assert column(BEST, "validation_accuracy", "noise").mean() > column(OURS, "validation_accuracy", "noise").mean()
     over = {other: corrected(BEST, other, "noise")[0] for other in ("none", R_DROP_THERE, LONGER_THERE, OURS)}
     time = {one: column(one, "gpu_seconds", "noise").mean() for one in (BEST, LONGER_THERE, R_DROP_THERE)}
@@ -233,7 +234,7 @@ def test_a_method_that_joined_later_earns_no_claim(findings: Any, monkeypatch: p
     assert "it earns no claim" in said
     assert corrected(BEST, "none", "noise", "ece")[0] in labels.sentences()["calibration"]
     assert f"A weight of 3, tried after that, gains {over['none']} over `none`" in labels.short("")
-    monkeypatch.setattr(claims, "SEARCHED", "tailhard(share=0.5,p=0.5,k=5,weight=3.0)")
+    monkeypatch.setattr(studies, "SEARCHED", "tailhard(share=0.5,p=0.5,k=5,weight=3.0)")
     with pytest.raises(SystemExit, match="write the sentences anew"):
         labels.sentences()
 

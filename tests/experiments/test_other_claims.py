@@ -81,14 +81,15 @@ def test_every_claim_of_the_protocol_is_on_the_page() -> None:
 def test_all_of_them_are_listed_in_order_with_the_words_of_the_protocol(
     others: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    curves = {name: others.Judged("reproduced", "", "") for name in ("P12", "P13")}
-    judged = others.judge([("P1", "reproduced"), ("P7", "not reproduced")], curves)
+    elsewhere = {name: others.Judged("reproduced", "", "") for name in ("P12", "P13")}
+    elsewhere["P6"] = others.Judged("not measured", "", "")
+    judged = others.judge([("P1", "reproduced"), ("P7", "not reproduced")], elsewhere)
     assert list(judged) == ["P6", *(f"P{number}" for number in range(8, 22))]
     rows = others.rows(judged)
     assert rows[6][:3] == ["P13", "Training loss is lower with blur + consistency", "reproduced"]
     assert judged["P9"].found.endswith("Not reproduced: P7, P8")
     monkeypatch.setattr(others, "attacks", lambda: others.Judged("reproduced", "", ""))
-    assert others.judge([], curves)["P9"].found.endswith("Open: P6")
+    assert others.judge([], elsewhere)["P9"].found.endswith("Open: P6")
     assert {judged[name].verdict for name in ("P17", "P19")} == {"not reproduced"}
     assert judged["P20"].verdict == "not testable here"
     assert {judged[name].verdict for name in ("P6", "P10", "P11", "P21")} == {"not measured"}
@@ -113,6 +114,19 @@ def test_a_claim_waits_for_all_of_its_studies(others: Any) -> None:
         assert others.waits_for(name).verdict == "not measured"  # a run is missing
         (others.RESULTS / name / "results.csv").write_text("method,status\nnone,finished\nhard,failed\n")
     assert others.waits_for("one", "two").verdict == "measured, not judged yet"
+
+
+def test_a_method_that_was_stopped_does_not_keep_a_study_from_being_complete(others: Any) -> None:
+    folder = others.RESULTS / "multi30k-en-de"
+    folder.mkdir(parents=True)
+    lines = ["method,status", "none,finished", '"dropout(p=0.1)",finished', '"dropout(p=0.1)",missing']
+    (folder / "results.csv").write_text("\n".join(lines))
+    assert others.complete(folder)
+    (folder / "results.csv").write_text("\n".join([*lines, "none,missing"]))
+    assert not others.complete(folder)
+    folder.rename(others.RESULTS / "another")  # the same method there was not stopped
+    (others.RESULTS / "another" / "results.csv").write_text("\n".join(lines))
+    assert not others.complete(others.RESULTS / "another")
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def test_what_is_missing_comes_first(translation: Any) -> None:
 
 
 def test_other_results_need_other_sentences(translation: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(translation.claims, "SEARCHED", "r-drop(weight=3.0,p=0.1)")  # better than none
+    monkeypatch.setattr(translation.studies, "SEARCHED", "r-drop(weight=3.0,p=0.1)")  # better than none
     with pytest.raises(SystemExit, match="write the sentences anew"):
         translation.bullets()
 
@@ -84,7 +84,7 @@ def test_the_search_names_the_best_mean_of_each_kind(translation: Any, monkeypat
     assert f"`{r_drop}`, as the trials had chosen it: {means[r_drop]:.1f} BLEU, {change(r_drop, 'none')} to" in said
     assert f"The best of ours, `{ours}`, is the same with a weak blur beside it: {change(ours, r_drop)} to it" in said
     assert f"`noise(sigma=0.5)` {change(f'{r_drop}+noise(sigma=0.5)', r_drop)}" in said
-    assert ours == translation.claims.TRANSLATION.searched
-    monkeypatch.setattr(translation.claims, "SEARCHED_IN_TEXT", r_drop)
+    assert ours == translation.studies.TRANSLATION.searched
+    monkeypatch.setattr(translation.studies, "SEARCHED_IN_TEXT", r_drop)
     with pytest.raises(SystemExit, match="SEARCHED_IN_TEXT anew"):
         translation.searched()

@@ -1,0 +1,125 @@
+"""The comparisons of two methods that the paper makes (P1 to P7), judged by the published results of the studies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import tables
+import verdicts
+from other_claims import Judged
+from studies import FULL, SCARCE, TRANSLATION, Study, is_called, is_of_the_paper
+
+from attentiondrop.experiments.analysis.intervals import Difference, corrected, paired_difference, signed
+
+
+@dataclass(frozen=True)
+class Said:
+    """A comparison that the paper makes."""
+
+    name: str
+    ours: str
+    theirs: str
+    #: Whether it is about the calibration error, which should be lower.
+    is_ece: bool = False
+
+
+PAPER = (
+    Said("P1", "hard", "dropout"),
+    Said("P3", "blur", "dropout"),
+    Said("P4", "blur+consistency", "r-drop"),
+    Said("P5", "hard", "r-drop"),
+    Said("P5", "blur", "r-drop"),
+    Said("P7", "hard", "dropout", True),
+    Said("P7", "blur", "dropout", True),
+    Said("P7", "blur+consistency", "r-drop", True),
+)
+STUDIES = {"CIFAR-10, 20 %": SCARCE, "CIFAR-100": FULL}
+#: In the protocol, this claim has another number for CIFAR-100; the others are about both data sets.
+ON_CIFAR_100 = {"P1": "P2"}
+
+
+def rows() -> list[list[str]]:
+    """A row for each comparison of the paper in each study. Accuracy and calibration are two families."""
+    found_rows = []
+    for title, study in STUDIES.items():
+        for is_ece in (False, True):
+            claims = [said for said in PAPER if said.is_ece == is_ece]
+            found = corrected([compared(study, said) for said in claims])
+            found_rows += [paper_row(title, said, each) for said, each in zip(claims, found, strict=True)]
+    return found_rows
+
+
+def table() -> str:
+    """What the studies say about the comparisons of the paper."""
+    return tables.listed(
+        "claim | study | comparison | measure | seeds | difference, points [after Holm] | verdict", rows()
+    )
+
+
+def compared(study: Study, said: Said) -> Difference | None:
+    """The difference of the two methods, in points."""
+    ours, theirs = study.pick(is_of_the_paper(said.ours)), study.pick(is_called(said.theirs))
+    if ours is None or theirs is None:
+        return None
+    pair = (ours.ece, theirs.ece) if said.is_ece else (ours.test, theirs.test)
+    found = paired_difference(*pair)
+    return None if found is None else found.times(100.0)
+
+
+def paper_row(title: str, said: Said, found: Difference | None) -> list[str]:
+    """One row of the table."""
+    name = ON_CIFAR_100.get(said.name, said.name) if title == "CIFAR-100" else said.name
+    head = [name, title, f"`{said.ours}` - `{said.theirs}`", "ECE" if said.is_ece else "accuracy"]
+    if found is None:
+        return [*head, "", "", verdicts.NOT_MEASURED]
+    interval = "-" if found.holm_interval is None else found.holm_interval.text(2)
+    return [*head, str(len(found.seeds)), f"{signed(found.mean, 2)} {interval}", reproduced(found, said.is_ece)]
+
+
+def reproduced(found: Difference, is_ece: bool) -> str:
+    """What the protocol calls success and failure: beyond zero, or within 0.3 points, or on the wrong side.
+
+    For a calibration error (P7), every interval that is not below zero is a failure.
+    """
+    interval = found.holm_interval
+    if interval is None:
+        return verdicts.NOT_RESOLVED
+    low, high = (-interval.high, -interval.low) if is_ece else (interval.low, interval.high)
+    if low > 0:
+        return verdicts.REPRODUCED
+    if is_ece:  # P7 of the protocol: an interval that is not below zero is a failure
+        return verdicts.NOT_REPRODUCED
+    return verdicts.NOT_REPRODUCED if high < 0 or interval.within(0.3) else verdicts.NOT_RESOLVED
+
+
+# --- P6: translation -------------------------------------------------------------------------------------------------
+
+#: The paper's methods with a score for WMT14 in its table, and what it compares them with.
+TRANSLATED = tuple((ours, theirs) for ours in ("hard", "blur", "blur+consistency") for theirs in ("dropout", "r-drop"))
+#: The number of seeds that the protocol asks for.
+SEEDS = 10
+
+
+def translated() -> Judged:
+    """P6, on Multi30k. There, `none` has dropout at its published rate: the better of it and `dropout` is compared."""
+    others = {"dropout": is_called("none", "dropout"), "r-drop": is_called("r-drop")}
+    found: list[Difference | None] = []
+    for ours, theirs in TRANSLATED:
+        pair = TRANSLATION.pick(is_of_the_paper(ours)), TRANSLATION.pick(others[theirs])
+        one = None if None in pair else paired_difference(*(runs.test for runs in pair))
+        found.append(one if one is not None and len(one.seeds) >= SEEDS else None)
+    link = "[translation](translation.md)"
+    measured = {pair: one for pair, one in zip(TRANSLATED, corrected(found), strict=True) if one is not None}
+    missing = [f"`{ours}` - `{theirs}`" for ours, theirs in TRANSLATED if (ours, theirs) not in measured]
+    left = f"Not measured there: {', '.join(missing)}. " if missing else ""
+    if not measured:
+        words = f"No comparison on Multi30k has {SEEDS} seeds yet. WMT14 itself cannot be had here"
+        return Judged(verdicts.NOT_MEASURED, words, link)
+    parts = [f"`{ours}` - `{theirs}` {_bleu(one)}" for (ours, theirs), one in measured.items()]
+    verdict = verdicts.together([reproduced(one, is_ece=False) for one in measured.values()])
+    return Judged(verdict, f"On Multi30k, BLEU: {', '.join(parts)}. {left}WMT14 itself cannot be had here", link)
+
+
+def _bleu(found: Difference) -> str:
+    interval = "-" if found.holm_interval is None else found.holm_interval.text(2)
+    return f"{signed(found.mean, 2)} {interval}"
