@@ -123,7 +123,8 @@ def run(options: argparse.Namespace) -> int:
             compare(recipe, methods, recipe.seeds, folder, lines, command=command, where=where)
             lines.say("all runs have ended")
             show_validation(summarise(read_study(folder)))
-            costs(recipe, folder, lines, until)
+            if not options.no_costs:
+                costs(recipe, folder, lines, until)
     except OutOfTimeError as error:
         lines.say(str(error))
         status = 3
@@ -234,6 +235,7 @@ def arguments() -> argparse.ArgumentParser:
     one.add_argument("--ablate", action="store_true", help="the ablations of the recipe instead of a comparison")
     one.add_argument("--records", type=Path, required=True, metavar="FILE.tar.gz")
     one.add_argument("--minutes", type=float, default=9.0, help="no run starts after these (default: %(default)s)")
+    one.add_argument("--no-costs", action="store_true", help="time no steps: another slice of the study follows")
     one.add_argument("--workers", type=int, default=8, help="runs at once (default: %(default)s)")
     one.add_argument("--out", help="a folder to work in (default: a temporary one)")
     one.set_defaults(act=run)

@@ -194,6 +194,19 @@ def test_a_slice_that_is_killed_has_kept_its_records(program, screen, tmp_path, 
     assert runs[0] and len(runs[0]) == len(runs[1])
 
 
+@pytest.mark.parametrize(("options", "is_timed"), [([], True), (["--no-costs"], False)])
+def test_a_slice_times_the_steps_unless_it_is_told_not_to(program, tmp_path, monkeypatch, options, is_timed) -> None:
+    timed: list[Any] = []
+    monkeypatch.setattr(program, "compare", lambda *given, **options: None)
+    monkeypatch.setattr(program, "read_study", lambda folder: None)
+    monkeypatch.setattr(program, "summarise", lambda study: None)
+    monkeypatch.setattr(program, "show_validation", lambda summary: None)
+    monkeypatch.setattr(program, "costs", lambda *given: timed.append(given))
+    records = ["--records", str(tmp_path / "records.tar.gz")]
+    assert program.main(["run", "evidence/cifar10-20pct", "--size", "check", *records, *options]) == 0
+    assert bool(timed) is is_timed
+
+
 def test_the_page_tells_how_to_make_the_data_of_study_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The block writes the first 1,000 images of each class in their order. Here, an image is its number."""
     page = (ROOT / "docs" / "evidence" / "README.md").read_text(encoding="utf-8")
