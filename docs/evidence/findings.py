@@ -48,8 +48,6 @@ def sentences() -> dict[str, str]:
         f"{difference(to_first, ours)} to `{first}`.",
         "alone": f"Hard masking alone ({over_none[hard]}) and blur alone ({over_none[blur]}) show no gain.",
         "calibration": calibration(FOLDER, ours, r_drop),
-        "worse calibration": "The calibration error (ECE) of our method is higher than that of `none`: "
-        f"{difference(tables.read(FOLDER, 'none', 'ece'), ours)}.",
     }
 
 
@@ -66,7 +64,7 @@ def equal_time() -> dict[str, str]:
         "gain": f"**At equal GPU time, it is better than more epochs**: {difference(to_longer, ours)} over `none` with "
         f"{times:g} times the epochs, at {time_ratio(to_none, ours, longer)} of its GPU time, all in the kernels of "
         "this library.",
-        "twice": f"But they take {2 / two_passes:.2f} times as long as our method.",
+        "twice": f"Twice the epochs take {2 / two_passes:.2f} times as long as our method.",
         "condition": f"This depends on what a second pass costs. Here two passes take {two_passes:.2f} times as long "
         f"as one: batches of 128 small images do not fill an H200. They take {_elsewhere()}. There, equal time is "
         "enough for nearly twice the epochs, and our method is not better than these here.",
@@ -89,7 +87,7 @@ def parts() -> str:
 
 def all_settings() -> str:
     """Whether our methods stay better than R-Drop if all six settings of R-Drop are tried."""
-    r_drop, (ours, first), seeds = _with_all_settings()
+    r_drop, (ours, first), seeds = with_all_settings()
     return (
         "So all six settings of each method were tried (R-Drop: weights up to 5). Tuning chose a weight of "
         f"{read_method(r_drop).comparators[0].weight:g} for R-Drop. Our method is {ours} better than that, and with a "
@@ -98,7 +96,7 @@ def all_settings() -> str:
     )
 
 
-def _with_all_settings() -> tuple[str, list[str], int]:
+def with_all_settings() -> tuple[str, list[str], int]:
     """R-Drop as it was chosen then, what two methods of ours are better, and the number of seeds.
 
     The method of the search ran in another table, with the same seeds. Both differences are corrected together.
@@ -128,21 +126,6 @@ def bullets() -> str:
         parts(),
     )
     return "\n".join(f"- {line}" for line in lines)
-
-
-def short() -> str:
-    """What the README says of it."""
-    found, equal = sentences(), equal_time()
-    _, (wider, _), _ = _with_all_settings()
-    return "\n".join(
-        (
-            f"- {found['longer']} {equal['twice']} {found['alone']}",
-            f"- {found['gain']} at about {wrong_labels.same_kernels().times()[0]} of its GPU time (with all six "
-            f"settings of R-Drop tried: {wider}). {found['worse calibration']}",
-            f"- {equal['gain']} Two passes are cheap there: see [study 1](docs/evidence/study-1.md).",
-            f"- {wrong_labels.short('docs/evidence/')}",
-        )
-    )
 
 
 def in_short() -> str:

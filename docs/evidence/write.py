@@ -121,11 +121,11 @@ def attacks() -> str:
 
 def front_page() -> dict[Path, str]:
     """What the README says of the evidence and of speed."""
-    import findings
     import speed_tables
+    import vision_preset
 
     path = DOCS.parent / "README.md"
-    page = filled(path.read_text(encoding="utf-8"), "findings", findings.short(), between="\n")
+    page = filled(path.read_text(encoding="utf-8"), "findings", vision_preset.front_page(), between="\n")
     page = filled(page, "speed", speed_tables.in_a_sentence(), between="")
     return {path: filled(page, "longer rows", speed_tables.longer_in_a_sentence(), between="")}
 
@@ -306,6 +306,14 @@ def searched() -> dict[Path, str]:
     return {path: filled(page, "search", search.ranking().table())}
 
 
+def overview() -> dict[Path, str]:
+    """The page of what we found."""
+    import vision_preset
+
+    path = HERE / "README.md"
+    return {path: filled(path.read_text(encoding="utf-8"), "vision preset", vision_preset.table())}
+
+
 def judged() -> dict[Path, str]:
     """The page of claims."""
     import claims
@@ -337,6 +345,7 @@ def written() -> dict[Path, str]:
         | pages()
         | ablated()
         | searched()
+        | overview()
         | judged()
         | front_page()
         | told()

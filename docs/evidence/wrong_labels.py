@@ -59,20 +59,6 @@ def bullets() -> str:
     return "\n".join(f"- {line}" for line in sentences().values())
 
 
-def short(folder: str) -> str:
-    """What the README says of it. `folder`: where these pages are."""
-    found = compared()
-    over_none, over_r_drop, over_longer = found.over()
-    of_r_drop, of_longer = found.times()
-    return (
-        f"**With [40 % wrong labels]({folder}wrong-labels.md), `{found.ours}` gains {over_none}** over `none`, "
-        f"{over_r_drop} over tuned R-Drop at {of_r_drop} of its GPU time, and {over_longer} over `none` with twice the "
-        f"epochs at {of_longer} of its GPU time. (Our [claim]({folder}claims.md) was +{_figure():g} over R-Drop. It "
-        f"failed.) A weight of {_weight(studies.SEARCHED):g}, tried after that, gains {searched().over()[0]} over "
-        "`none`. Their calibration error is worse than that of `none`, too."
-    )
-
-
 def in_short() -> str:
     """What other pages say of it."""
     found = compared()

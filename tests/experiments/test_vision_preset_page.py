@@ -1,0 +1,106 @@
+"""The table of the front page says what the studies found of the preset, computed here in another way."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import attentiondrop as ad
+
+RESULTS = Path(__file__).parents[2] / "docs" / "evidence" / "results"
+OURS = str(ad.presets.vision())
+
+
+@pytest.fixture
+def preset(docs_module: Callable[[str], Any]) -> Any:
+    return docs_module("vision_preset")
+
+
+def scores(folder: str, name: str) -> dict[str, dict[str, float]]:
+    found: dict[str, dict[str, float]] = {}
+    with (RESULTS / folder / "results.csv").open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            if row["part"] == "runs" and row["status"] == "finished":
+                found.setdefault(row["method"], {})[row["seed"]] = float(row[name])
+    return found
+
+
+def apart(folder: str, name: str, other: str, factor: float) -> str:
+    """The difference with its interval, corrected over all comparisons with the same method."""
+    every = scores(folder, name)
+    base = every.pop(other)
+    pairs = {
+        label: factor * np.array([own[seed] - base[seed] for seed in own if seed in base])
+        for label, own in every.items()
+    }
+    smallest_first = sorted(pairs, key=lambda label: stats.ttest_1samp(pairs[label], 0).pvalue)
+    ours, step = pairs[OURS], len(pairs) - smallest_first.index(OURS)
+    half = stats.t.ppf(1 - 0.025 / step, len(ours) - 1) * ours.std(ddof=1) / len(ours) ** 0.5
+    mean = f"{ours.mean():+.1f}"
+    marked = f"**{mean}**" if half < abs(ours.mean()) else mean
+    return f"{marked} [{ours.mean() - half:+.1f}, {ours.mean() + half:+.1f}]"
+
+
+def cells(table: str, words: str) -> list[str]:
+    (line,) = (line for line in table.splitlines() if words in line)
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+@pytest.mark.parametrize(
+    ("words", "folder", "name", "factor", "others"),
+    [
+        (
+            "9,000 images",
+            "cifar10-20pct-confirm",
+            "test_accuracy",
+            100,
+            ("none", "r-drop(weight=0.6,p=0.1)", "longer(lr=0.5,decay=1.0,times=2)"),
+        ),
+        (
+            "labels wrong",
+            "cifar10-20pct-noise",
+            "test_accuracy",
+            100,
+            ("none", "r-drop(weight=3.0,p=0.1)", "longer(lr=1.0,decay=0.2,times=2)"),
+        ),
+        (
+            "Multi30k",
+            "multi30k-en-de",
+            "test_bleu",
+            1,
+            ("none(lr=1.0,decay=0.2)", "r-drop(weight=3.0,p=0.1)", "longer(lr=1.0,decay=0.2,times=2)"),
+        ),
+    ],
+)
+def test_every_difference_is_corrected_over_the_comparisons_with_the_same_method(
+    preset: Any, words: str, folder: str, name: str, factor: float, others: tuple[str, ...]
+) -> None:
+    data, *found, error = cells(preset.table("x/"), words)
+    assert found == [apart(folder, name, other, factor) for other in others]
+    seeds = len(scores(folder, name)[OURS])
+    assert "](x/" in data and f"({seeds}" in data
+    assert error == (apart(folder, "test_ece", others[0], 100) if name == "test_accuracy" else "-")
+
+
+def test_what_speaks_against_the_preset_comes_first(preset: Any) -> None:
+    first, *_, failed = preset.front_page().splitlines()
+    assert first.startswith("**Hard masking alone") and "show no gain" in first and "it does harm.**" in first
+    assert "not better than twice the epochs" in first
+    assert "claim" in failed and "**failed**" in failed
+
+
+def test_another_preset_or_an_earned_claim_needs_another_page(preset: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(preset, "vision", lambda: ad.BlurSmoothing(sigma_max=0.5))
+        with pytest.raises(SystemExit, match="write the table anew"):
+            preset.table()
+    earned = [[*row[:-1], "**earned**"] for row in preset.claims.headlines()]
+    monkeypatch.setattr(preset.claims, "headlines", lambda: earned)
+    with pytest.raises(SystemExit, match="write the sentence about it anew"):
+        preset.front_page()
