@@ -11,6 +11,7 @@ from ..scores import ReliabilityDiagram, RobustnessReport, Scores
 from .attacks import pgd_attack
 from .calibration import brier_score, calibration_error, reliability, scores
 from .robustness import robust_accuracy
+from .temperature import fit_temperature
 
 __all__ = [
     "ReliabilityDiagram",
@@ -18,6 +19,7 @@ __all__ = [
     "Scores",
     "brier_score",
     "calibration_error",
+    "fit_temperature",
     "pgd_attack",
     "reliability",
     "robust_accuracy",

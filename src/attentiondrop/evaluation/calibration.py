@@ -88,7 +88,7 @@ def scores(logits: Tensor, labels: Tensor, bins: int = BINS) -> Scores:
     >>> result.accuracy, round(result.nll, 4), result.top5
     (0.5, 0.8955, None)
     """
-    _check(logits, labels)
+    check_predictions(logits, labels)
     wide = _wide(logits)
     probabilities = _without_nan(wide.softmax(-1))
     return Scores(
@@ -129,7 +129,7 @@ def _sorted(probabilities: Tensor, labels: Tensor, bins: int) -> _Bins:
 
 
 def _probabilities(predictions: Tensor, labels: Tensor) -> Tensor:
-    _check(predictions, labels)
+    check_predictions(predictions, labels)
     wide = _wide(predictions)
     slack = 1e-3 if predictions.dtype.itemsize >= 4 else 2e-2
     if bool((wide >= 0).all()) and bool(((wide.sum(-1) - 1).abs() <= slack).all()):
@@ -149,7 +149,8 @@ def _wide(predictions: Tensor) -> Tensor:
     return predictions.detach().to(torch.promote_types(predictions.dtype, torch.float32))
 
 
-def _check(predictions: Any, labels: Any) -> None:
+def check_predictions(predictions: Any, labels: Any) -> None:
+    """Refuse what is not [N, classes] in floating point with [N] labels of these classes."""
     if not isinstance(predictions, Tensor) or not predictions.is_floating_point():
         raise bad_argument("predictions", "a tensor of floating point", _kind(predictions))
     if (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -37,6 +38,33 @@ def test_the_numbers_of_a_comparison(comparison: Maker, tmp_path: Path) -> None:
     assert rows[0]["p_holm"] == ""
     assert rows[0]["environment_torch"] == "2.15.0"
     assert float(rows[0]["accuracy_linf_0.01"]) == pytest.approx(0.72)
+
+
+def test_scaled_errors_are_shown_and_explained_where_they_were_measured(comparison: Maker, tmp_path: Path) -> None:
+    """Runs of older versions have none: their reports have no empty column and no sentence about it."""
+    endings = {"none": [0.90, 0.92, 0.94], "hard(p=0.1,k=5)": [0.91, 0.94, 0.97]}
+    folder = comparison(tmp_path, endings)
+    page, markdown, rows = written(folder)
+    assert "caled ECE" not in markdown and "after temperature scaling" not in markdown
+    assert rows[0]["test_ece_scaled"] == "" and "test_temperature" not in rows[0]
+    for at, file in enumerate(sorted(folder.glob("runs/*/*/result.json"))):
+        result = json.loads(file.read_text(encoding="utf-8"))
+        result["test"] |= {"ece_scaled": 0.01 * (at + 1), "nll_scaled": 0.4, "temperature": 0.8}
+        file.write_text(json.dumps(result), encoding="utf-8")
+    page, markdown, rows = written(folder)
+    header = next(line for line in markdown.splitlines() if line.startswith("| Method | NLL"))
+    assert header == "| Method | NLL | ECE, % | Scaled ECE, % | Brier | Top-5, % | Epochs to target |"
+    assert page.table("Other scores")["none"][2] == "5.00 ± 1.00"  # the folder of `hard` comes first
+    assert page.table("Differences to the baseline")["hard(p=0.1,k=5)"][2] == "\u22123.00"
+    explained = "Scaled ECE: the ECE after temperature scaling: one number"
+    assert markdown.count(explained) == 2  # below both tables that have it
+    assert [(row["test_ece_scaled"], row["test_temperature"]) for row in rows[:1]] == [("0.04", "0.8")]
+
+
+def test_before_any_run_has_ended_the_compared_metrics_have_their_columns(comparison: Maker, tmp_path: Path) -> None:
+    _, markdown, _ = written(comparison(tmp_path, {"none": [None, None], "hard(p=0.1,k=5)": [None, None]}))
+    header = next(line for line in markdown.splitlines() if line.startswith("| Method | NLL"))
+    assert header == "| Method | NLL | ECE, % | Scaled ECE, % | Brier | Epochs to target |"
 
 
 def test_only_what_remains_after_correction_is_marked(comparison: Maker, tmp_path: Path) -> None:

@@ -150,6 +150,15 @@ class Summary:
         return self.study.plan
 
     @property
+    def other_metrics(self) -> tuple[Metric, ...]:
+        """The metrics beside the primary one that a run has. As long as no run has any, those that are compared.
+
+        Some do not exist for all data, such as top-5 with five classes or fewer, and some not in older runs.
+        """
+        found = {name for row in self.rows for name in row.scores}
+        return tuple(each for each in self.metrics.others if (each.name in found if found else each.compared))
+
+    @property
     def sample_unit(self) -> str:
         """What the throughput counts."""
         return task_of(self.study.plan.recipe).sample_unit

@@ -9,9 +9,9 @@ from ...scores import ReliabilityDiagram
 from ..analysis.remarks import INTERVALS, MARK, counts
 from ..analysis.summary import Row, Summary
 from ..tasks.metrics import PERCENT, Metric
-from .blocks import Block, Cell, Picture, Section, Table, name
+from .blocks import Block, Cell, Picture, Section, Table, Text, name
 from .chart import Chart, Point
-from .figures import difference
+from .figures import difference, notes_on
 from .markup import Markup, code, tag
 from .palette import Look
 from .scales import Scale
@@ -37,7 +37,7 @@ def calibration(summary: Summary, looks: dict[str, Look]) -> Section | None:
     """The section; None if there is nothing to show."""
     blocks: list[Block] = []
     if any(len(row.differences) > 1 for row in summary.rows):
-        blocks.append(_differences(summary))
+        blocks += [_differences(summary), *map(Text, notes_on(_compared(summary)))]
     drawn = []
     for row in summary.rows:
         bins, width = pooled(row)
@@ -51,7 +51,7 @@ def calibration(summary: Summary, looks: dict[str, Look]) -> Section | None:
 
 
 def _differences(summary: Summary) -> Table:
-    primary, *others = [metric for metric in summary.metrics.all if metric.compared]
+    primary, others = summary.metrics.primary, _compared(summary)
     body: list[list[str | Cell]] = [
         [
             name(row.label),
@@ -68,6 +68,10 @@ def _differences(summary: Summary) -> Table:
         f"remains after Holm's correction for all {count}"
     )
     return Table(caption, ["Method", *(_heading(each) for each in others)], body)
+
+
+def _compared(summary: Summary) -> list[Metric]:
+    return [metric for metric in summary.other_metrics if metric.compared]
 
 
 def _heading(metric: Metric) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ..analysis.intervals import Difference, Spread
 from ..tasks.metrics import Metric
 from .blocks import Cell
@@ -31,6 +33,11 @@ def with_unit(value: Spread, metric: Metric) -> str:
 def difference_heading(metric: Metric) -> str:
     """The heading of a column of differences with intervals."""
     return f"Difference{metric.after_difference} [95 %]"
+
+
+def notes_on(metrics: Iterable[Metric]) -> list[str]:
+    """A sentence for each metric whose label does not say what it is."""
+    return [f"{metric.label[:1].upper()}{metric.label[1:]}: {metric.note}." for metric in metrics if metric.note]
 
 
 def p_value(p: float | None) -> str | Cell:

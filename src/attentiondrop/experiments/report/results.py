@@ -7,7 +7,7 @@ from ..analysis.remarks import difference_remark, origin_remarks, remarks
 from ..analysis.summary import Row, Summary
 from .blocks import Block, Cell, Notes, Section, Table, Text, name
 from .exhibited import signatures
-from .figures import NOTHING, difference, difference_heading, p_value, spread
+from .figures import NOTHING, difference, difference_heading, notes_on, p_value, spread
 from .interval_plot import interval_axis, interval_plot, interval_scale
 
 
@@ -20,7 +20,7 @@ def results(summary: Summary) -> Section | None:
         lines.insert(0, difference_remark(summary, quote="`"))
         lines.append("p: of the paired t test, adjusted for the number of methods (Holm).")
     blocks: list[Block] = [_primary(summary), *([Notes(lines)] if lines else []), _scores(summary)]
-    blocks += [*map(Text, _reach_note(summary)), _seeds(summary)]
+    blocks += [*map(Text, [*notes_on(summary.other_metrics), *_reach_note(summary)]), _seeds(summary)]
     measured = signatures(summary)
     blocks += [Text("How these were measured:"), Notes(measured)] if measured else []
     return Section("results", "Results", blocks)
@@ -49,9 +49,7 @@ def _primary(summary: Summary) -> Table:
 
 
 def _scores(summary: Summary) -> Table:
-    others = summary.metrics.others
-    # Some metrics do not exist for all data, such as top-5 with five classes or fewer.
-    others = tuple(each for each in others if each.compared or any(each.name in row.scores for row in summary.rows))
+    others = summary.other_metrics
     headings: list[str | Cell] = ["Method", *(metric.heading for metric in others)]
     body: list[list[str | Cell]] = []
     for row in summary.rows:

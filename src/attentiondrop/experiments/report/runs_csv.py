@@ -33,7 +33,9 @@ def _row(summary: Summary, each: Outcome) -> dict[str, Any]:
     found: dict[str, Any] = {"method": each.method, "seed": each.seed, "part": each.part, "status": each.status}
     for part in ("test", "validation"):
         scores = (None if result is None else getattr(result, part)) or {}
-        found |= {f"{part}_{metric.name}": scores.get(metric.name) for metric in summary.metrics.all}
+        # The metrics first, then what else was measured, such as the temperature behind a scaled error.
+        names = [*(metric.name for metric in summary.metrics.all), *scores]
+        found |= {f"{part}_{name}": scores.get(name) for name in names}
     found |= _compared(summary, each)
     for name in ("best_epoch", "epochs", "steps", "parameters", "throughput", "peak_memory_mib", "seconds", "capture"):
         found[name] = None if result is None else getattr(result, name)

@@ -11,9 +11,9 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 from torch import Tensor, nn
 
-from ...evaluation import scores
+from ...evaluation import fit_temperature, reliability, scores
 from .eval_mode import evaluating
-from .interface import forward
+from .interface import Judgement, forward
 
 #: Logits and labels, on the CPU.
 Predictions = tuple[Tensor, Tensor]
@@ -43,6 +43,33 @@ def scores_of(logits: Tensor, labels: Tensor) -> dict[str, float]:
     """The same for predictions."""
     found = dataclasses.asdict(scores(logits, labels))
     return {name: value for name, value in found.items() if value is not None}
+
+
+def judge_classes(
+    model: nn.Module,
+    data: Any,
+    batch_size: int,
+    accelerator: Accelerator | None,
+    pick: Pick = lambda output: output,
+) -> Judgement:
+    """Scores on the validation part and, if `data` holds the test part, scores and reliability on it.
+
+    Test scores have some after temperature scaling, too. The validation part fits the temperature, so its own would
+    look better than they are.
+    """
+    chosen_by = predict_all(model, data, "validation", batch_size, accelerator, pick)
+    validation = scores_of(*chosen_by)
+    if "test" not in data.counts:
+        return Judgement(validation)
+    logits, labels = predict_all(model, data, "test", batch_size, accelerator, pick)
+    test = scores_of(logits, labels) | scaled_scores(logits, labels, fit_temperature(*chosen_by))
+    return Judgement(validation, test, reliability(logits, labels))
+
+
+def scaled_scores(logits: Tensor, labels: Tensor, temperature: float) -> dict[str, float]:
+    """What a temperature changes: the likelihood and the calibration error. The accuracy stays."""
+    found = scores(logits / temperature, labels)
+    return {"nll_scaled": found.nll, "ece_scaled": found.ece, "temperature": temperature}
 
 
 def predict_all(

@@ -35,6 +35,8 @@ class Metric:
     brief: bool = True
     #: Differences below this, as they are shown, do not matter in practice; None if nobody has said.
     margin: float | None = None
+    #: What the label means, where it does not say so itself.
+    note: str = ""
 
     @property
     def column(self) -> str:
@@ -126,6 +128,15 @@ CLASS_METRICS = Metrics(
         Metric("accuracy", "accuracy", PERCENT, higher_is_better=True, factor=100, margin=0.3),
         Metric("nll", "NLL", "nats", higher_is_better=False, digits=3, brief_digits=3),
         Metric("ece", "ECE", PERCENT, higher_is_better=False, factor=100),
+        Metric(
+            "ece_scaled",
+            "scaled ECE",
+            PERCENT,
+            higher_is_better=False,
+            factor=100,
+            brief=False,
+            note="the ECE after temperature scaling: one number, which the validation part decides, divides all logits",
+        ),
         Metric("brier", "Brier", "", higher_is_better=False, digits=3, brief_digits=3, brief=False),
         Metric("top5", "top-5", PERCENT, higher_is_better=True, factor=100, compared=False, brief=False),
     ),

@@ -8,8 +8,8 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from ....evaluation import RobustnessReport, reliability, robust_accuracy
-from ..class_scores import predict_all, scores_of, scores_of_part
+from ....evaluation import RobustnessReport, robust_accuracy
+from ..class_scores import judge_classes
 from ..interface import Judgement
 from .data.dataset import ImageData
 from .settings import AttackSettings
@@ -23,13 +23,8 @@ def judge(
     on_batch: Callable[[int, int], None] | None = None,
 ) -> Judgement:
     """Scores on the validation part and, if `data` holds the test part, scores, reliability and robustness on it."""
-    validation = scores_of_part(model, data, "validation", settings.batch_size, accelerator)
-    if "test" not in data.counts:
-        return Judgement(validation)
-    logits, labels = predict_all(model, data, "test", settings.batch_size, accelerator)
-    return Judgement(
-        validation, scores_of(logits, labels), reliability(logits, labels), attack(model, data, settings, on_batch)
-    )
+    found = judge_classes(model, data, settings.batch_size, accelerator)
+    return found if found.test is None else found._replace(robustness=attack(model, data, settings, on_batch))
 
 
 def attack(

@@ -103,11 +103,6 @@ class TextClassification(Task):
         on_batch: OnBatch | None = None,
     ) -> Judgement:
         """Scores and, on the test part, a reliability diagram."""
-        from ....evaluation import reliability
-        from ..class_scores import predict_all, scores_of
+        from ..class_scores import judge_classes
 
-        validation = self.scores(model, data, "validation", settings.batch_size, accelerator)
-        if "test" not in data.counts:
-            return Judgement(validation)
-        logits, labels = predict_all(model, data, "test", settings.batch_size, accelerator, self.logits)
-        return Judgement(validation, scores_of(logits, labels), reliability(logits, labels))
+        return judge_classes(model, data, settings.batch_size, accelerator, self.logits)
