@@ -9,6 +9,7 @@ import comparisons
 import curves
 import other_claims
 import plan
+import scarce_or_noisy
 import studies
 import tables
 import verdicts
@@ -173,6 +174,7 @@ def others() -> dict[str, other_claims.Judged]:
     parts = ", ".join(f"`{each.name}` {curves.told(each.epochs, 1) or '-'}" for each in sooner)
     judged = {
         "P6": comparisons.translated(),
+        "P10": scarce_or_noisy.judged(),
         "P12": other_claims.Judged(
             verdicts.together([each.verdict for each in sooner]),
             f"Difference to `none`, epochs: {parts}. GPU seconds: "

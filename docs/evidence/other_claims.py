@@ -1,4 +1,4 @@
-"""The claims of the paper that are no comparison of two methods in a results.csv: P8 to P11 and P14 to P21.
+"""The claims of the paper that are no comparison of two methods in a results.csv: P8, P9, P11 and P14 to P21.
 
 Every number comes from a committed file. Words alone are only where there is nothing to measure (P17, P19, P20).
 """
@@ -21,6 +21,7 @@ DOCS = Path(__file__).parents[1]
 RESULTS = DOCS / "evidence" / "results"
 BENCHMARKS = DOCS.parent / "benchmarks" / "results"
 ATTACKED = RESULTS / "cifar10-20pct-attack" / "results.csv"
+PROTOCOL = "[protocol](protocol.md#the-paper-claim-by-claim)"
 HEADINGS = "claim | the paper says | verdict | what was found | where"
 
 
@@ -47,10 +48,9 @@ def counted(judged: Mapping[str, Judged]) -> str:
 
 
 def judge(comparisons: Sequence[tuple[str, str]], elsewhere: Mapping[str, Judged]) -> dict[str, Judged]:
-    """All of them, in order. `comparisons`: name and verdict of P1 to P7; `elsewhere`: P6, P12 and P13."""
+    """All of them, in order. `comparisons`: name and verdict of P1 to P7; `elsewhere`: P6, P10, P12 and P13."""
     found = {
         "P8": attacks(),
-        "P10": waits_for("cifar10-20pct-tenth", "cifar10-half", "cifar10-20pct-noise"),
         "P11": gradient_variance(),
         "P14": costs(),
         "P15": Judged(*ablations.high_rates(), "[ablations](ablations.md)"),
@@ -76,11 +76,14 @@ def judge(comparisons: Sequence[tuple[str, str]], elsewhere: Mapping[str, Judged
 
 def waits_for(*studies: str) -> Judged:
     """A claim that studies decide which are not complete, or are, but no code judges it yet."""
-    missing = [f"`{name}`" for name in studies if not complete(RESULTS / name)]
-    link = "[protocol](protocol.md#the-paper-claim-by-claim)"
-    if missing:
-        return Judged(verdicts.NOT_MEASURED, f"Needs runs that have not been done: {', '.join(missing)}", link)
-    return Judged(verdicts.NOT_JUDGED, "The runs are done", link)
+    missing = [name for name in studies if not complete(RESULTS / name)]
+    return not_measured(missing) if missing else Judged(verdicts.NOT_JUDGED, "The runs are done", PROTOCOL)
+
+
+def not_measured(missing: Sequence[str]) -> Judged:
+    """A claim whose studies are not complete."""
+    names = ", ".join(f"`{name}`" for name in missing)
+    return Judged(verdicts.NOT_MEASURED, f"Needs runs that have not been done: {names}", PROTOCOL)
 
 
 #: Study -> methods that were stopped with the seeds that they had ("Changed during study 3" of the protocol).

@@ -82,7 +82,7 @@ def test_all_of_them_are_listed_in_order_with_the_words_of_the_protocol(
     others: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     elsewhere = {name: others.Judged("reproduced", "", "") for name in ("P12", "P13")}
-    elsewhere["P6"] = others.Judged("not measured", "", "")
+    elsewhere |= {name: others.Judged("not measured", "", "") for name in ("P6", "P10")}
     judged = others.judge([("P1", "reproduced"), ("P7", "not reproduced")], elsewhere)
     assert list(judged) == ["P6", *(f"P{number}" for number in range(8, 22))]
     rows = others.rows(judged)
