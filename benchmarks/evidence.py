@@ -1,6 +1,7 @@
 """Do the studies of docs/evidence in slices, on a machine that keeps nothing between them.
 
     evidence.py run RECIPE [--size S] [--set ...] [--methods ...] --records FILE.tar.gz --minutes 9 --workers 8
+    evidence.py queue --data FOLDER              goes on with all studies of docs/evidence/queue.yaml, in their order
     evidence.py rank FILE.tar.gz                 what the screen chose: methods by their validation scores
     evidence.py choose FILE.tar.gz               the methods of a screen that go on, for --methods of the size confirm
     evidence.py publish FILE.tar.gz FOLDER       results.csv, costs.json and recipe.yaml for docs/evidence/results
@@ -28,8 +29,9 @@ from pathlib import Path
 
 import choice
 import yaml
+from evidence_queue import Queued, keep_weights, progress, read_queue
 
-from attentiondrop.errors import ArgumentError, AttentionDropError
+from attentiondrop.errors import ArgumentError, AttentionDropError, bad_argument
 from attentiondrop.experiments.analysis.collect import summarise
 from attentiondrop.experiments.analysis.summary import Summary
 from attentiondrop.experiments.config.recipe_files import read_recipe
@@ -40,10 +42,11 @@ from attentiondrop.experiments.runs.pool import OutOfTimeError, Where
 from attentiondrop.experiments.runs.store import REQUEST, RESULT, TRACEBACK
 from attentiondrop.experiments.studies.ablate import ablate
 from attentiondrop.experiments.studies.compare import compare
-from attentiondrop.experiments.studies.plan import ABLATION, COMPARISON, read_study
+from attentiondrop.experiments.studies.plan import ABLATION, COMPARISON, Entry, read_study
 from attentiondrop.experiments.studies.step_costs import COSTS, measure_costs
 from attentiondrop.experiments.train.epoch_log import EPOCHS
 
+QUEUE = Path(__file__).parents[1] / "docs" / "evidence" / "queue.yaml"
 PLANS = (COMPARISON, ABLATION, COSTS)
 #: Of each run that has ended.
 OF_A_RUN = (REQUEST, EPOCHS, RESULT, TRACEBACK)
@@ -107,20 +110,32 @@ def unpack(file: Path, folder: Path) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """One slice of a study."""
+    recipe = read_recipe(options.recipe, options.size, options.set)
+    return slice_of(recipe, options, command_line(sys.argv[1:]))
+
+
+def slice_of(
+    recipe: Recipe,
+    options: argparse.Namespace,
+    command: str,
+    stopped: Callable[[Path], Sequence[Entry]] = lambda folder: (),
+) -> int:
+    """Do the runs of a study that are missing. Returns 0, or 3 if the time was over before.
+
+    `stopped` reads the methods that get no more runs from the plan in a folder.
+    """
     folder = Path(options.out or tempfile.mkdtemp(prefix="evidence-"))
     lines = Lines(lambda: pack(folder, options.records))
     until = time.time() + 60 * options.minutes
     if options.records.exists():
         unpack(options.records, folder)
-    recipe = read_recipe(options.recipe, options.size, options.set)
-    where, command = Where(options.workers, until=until), command_line(sys.argv[1:])
-    status = 0
+    where, status = Where(options.workers, until=until), 0
     try:
         if options.ablate:
             ablate(recipe, {}, recipe.seeds, folder, lines, command=command, where=where)
         else:
-            methods = options.methods or recipe.methods
-            compare(recipe, methods, recipe.seeds, folder, lines, command=command, where=where)
+            methods, others = options.methods or recipe.methods, stopped(folder)
+            compare(recipe, methods, recipe.seeds, folder, lines, command=command, where=where, stopped=others)
             lines.say("all runs have ended")
             show_validation(summarise(read_study(folder)))
             if not options.no_costs:
@@ -130,6 +145,45 @@ def run(options: argparse.Namespace) -> int:
         status = 3
     finally:
         lines.say(f"{options.records}: {pack(folder, options.records)} runs")
+    return status
+
+
+def queue(options: argparse.Namespace) -> int:
+    """Go on with the studies that are left, as long as there is time."""
+    studies, until, status = read_queue(options.file), time.monotonic() + 60 * options.minutes, 0
+    if unknown := [name for name in options.names if name not in {one.name for one in studies}]:
+        raise bad_argument("names", f"studies of {options.file}: {', '.join(one.name for one in studies)}", unknown)
+    for one in studies:
+        left = (until - time.monotonic()) / 60
+        if options.names and one.name not in options.names:
+            continue
+        if one.waits_for is not None:
+            print(f"== {one.name}: left out, it waits for {one.waits_for}", flush=True)
+            continue
+        if status == 3 or (left <= 0 and not options.list):
+            return 3
+        try:
+            status = max(status, go_on(one, options, left))
+        except AttentionDropError as error:
+            print(f"== {one.name}: {error}", file=sys.stderr, flush=True)
+            status = max(status, 2)
+    return status
+
+
+def go_on(one: Queued, options: argparse.Namespace, minutes: float) -> int:
+    """Do what is left of one study of the queue."""
+    records, recipe = options.records / f"{one.name}.tar.gz", one.read(options.data, options.set)
+    with tempfile.TemporaryDirectory(prefix="evidence-") as out:
+        if records.exists():
+            unpack(records, Path(out))
+        ended, runs = progress(one, recipe, Path(out))
+        print(f"== {one.name}: {ended} of {runs} runs have ended", flush=True)
+        if options.list:
+            return 0
+        given = vars(options) | vars(one) | {"minutes": minutes, "records": records, "out": out}
+        status = slice_of(recipe, argparse.Namespace(**given), one.command(), one.without)
+        if one.keeps is not None and status == 0:
+            keep_weights(Path(out), options.data / one.keeps)
     return status
 
 
@@ -239,6 +293,17 @@ def arguments() -> argparse.ArgumentParser:
     one.add_argument("--workers", type=int, default=8, help="runs at once (default: %(default)s)")
     one.add_argument("--out", help="a folder to work in (default: a temporary one)")
     one.set_defaults(act=run)
+    all_left = commands.add_parser("queue", help="go on with all studies that are left")
+    all_left.add_argument("names", nargs="*", metavar="NAME", help="only these studies (default: all of them)")
+    all_left.add_argument("--file", type=Path, default=QUEUE, help="the studies (default: docs/evidence/queue.yaml)")
+    all_left.add_argument("--data", type=Path, required=True, metavar="FOLDER", help="the files that the queue names")
+    all_left.add_argument("--records", type=Path, default=QUEUE.parent / "records", metavar="FOLDER")
+    all_left.add_argument("--set", nargs="+", action="extend", default=[], metavar="SETTING=VALUE")
+    all_left.add_argument("--minutes", type=float, default=9.0, help="no run starts after these (default: %(default)s)")
+    all_left.add_argument("--no-costs", action="store_true", help="time no steps")
+    all_left.add_argument("--workers", type=int, default=8, help="runs at once (default: %(default)s)")
+    all_left.add_argument("--list", action="store_true", help="only say how many runs are left")
+    all_left.set_defaults(act=queue)
     two = commands.add_parser("rank", help="methods by their validation scores")
     two.add_argument("records", type=Path, metavar="FILE.tar.gz")
     two.set_defaults(act=rank)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from attentiondrop import AttentionDropError
+from attentiondrop.experiments.analysis.collect import summarise
 from attentiondrop.experiments.config.recipe_files import read_recipe
 from attentiondrop.experiments.files.whole_files import DamagedRecordError
 from attentiondrop.experiments.runs import execute as execution
@@ -54,6 +55,19 @@ def test_methods_whose_trials_are_finished_do_not_wait_for_the_others(tiny, list
     assert {method for method, _ in trained[before : before + 2]} == set(found.methods[0].trials)
     assert trained[before + 2 :] == [(best, 1), (hard, 0), (hard, 1)] and trained[before][1] == seed
     assert len(listener.planned) - asked == 2  # its runs began together with the trials of the other
+
+
+def test_a_stopped_method_gets_no_more_runs_and_keeps_its_row(tiny, listener, tmp_path, trained) -> None:
+    before = compare(tiny, METHODS, 1, tmp_path, listener)
+    stopped = [entry for entry in before.methods if entry.name == "dropout"]
+    found = compare(tiny, ["none", "hard"], 2, tmp_path, listener, stopped=stopped)
+    assert trained[2:] == [("hard(p=0.1,k=5)", 0), ("none", 1), ("hard(p=0.1,k=5)", 1)]
+    assert [entry.name for entry in found.methods] == ["none", "hard", "dropout"]
+    assert read_study(tmp_path).comparison == found
+    rows = {row.label: row for row in summarise(read_study(tmp_path)).rows}
+    assert [row.count("finished") for row in rows.values()] == [2, 2, 1]
+    with pytest.raises(AttentionDropError, match=r"stopped: expected other methods .* received \['dropout'\]"):
+        compare(tiny, METHODS, 2, tmp_path, listener, stopped=stopped)
 
 
 def test_changed_settings_are_run_again_on_request_and_said(tiny, listener, tmp_path, trained) -> None:

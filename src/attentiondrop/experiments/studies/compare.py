@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ...errors import ArgumentError
+from ...errors import ArgumentError, bad_argument
 from ..config.schema import Recipe
 from ..methods.grids import candidates
 from ..methods.groups import expanded
@@ -35,16 +35,19 @@ def compare(
     where: Where | None = None,
     trackers: tuple[str, ...] = (),
     overwrite: bool = False,
+    stopped: Sequence[Entry] = (),
 ) -> Comparison:
     """Tune and train every method with `seeds` seeds from `recipe.first_seed` on. Keeps runs of this recipe in `out`.
 
     If `out` holds finished runs of another recipe, the call is refused, unless `overwrite` allows to erase them.
     `methods` are texts of methods, or names of groups. The seeds are the outer loop: after an interruption, the
     finished runs compare all methods on fewer seeds. Methods whose trials are all finished in `out` do not wait for the
-    trials of the others.
+    trials of the others. `stopped` are methods of an earlier call that get no more runs: they keep their rows.
     """
     check_alone("compare")
     methods = expanded(methods)
+    if both := [entry.name for entry in stopped if entry.name in methods]:
+        raise bad_argument("stopped", "other methods than those that are trained", both)
     each = read_methods(methods)
     recipe = on_this_machine(recipe)
     checksums = data_for(recipe).checksums
@@ -57,7 +60,7 @@ def compare(
     where = with_workers(where or Where(), recipe, seeds * len(methods), final_epochs)
 
     def study() -> Comparison:
-        methods = list(entries.values())
+        methods = [*entries.values(), *stopped]
         return Comparison(command, recipe.to_dict(), chosen_seeds, tuning.seed, methods, checksums)
 
     def job(kind: str, method: str, seed: int) -> Job:

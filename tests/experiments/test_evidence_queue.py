@@ -1,0 +1,166 @@
+"""`benchmarks/evidence.py queue`: several studies in their order, each from its records, as long as there is time."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from attentiondrop.errors import ArgumentError
+from attentiondrop.experiments.config.recipe_files import read_recipe
+from attentiondrop.experiments.methods.groups import expanded
+from attentiondrop.experiments.studies.plan import COMPARISON
+
+ROOT = Path(__file__).parents[2]
+RECORDS = ROOT / "docs" / "evidence" / "records"
+RECIPE = {
+    "data": {"name": "npz", "validation": 0.25},
+    "model": {
+        "name": "vit_tiny_patch16_224",
+        "patch_size": 4,
+        "arguments": {"depth": 1, "embed_dim": 16, "num_heads": 2},
+    },
+    "training": {"epochs": 1, "batch_size": 16, "device": "cpu"},
+    "measure": {"probes": 0},
+    "methods": ["none", "hard"],
+    "seeds": 1,
+}
+
+
+@pytest.fixture
+def program(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """`benchmarks/evidence.py`."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    yield importlib.import_module("evidence")
+    for name in ("evidence", "evidence_queue", "choice"):
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def go_on(program: Any, tmp_path: Path) -> Callable[..., int]:
+    """Runs a queue of studies on toy images, whose recipe is `tiny`."""
+    images, labels = np.random.default_rng(0).integers(0, 255, (64, 8, 8, 3), np.uint8), np.arange(64) % 4
+    (tmp_path / "data").mkdir()
+    np.savez(tmp_path / "data" / "toy.npz", x_train=images, y_train=labels, x_test=images, y_test=labels)
+    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(RECIPE), encoding="utf-8")
+
+    def run(studies: list[dict[str, Any]], *options: str) -> int:
+        common = {"recipe": str(tmp_path / "tiny.yaml"), "data": "toy.npz"}
+        (tmp_path / "queue.yaml").write_text(yaml.safe_dump([common | one for one in studies]), encoding="utf-8")
+        places = ["--file", tmp_path / "queue.yaml", "--data", tmp_path / "data", "--records", tmp_path / "records"]
+        status: int = program.main(["queue", *options, *map(str, places), "--workers", "1", "--no-costs"])
+        return status
+
+    return run
+
+
+def plan_in(program: Any, file: Path, folder: Path) -> dict[str, Any]:
+    program.unpack(file, folder)
+    content: dict[str, Any] = json.loads((folder / COMPARISON).read_text(encoding="utf-8"))
+    return content
+
+
+def test_studies_run_in_order_and_the_same_command_goes_on(program, go_on, tmp_path, capsys) -> None:
+    studies = [
+        {"name": "later", "waits_for": "something else"},
+        {"name": "weights", "methods": ["none"], "keeps": "none.safetensors"},
+        {"name": "transfer", "methods": ["none"], "checkpoint": "none.safetensors"},
+    ]
+    assert go_on(studies, "--list") == 2  # the last one has nothing to begin with yet
+    said = capsys.readouterr()
+    assert "== weights: 0 of 1 runs have ended" in said.out
+    assert "== transfer: model.checkpoint: expected a local folder or file" in said.err
+    assert not (tmp_path / "records").exists()
+    assert go_on(studies) == 0
+    heads = [line for line in capsys.readouterr().out.splitlines() if line.startswith("== ")]
+    assert heads == [
+        "== later: left out, it waits for something else",
+        "== weights: 0 of 1 runs have ended",
+        "== transfer: 0 of 1 runs have ended",
+    ]
+    weights = (tmp_path / "data" / "none.safetensors").read_bytes()
+    assert go_on(studies) == 0  # nothing is trained, so there are no weights to keep: those of before stay
+    assert "== transfer: 1 of 1 runs have ended" in capsys.readouterr().out
+    assert (tmp_path / "data" / "none.safetensors").read_bytes() == weights
+    plan = plan_in(program, tmp_path / "records" / "transfer.tar.gz", tmp_path / "seen")
+    assert plan["command"] == f"benchmarks/evidence.py run {tmp_path / 'tiny.yaml'} --methods none"
+
+
+def test_weights_that_were_lost_are_an_error(go_on, tmp_path, capsys) -> None:
+    studies = [{"name": "weights", "methods": ["none"], "keeps": "none.safetensors"}]
+    assert go_on(studies) == 0
+    (tmp_path / "data" / "none.safetensors").unlink()
+    assert go_on(studies) == 2
+    assert "found 0. Without its records, it is trained again" in capsys.readouterr().err
+
+
+def test_a_study_that_fails_does_not_stop_the_others_and_only_the_named_ones_run(go_on, tmp_path, capsys) -> None:
+    studies = [{"name": "broken", "data": "nothing.npz"}, {"name": "fine", "methods": ["none"]}, {"name": "left"}]
+    assert go_on(studies, "broken", "fine") == 2
+    said = capsys.readouterr()
+    assert "== broken: " in said.err and "nothing.npz" in said.err
+    assert sorted(file.name for file in (tmp_path / "records").iterdir()) == ["fine.tar.gz"]
+    assert go_on(studies, "fin") == 2
+    assert "names: expected studies of" in capsys.readouterr().err
+
+
+def test_what_is_stopped_keeps_its_row_and_gets_no_more_runs(program, go_on, tmp_path, capsys) -> None:
+    assert go_on([{"name": "one"}]) == 0
+    assert go_on([{"name": "one", "methods": ["none", "blur"], "stopped": ["hard"]}], "--set", "seeds=2") == 0
+    assert "== one: 1 of 4 runs have ended" in capsys.readouterr().out  # that of `hard` does not count
+    plan = plan_in(program, tmp_path / "records" / "one.tar.gz", tmp_path / "seen")
+    assert [entry["name"] for entry in plan["methods"]] == ["none", "blur", "hard"]
+    runs = sorted(file.parent.name for file in (tmp_path / "seen" / "runs").glob("*/*/result.json"))
+    assert runs == ["seed0", "seed0", "seed0", "seed1", "seed1"]
+    assert go_on([{"name": "one", "stopped": ["dropkey"]}]) == 2
+    expected = "one: stopped: expected methods of its records (none, blur, hard), received ['dropkey']"
+    assert expected in capsys.readouterr().err
+
+
+def test_without_time_no_study_begins(program, go_on, tmp_path, monkeypatch) -> None:
+    assert go_on([{"name": "one"}, {"name": "two"}], "--minutes", "0") == 3
+    assert not (tmp_path / "records").exists()
+    monkeypatch.setattr(program, "slice_of", lambda *given: 3)  # the time was over within the first one
+    begun: list[str] = []
+    real = program.go_on
+    monkeypatch.setattr(program, "go_on", lambda one, *given: begun.append(one.name) or real(one, *given))
+    assert go_on([{"name": "one"}, {"name": "two"}]) == 3
+    assert begun == ["one"]
+
+
+@pytest.mark.parametrize(
+    ("studies", "message"),
+    [
+        ({"name": "one"}, "expected a list of studies"),
+        ([{"name": "one", "recipe": "digits", "data": "x", "seeds": 3}], "study 1.seeds: no such setting"),
+        ([{"name": "one", "recipe": "digits", "data": "x"}] * 2, r"another one for each study, received \['one'\]"),
+    ],
+)
+def test_a_wrong_queue_is_refused(program, tmp_path: Path, studies: Any, message: str) -> None:
+    (tmp_path / "queue.yaml").write_text(yaml.safe_dump(studies), encoding="utf-8")
+    with pytest.raises(ArgumentError, match=message):
+        program.read_queue(tmp_path / "queue.yaml")
+
+
+def test_the_queue_of_this_repository_can_be_run(program, tmp_path: Path) -> None:
+    """Its recipes and methods can be read, and what is stopped has runs."""
+    studies = program.read_queue(program.QUEUE)
+    assert len(studies) > 5
+    for one in studies:
+        recipe = read_recipe(one.recipe, one.size)
+        assert expanded(one.methods or recipe.methods)
+        if one.ablate:
+            assert recipe.ablations
+        if one.stopped:
+            program.unpack(RECORDS / f"{one.name}.tar.gz", tmp_path / one.name)
+            assert [entry.name for entry in one.without(tmp_path / one.name)] == one.stopped
+            assert not set(one.stopped) & set(expanded(one.methods or recipe.methods))
+    kept = [one.keeps for one in studies if one.keeps]
+    assert [one.checkpoint for one in studies if one.checkpoint] == kept  # and after the study that keeps them
