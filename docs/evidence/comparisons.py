@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import studies
 import tables
 import verdicts
+import wording
 from other_claims import Judged
 from studies import FULL, SCARCE, TRANSLATION, Study, is_called, is_of_the_paper
 
@@ -90,6 +92,23 @@ def reproduced(found: Difference, is_ece: bool) -> str:
     if is_ece:  # P7 of the protocol: an interval that is not below zero is a failure
         return verdicts.NOT_REPRODUCED
     return verdicts.NOT_REPRODUCED if high < 0 or interval.within(0.3) else verdicts.NOT_RESOLVED
+
+
+def remark() -> str:
+    """What P3 does not ask: how dropout and blur do against no method."""
+    none, dropout, blur = (
+        SCARCE.pick(one) for one in (is_called("none"), is_called("dropout"), is_of_the_paper("blur"))
+    )
+    if none is None or dropout is None or blur is None:
+        return "P3 was not measured."
+    study = tables.read(studies.RESULTS / SCARCE.folder, none.label)
+    if wording.method(study, dropout.label).difference.mean > 0 or wording.is_better(study, blur.label):
+        raise SystemExit(f"{SCARCE.folder}: dropout has a higher mean than none, or blur is better: write this anew")
+    return (
+        "Read P3 on 20 % of CIFAR-10 with care: tuned dropout has a lower mean than no method "
+        f"({wording.difference(study, dropout.label)}), and blur alone shows no gain over no method "
+        f"({wording.difference(study, blur.label)})."
+    )
 
 
 # --- P6: translation -------------------------------------------------------------------------------------------------

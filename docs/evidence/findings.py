@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from pathlib import Path
 
+import second_pass
 import studies
 import tables
 import wrong_labels
@@ -16,11 +19,11 @@ FOLDER = Path(__file__).parent / "results" / studies.SCARCE.folder
 #: The controls of our best method, with the seeds of the confirming table.
 CONTROLS = Path(__file__).parent / "results" / "cifar10-20pct-controls"
 #: Our best method and `none` with the epochs that take its GPU time, all in the same kernels.
-EQUAL = Path(__file__).parent / "results" / "cifar10-20pct-equal"
+EQUAL = second_pass.EQUAL
+#: The trials that chose the settings.
+SCREEN = Path(__file__).parent / "results" / "cifar10-20pct-screen"
 #: All six settings of each method, with the seeds of the confirming table.
 WIDE = Path(__file__).parent / "results" / "cifar10-20pct-wide"
-#: What a second pass costs with other models.
-METHODS_COST = Path(__file__).parents[2] / "benchmarks" / "results" / "methods-h200-torch2.11.csv"
 WEAK_ATTACKS = Path(__file__).parents[2] / "benchmarks" / "results" / "weak-attacks-h200-torch2.11.md"
 
 
@@ -43,11 +46,13 @@ def sentences() -> dict[str, str]:
         "longer": "**Our best method is not better than twice the epochs without a method.** These gain "
         f"{over_none[longer]} over `none`, and the difference of our method to them is {difference(to_longer, ours)}.",
         "gain": gain,
-        "best": f"{gain} at about {wrong_labels.same_kernels().times()[0]} of its GPU time ({_r_drop_elsewhere()}).",
+        "best": f"{gain} at about {wrong_labels.same_kernels().times()[0]} of its GPU time "
+        f"({second_pass.to_r_drop_elsewhere()}).",
         "weight": f"[The search](search.md) chose its weight on validation data. The heavier weight adds "
         f"{difference(to_first, ours)} to `{first}`.",
+        "trials": _repeated_trials(),
         "alone": f"Hard masking alone ({over_none[hard]}) and blur alone ({over_none[blur]}) show no gain.",
-        "calibration": calibration(FOLDER, ours, r_drop),
+        "calibration": calibration(FOLDER, ours, r_drop, longer),
     }
 
 
@@ -59,15 +64,15 @@ def equal_time() -> dict[str, str]:
     if not is_better(to_longer, ours):
         raise SystemExit(f"{EQUAL}: {ours} is not better than {longer}: that comes first, write the sentences anew")
     times = read_method(longer).comparators[0].times
-    two_passes = float(time_ratio(to_none, ours, "none", 4))
+    two_passes = second_pass.in_study_1()
     return {
         "gain": f"**At equal GPU time, it is better than more epochs**: {difference(to_longer, ours)} over `none` with "
         f"{times:g} times the epochs, at {time_ratio(to_none, ours, longer)} of its GPU time, all in the kernels of "
         "this library.",
         "twice": f"Twice the epochs take {2 / two_passes:.2f} times as long as our method.",
         "condition": f"This depends on what a second pass costs. Here two passes take {two_passes:.2f} times as long "
-        f"as one: batches of 128 small images do not fill an H200. They take {_elsewhere()}. There, equal time is "
-        "enough for nearly twice the epochs, and our method is not better than these here.",
+        f"as one: batches of 128 small images do not fill an H200. They take {second_pass.elsewhere()}. There, equal "
+        "time is enough for nearly twice the epochs, and our method is not better than these here.",
     }
 
 
@@ -92,20 +97,23 @@ def all_settings() -> str:
         "So all six settings of each method were tried (R-Drop: weights up to 5). Tuning chose a weight of "
         f"{read_method(r_drop).comparators[0].weight:g} for R-Drop. Our method is {ours} better than that, and with a "
         f"weight of 1, as tuning chose it then, {first} ({seeds} seeds). Only the second number is one of equal "
-        "tuning: the search tried more combinations, with more seeds, than R-Drop had settings."
+        "tuning: the search tried more combinations, with more seeds, than R-Drop had settings. (`longer` had three "
+        "trials, too.)"
     )
 
 
 def with_all_settings() -> tuple[str, list[str], int]:
     """R-Drop as it was chosen then, what two methods of ours are better, and the number of seeds.
 
-    The method of the search ran in another table, with the same seeds. Both differences are corrected together.
+    The method of the search ran in another table, with the same seeds. It is corrected together with all comparisons
+    of this table with R-Drop.
     """
     study = _study(None, WIDE)
     (r_drop,) = (one for one in study.methods if one.label.startswith("r-drop("))
     (first,) = (one for one in study.methods if "+consistency(" in one.label)
-    pair = method(_study(None), studies.SEARCHED), first
-    found = corrected([paired_difference(one.scores, r_drop.scores) for one in pair])
+    family = [method(_study(None), studies.SEARCHED), *(one for one in study.methods if one is not r_drop)]
+    after = corrected([paired_difference(one.scores, r_drop.scores) for one in family])
+    found = [after[0], after[family.index(first)]]
     if not all(each.marked and each.mean > 0 for each in found):
         raise SystemExit(f"{WIDE}: our method is not better than R-Drop: H3 is withdrawn, write the summaries anew")
     shown = [each.times(study.primary.factor) for each in found]
@@ -120,7 +128,7 @@ def bullets() -> str:
         f"{found['longer']} {equal['twice']}",
         f"{equal['gain']} {equal['condition']}",
         f"{found['best']} {found['weight']}",
-        f"R-Drop had tried weights up to 1.0 only. {all_settings()}",
+        f"R-Drop had tried weights up to 1.0 only. {all_settings()} {found['trials']}",
         found["alone"],
         found["calibration"],
         parts(),
@@ -171,24 +179,23 @@ def _same_kind(one: tables.Method, study: tables.Study) -> tables.Method:
     return next(other for other in study.methods if [term.name for term in terms(other.label)] == parts)
 
 
+def _repeated_trials() -> str:
+    """How much a trial depends on rounding: trials of the screen that were made again, with the same seed."""
+    first, again = (_trials(folder) for folder in (SCREEN, WIDE))
+    apart = [again[label] - first[label] for label in first.keys() & again.keys()]
+    deviation = 100 * math.sqrt(statistics.fmean(each**2 for each in apart) / 2)
+    return (
+        f"A trial is not exact: {len(apart)} trials were made twice with the same settings and the same seed, and "
+        f"rounding alone gives a trial a standard deviation of {deviation:.1f} points. So the choice among settings "
+        "that differ by less is nearly one at random."
+    )
+
+
+def _trials(folder: Path) -> dict[str, float]:
+    """Setting -> validation accuracy of its trial."""
+    rows = tables.csv_rows(folder / "results.csv")
+    return {row["method"]: float(row["validation_accuracy"]) for row in rows if row["part"] == "tuning"}
+
+
 def _study(baseline: str | None, folder: Path = FOLDER) -> tables.Study:
     return tables.read(folder, baseline)
-
-
-def _elsewhere() -> str:
-    """What the same pair of passes costs with other models."""
-    rows = [row for row in tables.csv_rows(METHODS_COST) if row["method"] == "blur+consistency"]
-    small, base = (next(float(row["cost"]) for row in rows if row["model"] == model) for model in ("small", "vit-b16"))
-    return f"{small:.2f} times as long with a small ViT and batches of 256, and {base:.2f} times with ViT-B/16"
-
-
-def _r_drop_elsewhere() -> str:
-    """What our second pass costs to that of R-Drop with other models."""
-    found = []
-    for model in ("small", "vit-b16"):
-        cost = {row["method"]: float(row["cost"]) for row in tables.csv_rows(METHODS_COST) if row["model"] == model}
-        found.append(f"{cost['blur+consistency'] / cost['r-drop']:.2f}")
-    return (
-        "measured with wrong labels, both in the kernels of this library; "
-        f"{found[0]} with a small ViT and batches of 256, {found[1]} with ViT-B/16"
-    )

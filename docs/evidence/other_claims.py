@@ -83,7 +83,7 @@ def waits_for(*studies: str) -> Judged:
 def not_measured(missing: Sequence[str]) -> Judged:
     """A claim whose studies are not complete."""
     names = ", ".join(f"`{name}`" for name in missing)
-    return Judged(verdicts.NOT_MEASURED, f"Needs runs that have not been done: {names}", PROTOCOL)
+    return Judged(verdicts.NOT_MEASURED, f"Needs studies that are not complete: {names}", PROTOCOL)
 
 
 #: Study -> methods that were stopped with the seeds that they had ("Changed during study 3" of the protocol).

@@ -23,8 +23,8 @@ HEADINGS = " | ".join(
         "calibration error to no method",
     )
 )
-#: What a cell says where nothing was measured.
-NOTHING = "-"
+#: What a cell says where nothing was measured, or with fewer common seeds than this.
+NOTHING, FEWEST = "-", 3
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def row(measured: Measured, pages: str) -> list[str]:
 def apart(study: tables.Study, label: str) -> str:
     """The difference to the baseline of the study, in bold if it survives the correction."""
     found = method(study, label).difference
-    if found is None or found.holm_interval is None:
+    if found is None or found.holm_interval is None or len(found.seeds) < FEWEST:
         return NOTHING
     shown = found.times(study.primary.factor)
     mean = signed(shown.mean, 1)
@@ -82,8 +82,8 @@ def front_page() -> str:
     return "\n".join(
         (
             f"**{said['alone']} `ad.presets.vision()` is not better than twice the epochs without a method if labels "
-            "are right. In translation it does harm.** Its differences, in points, with intervals after Holm's "
-            "correction (bold: what survives it; a calibration error should be small). The "
+            "are right. In our one study of translation so far, it did harm.** Its differences, in points, with "
+            "intervals after Holm's correction (bold: what survives it; a calibration error should be small). The "
             "figure has all methods of the first row:",
             "",
             table(pages),

@@ -46,16 +46,17 @@ def time_ratio(study: tables.Study, label: str, other: str, digits: int = 2) -> 
     return f"{ours / theirs:.{digits}f}"
 
 
-def calibration(folder: Path, ours: str, r_drop: str) -> str:
-    """The calibration error of our method, and its differences to `none` and to R-Drop, corrected as accuracies are."""
-    to_none, to_r_drop = (tables.read(folder, one, "ece") for one in ("none", r_drop))
+def calibration(folder: Path, ours: str, r_drop: str, longer: str) -> str:
+    """The calibration error of our method, and its differences to three others, corrected as accuracies are."""
+    to_none, to_r_drop, to_longer = (tables.read(folder, one, "ece") for one in ("none", r_drop, longer))
     found = method(to_none, ours).difference
     if found is None or not found.marked or found.mean < 0:
         raise SystemExit(f"{folder}: the calibration of {ours} is not worse than that of none: write the pages anew")
-    error = {label: f"{_percent(to_none, label)} %" for label in (ours, "none", r_drop)}
+    error = {label: f"{_percent(to_none, label)} %" for label in (ours, "none", r_drop, longer)}
     return (
         f"The calibration error (ECE) of our method is {error[ours]}. The difference to `none` ({error['none']}) is "
-        f"{difference(to_none, ours)}, to R-Drop ({error[r_drop]}) {difference(to_r_drop, ours)}. Less is better."
+        f"{difference(to_none, ours)}, to R-Drop ({error[r_drop]}) {difference(to_r_drop, ours)}, to twice the epochs "
+        f"({error[longer]}) {difference(to_longer, ours)}. Less is better."
     )
 
 

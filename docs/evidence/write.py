@@ -324,7 +324,7 @@ def judged() -> dict[Path, str]:
     page = filled(path.read_text(encoding="utf-8"), "summary", claims.summary())
     beside = f"{claims.beside_scarce()}\n\nIn H3, R-Drop had tried weights up to 1.0 only. {findings.all_settings()}"
     page = filled(page, "headlines", f"{claims.headline_table()}\n\n{beside}")
-    page = filled(page, "paper", comparisons.table())
+    page = filled(page, "paper", f"{comparisons.table()}\n\n{comparisons.remark()}")
     page = filled(page, "others", claims.others_table())
     page = filled(page, "convergence", claims.convergence_table())
     return {path: filled(page, "training-loss", claims.training_loss_table())}

@@ -36,7 +36,7 @@ def apart(method: str) -> np.ndarray:
 
 def test_differences_are_paired_and_corrected(translation: Any) -> None:
     said = translation.bullets()
-    labels = {row["method"] for row in rows("runs")} - {BASE}
+    labels = {row["method"] for row in rows("runs") if row["test_bleu"]} - {BASE}
     smallest_first = sorted(labels, key=lambda label: stats.ttest_1samp(apart(label), 0).pvalue)
     for label in (SEARCHED, "dropout(p=0.1)", "r-drop(weight=3.0,p=0.1)"):
         found, step = apart(label), len(labels) - smallest_first.index(label)
@@ -49,7 +49,28 @@ def test_what_is_missing_comes_first(translation: Any) -> None:
     done = sum(row["status"] == "finished" for row in rows("runs"))
     first, second, *_ = translation.bullets().splitlines()
     assert first.startswith(f"- **The study is not complete**: {done} of {len(rows('runs'))} runs")
-    assert SEARCHED in second and "does harm" in second
+    assert SEARCHED in second and "did harm" in second
+
+
+def test_trials_of_methods_without_runs_and_equal_trials_are_told(
+    translation: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trials = {row["method"]: float(row["validation_bleu"]) for row in rows("tuning")}
+    assert len(trials) == 24
+    run = {row["method"] for row in rows("runs") if row["status"] == "finished"}
+    left = {row["method"] for row in rows("runs")} - run
+    assert len(left) == 3
+    said = translation.bullets()
+    for label in left:
+        assert f"`{label}` {trials[label]:.1f}" in said
+        kind = {part.partition("(")[0] for part in label.split("+")}
+        same = [one for one in trials if {part.partition("(")[0] for part in one.split("+")} == kind]
+        assert trials[label] == max(trials[one] for one in same if ("-inf" in one) == ("-inf" in label))
+    equal = [trials[label] for label in translation.SAME]
+    assert f"had {min(equal):.1f} to {max(equal):.1f} BLEU" in said
+    monkeypatch.setattr(translation, "_trial", lambda label: 50.0 if "dropkey" in label else 40.0)
+    with pytest.raises(SystemExit, match="is above none in its trials"):
+        translation.bullets()
 
 
 def test_other_results_need_other_sentences(translation: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,6 +39,9 @@ def apart(folder: str, name: str, other: str, factor: float) -> str:
         label: factor * np.array([own[seed] - base[seed] for seed in own if seed in base])
         for label, own in every.items()
     }
+    if len(pairs[OURS]) < 3:
+        return "-"  # two seeds are no basis for a number in bold
+    pairs = {label: each for label, each in pairs.items() if len(each) > 1}
     smallest_first = sorted(pairs, key=lambda label: stats.ttest_1samp(pairs[label], 0).pvalue)
     ours, step = pairs[OURS], len(pairs) - smallest_first.index(OURS)
     half = stats.t.ppf(1 - 0.025 / step, len(ours) - 1) * ours.std(ddof=1) / len(ours) ** 0.5
@@ -90,7 +93,7 @@ def test_every_difference_is_corrected_over_the_comparisons_with_the_same_method
 
 def test_what_speaks_against_the_preset_comes_first(preset: Any) -> None:
     first, *_, failed = preset.front_page().splitlines()
-    assert first.startswith("**Hard masking alone") and "show no gain" in first and "it does harm.**" in first
+    assert first.startswith("**Hard masking alone") and "show no gain" in first and "it did harm.**" in first
     assert "not better than twice the epochs" in first
     assert "claim" in failed and "**failed**" in failed
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import importlib
+import io
 import json
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from attentiondrop import AttentionDropError
 from attentiondrop.experiments.analysis.collect import summarise
 from attentiondrop.experiments.config.recipe_files import read_recipe
 from attentiondrop.experiments.files.whole_files import DamagedRecordError
+from attentiondrop.experiments.report.runs_csv import runs_csv
 from attentiondrop.experiments.runs import execute as execution
 from attentiondrop.experiments.runs.finished_run import load_run
 from attentiondrop.experiments.runs.folders import run_folder
@@ -244,6 +247,10 @@ def test_seeds_with_splits_of_their_own_share_a_folder(listener, tmp_path) -> No
     runs = [read_study(tmp_path).run("none", seed) for seed in (0, 1)]
     assert runs[0].request.checksums == runs[1].request.checksums
     assert runs[0].result.validation != runs[1].result.validation
+    drawn = [run.result.drawn_checksum for run in runs]
+    assert None not in drawn and drawn[0] != drawn[1]
+    rows = csv.DictReader(io.StringIO(runs_csv(summarise(read_study(tmp_path)))))
+    assert [row["checksum_drawn"] for row in rows] == drawn
     compare(recipe, ["none"], 2, tmp_path, listener)
     assert listener.planned[-1] == 0
     # A finished run is loaded with the images of its own seed.

@@ -49,6 +49,8 @@ def _row(summary: Summary, each: Outcome) -> dict[str, Any]:
     if each.run is not None:
         found |= {f"environment_{key}": value for key, value in each.run.environment.items()}
         found |= {f"checksum_{key}": value for key, value in each.run.request.checksums.items()}
+        if result is not None and result.drawn_checksum is not None:
+            found["checksum_drawn"] = result.drawn_checksum
     return found
 
 

@@ -180,6 +180,7 @@ def _train_and_test(job: Job, data: Data, on_epoch: OnEpoch, say: Say) -> Result
             steps=training.steps * len(epochs),
             parameters=sum(parameter.numel() for parameter in training.plain.parameters()),
             counts=dict(data.counts),
+            drawn_checksum=training.task.drawn_checksum(data),
         )
         if epochs[-1].train_loss is None:
             return so_far

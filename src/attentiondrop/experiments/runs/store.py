@@ -67,6 +67,8 @@ class Result:
     steps: int | None = None
     parameters: int | None = None
     counts: dict[str, int] | None = None
+    #: A checksum of what the seed drew to train on, if the checksums of the request do not tell it.
+    drawn_checksum: str | None = None
     #: Training samples per second: the median over epochs, without the first.
     throughput: float | None = None
     #: Of the accelerator: tensors, and all that torch held for them, memory of CUDA graphs included. None on a CPU.

@@ -228,6 +228,10 @@ class Task(ABC):
         count: int = data.counts["train"]
         return min(batch_size, count)
 
+    def drawn_checksum(self, data: Any) -> str | None:
+        """A checksum of what the seed of a run drew to train on; None if `Data.checksums` tells it already."""
+        return None
+
     def lengths(self, data: Any, batch_size: int) -> set[int] | None:
         """The lengths of sequences in the batches of training, if they differ; else None."""
         return None

@@ -73,6 +73,10 @@ class Classification(Task):
         images = torch.zeros(count, data.channels, data.size, data.size)
         return Batch(images, torch.arange(count) % data.classes)
 
+    def drawn_checksum(self, data: ImageData) -> str | None:
+        """Each seed draws a split and wrong labels of its own with `data.resplit`."""
+        return getattr(data, "drawn", None)
+
     def loss(self, output: Tensor, targets: Tensor, label_smoothing: float) -> tuple[Tensor, int]:
         """Cross entropy. Targets are class indices, or class probabilities from methods that mix images."""
         from torch.nn.functional import cross_entropy

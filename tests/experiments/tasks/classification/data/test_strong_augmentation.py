@@ -201,5 +201,11 @@ def test_resplit_gives_each_seed_its_own_parts_and_one_checksum() -> None:
     for part in ("train", "validation"):
         assert not torch.equal(data[0].images[part], data[1].images[part])  # type: ignore[attr-defined]
     assert torch.equal(data[0].images["test"], data[1].images["test"])  # type: ignore[attr-defined]
+    # What a seed drew has a checksum of its own, of images and labels.
+    drawn = [each.drawn for each in data]  # type: ignore[attr-defined]
+    assert drawn[0] == drawn[2] != drawn[1]
+    clean = load_data(strong(resplit=True, train_fraction=0.5).for_seed(0))
+    assert torch.equal(clean.images["train"], data[0].images["train"])  # type: ignore[attr-defined]
+    assert clean.drawn not in drawn and load_data(strong()).drawn is None  # type: ignore[attr-defined]
     still = strong()
     assert still.for_seed(3) is still

@@ -167,6 +167,8 @@ class ArrayData(ImageData):
     images: dict[str, Tensor]
     labels: dict[str, Tensor]
     augment: str
+    #: Of the training images and labels that the seed drew, if `checksums` are those of the published sets.
+    drawn: str | None = None
     mirror: bool = False
     erase: float = 0.0
 
@@ -194,6 +196,7 @@ class ArrayData(ImageData):
             mean=mean,
             std=std,
             checksums=_published(source) if settings.resplit else {part: checksum(*parts[part]) for part in parts},
+            drawn=checksum(*parts["train"]) if settings.resplit else None,
             counts={part: len(labels) for part, (_, labels) in parts.items()},
             images={part: torch.from_numpy(images) for part, (images, _) in parts.items()},
             labels={part: torch.from_numpy(labels) for part, (_, labels) in parts.items()},
