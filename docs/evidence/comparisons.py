@@ -91,7 +91,9 @@ def reproduced(found: Difference, is_ece: bool) -> str:
         return verdicts.REPRODUCED
     if is_ece:  # P7 of the protocol: an interval that is not below zero is a failure
         return verdicts.NOT_REPRODUCED
-    return verdicts.NOT_REPRODUCED if high < 0 or interval.within(0.3) else verdicts.NOT_RESOLVED
+    # Equal within the margin: for all comparisons of the family together.
+    is_equal = found.joint_interval is not None and found.joint_interval.within(0.3)
+    return verdicts.NOT_REPRODUCED if high < 0 or is_equal else verdicts.NOT_RESOLVED
 
 
 def remark() -> str:

@@ -113,6 +113,25 @@ def test_no_difference_needs_an_interval_within_the_margin(comparison: Maker, tm
     assert found == ["no difference", "not resolved"]
 
 
+def test_no_difference_needs_an_interval_that_holds_for_the_whole_family() -> None:
+    """Holm's correction does not widen the interval with the largest p value at all."""
+    from scipy import stats
+
+    base = dict.fromkeys(range(10), 0.0)
+    noise = [0.0043 * x for x in (-1, 1, -1, 1, -1, 1, -1, 1, -1, 1)]
+    near = paired_difference(dict(enumerate(noise)), base)
+    far = [paired_difference({seed: 0.1 * each + x for seed, x in enumerate(noise)}, base) for each in (1, 2, 3)]
+    alone, *_, together = *corrected([near]), *corrected([*far, near])
+    assert alone is not None and together is not None and near is not None
+    assert together.holm_interval == alone.holm_interval == near.interval
+    low, high = stats.t.interval(1 - 0.05 / 4, 9, scale=near.std / 10**0.5)  # type: ignore[operator]
+    joint = together.times(100).joint_interval
+    assert joint is not None and (joint.low, joint.high) == pytest.approx((100 * low, 100 * high))
+    assert near.times(100).interval.within(0.35) and not joint.within(0.35)  # type: ignore[union-attr]
+    metric = dataclasses.replace(ACCURACY, margin=0.35)
+    assert [verdict(each.times(100), metric) for each in (alone, together)] == ["no difference", "not resolved"]
+
+
 def test_any_method_can_be_the_baseline(comparison: Maker, tmp_path: Path) -> None:
     folder = comparison(tmp_path, ENDS)
     page = page_of(folder, baseline="hard")

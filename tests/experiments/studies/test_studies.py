@@ -24,6 +24,8 @@ from attentiondrop.experiments.runs.pool import Where
 from attentiondrop.experiments.runs.store import RESULT, Result
 from attentiondrop.experiments.studies.ablate import ablate, jobs_of_ablation
 from attentiondrop.experiments.studies.compare import _best, compare, jobs_of_comparison
+from attentiondrop.experiments.studies.dry_run import plan_of
+from attentiondrop.experiments.studies.equal_trials import equal_trials
 from attentiondrop.experiments.studies.plan import COMPARISON, read_study
 from attentiondrop.experiments.tasks.classification.task import Classification
 from attentiondrop.experiments.train.accelerator import device_of
@@ -133,6 +135,24 @@ def test_a_dry_run_of_a_tuned_study_knows_the_settings_that_its_trials_chose(lis
     assert finals() == ["dropout(p=0.2)"] * 2
     (run_folder(tmp_path, "dropout(p=0.05)", recipe.tuning.seed, TUNING) / RESULT).unlink()
     assert finals() == ["dropout(p=0.1)"] * 2
+
+
+def test_trials_that_are_one_training_are_said(listener, tmp_path, trained) -> None:
+    """Without weight decay, its factor changes nothing. Parts beside it, and other factors, do."""
+    changes = ["training.weight_decay=0", "tuning.trials=6", "training.epochs=1"]
+    recipe = read_recipe("digits", "demo", [*TINY, *changes])
+    said = "tuning: none has 3 different settings in 6 trials, since training.weight_decay is 0; give others as tuning.grids"
+    compare(recipe, ["none", "dropout"], 1, tmp_path / "one", listener)
+    assert [line for line in listener.lines if "different" in line] == [said]
+    assert said in plan_of(jobs_of_comparison(recipe, ["none", "dropout"], 1, tmp_path / "one", Where())).data
+    joined = {"longer+dropout": ["longer(times=2)+dropout(p=0.1)", "longer(decay=5.0,times=2)+dropout(p=0.2)"]}
+    assert equal_trials(recipe.training, joined) == []
+    same = {"longer+hard": ["longer(times=2)+hard", "longer(decay=5.0,times=2)+hard", "longer(times=3)+hard"]}
+    (line,) = equal_trials(recipe.training, same)
+    assert line.startswith("tuning: longer+hard has 2 different settings in 3 trials, since")
+    assert equal_trials(read_recipe("digits", "demo", TINY).training, same) == []
+    (line,) = equal_trials(read_recipe("digits", "demo", TINY).training, {"hard": ["hard", "hard(p=0.1,k=5)"]})
+    assert line == "tuning: hard has 1 different setting in 2 trials; give others as tuning.grids"
 
 
 def test_equal_trials_are_told_apart_by_likelihood_and_failed_ones_do_not_win() -> None:

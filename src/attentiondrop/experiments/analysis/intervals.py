@@ -92,6 +92,9 @@ class Difference:
     holm_p: float | None = None
     #: The t interval after that correction. It excludes zero exactly if `holm_p` is below 5 %.
     holm_interval: Interval | None = None
+    #: The t interval after Bonferroni's correction. Those of a family all hold together in 95 % of all studies, which
+    #: Holm's do not: the one with the largest p value is not widened. So only this one can show that two are equal.
+    joint_interval: Interval | None = None
 
     @property
     def marked(self) -> bool:
@@ -101,9 +104,10 @@ class Difference:
 
     def times(self, factor: float) -> Difference:
         """In another unit, such as percentage points."""
-        interval, after = (_scaled(each, factor) for each in (self.interval, self.holm_interval))
+        names = ("interval", "holm_interval", "joint_interval")
+        intervals = {name: _scaled(getattr(self, name), factor) for name in names}
         std = None if self.std is None else self.std * abs(factor)
-        return dataclasses.replace(self, mean=self.mean * factor, std=std, interval=interval, holm_interval=after)
+        return dataclasses.replace(self, mean=self.mean * factor, std=std, **intervals)
 
     def text(self, digits: int) -> str:
         """For a person: `+0.8 [-0.1, +1.7]`."""
@@ -161,19 +165,21 @@ def _uncapped(p_values: Sequence[float | None]) -> list[float | None]:
 def corrected(family: Sequence[Difference | None]) -> list[Difference | None]:
     """The differences of one family, which readers look at together, each with what Holm's correction makes of it."""
     adjusted = _uncapped([None if each is None else each.p_value for each in family])
+    count = sum(p is not None for p in adjusted)
     return [
-        None if each is None else each if p is None else _after(each, p, len(family))
+        None if each is None else each if p is None else _after(each, p, count)
         for each, p in zip(family, adjusted, strict=True)
     ]
 
 
 def _after(each: Difference, adjusted: float, family: int) -> Difference:
     """A difference with its adjusted p value. Its interval is as much wider as the p value is larger: both agree."""
-    p, interval = each.p_value, None
+    p, after, joint = each.p_value, None, None
     if p is not None and each.std is not None and each.interval is not None:
-        share = (1 - CONFIDENCE) * (p / adjusted if adjusted > 0 else 1 / family)
-        interval = _student(each.mean, each.std / math.sqrt(len(each.seeds)), len(each.seeds), 1 - share)
-    return dataclasses.replace(each, holm_p=min(1.0, adjusted), holm_interval=interval)
+        error, count = each.std / math.sqrt(len(each.seeds)), len(each.seeds)
+        shares = p / adjusted if adjusted > 0 else 1 / family, 1 / family
+        after, joint = (_student(each.mean, error, count, 1 - (1 - CONFIDENCE) * share) for share in shares)
+    return dataclasses.replace(each, holm_p=min(1.0, adjusted), holm_interval=after, joint_interval=joint)
 
 
 def _scaled(interval: Interval | None, factor: float) -> Interval | None:

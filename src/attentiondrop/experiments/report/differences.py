@@ -78,8 +78,8 @@ def verdict(each: Difference, metric: Metric) -> str:
     """What may be said of a difference, as it is shown, after correction."""
     if each.marked:
         return "better" if metric.better(each.mean) > 0 else "worse"
-    after = each.holm_interval
-    if after is not None and metric.margin is not None and after.within(metric.margin):
+    joint = each.joint_interval
+    if joint is not None and metric.margin is not None and joint.within(metric.margin):
         return "no difference"
     return "not resolved"
 
@@ -95,7 +95,8 @@ def _notes(summary: Summary, metric: Metric, more: Sequence[str]) -> list[str]:
     ]
     if metric.margin is not None:
         lines.append(
-            f"Verdict: better or worse if the corrected interval excludes zero; no difference if it lies within "
-            f"±{metric.margin:g}{unit} (grey); otherwise not resolved."
+            "Verdict: better or worse if the corrected interval excludes zero; no difference if the interval after "
+            f"Bonferroni's correction for all {summary.comparisons} lies within ±{metric.margin:g}{unit} (grey); "
+            "otherwise not resolved."
         )
     return lines

@@ -21,6 +21,7 @@ from ..tasks.metrics import Metrics
 from ..tasks.registry import find_task
 from ..train.accelerator import on_this_machine, processes
 from .claiming import claim, renew
+from .equal_trials import equal_trials
 from .plan import Comparison, Entry
 
 
@@ -83,6 +84,8 @@ def compare(
 
     if tuned:
         listener.say(f"tuning: {len(set(jobs.values()))} trials on the validation part")
+        for line in equal_trials(recipe.training, {text: trials[text] for text in tuned}):
+            listener.say(line)
         decide(finished(list(jobs.values()), checksums))
         renew(out, study())  # if this is interrupted, the report knows of these methods
     first = finals()

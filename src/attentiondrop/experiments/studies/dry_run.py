@@ -20,6 +20,7 @@ from ..runs.timed_steps import Pace, TooSlowError, is_timed_uncompiled, pace_of
 from ..tasks.interface import Data
 from ..tasks.registry import find_task
 from ..train.loop import initial_model
+from .equal_trials import equal_trials
 
 #: What must be equal for the time of an earlier run to count: the machine, torch, and how many runs shared the machine.
 _SAME = ("device", "platform", "torch", AT_ONCE)
@@ -103,7 +104,9 @@ def plan_of(groups: Mapping[str, Sequence[Job]]) -> Plan:
     for label, group in groups.items():
         own[label] = [job for job in dict.fromkeys(group) if job not in known]
         known |= set(own[label])
-    return Plan(own, found, (_sizes(recipe, data), *find_task(recipe.task).notes(data)))
+    tuned = {label.removesuffix(", tuning"): group for label, group in groups.items() if label.endswith(", tuning")}
+    equal = equal_trials(recipe.training, {name: [job.method for job in group] for name, group in tuned.items()})
+    return Plan(own, found, (_sizes(recipe, data), *find_task(recipe.task).notes(data), *equal))
 
 
 def _sizes(recipe: Recipe, data: Data) -> str:
