@@ -53,6 +53,8 @@ STUDIES = (
     Planned("3b Multi30k De-En", "evidence/multi30k-de-en", "study", 29_000, 140_000, around=4.0),
     Planned("1g search", "evidence/cifar10-search", "search", 7_000, 80_000, points=(20, 1.9)),
     Planned("3c search", "evidence/multi30k-search", "search", 29_000, 140_000, around=4.0, points=(14, 1.9)),
+    Planned("2 check", "evidence/cifar100", "check", 45_000, 61_000),
+    Planned("5 pretrained", "evidence/cifar100", "pretrained", 45_000, 61_000),
     Planned("1h search, wrong labels", "evidence/cifar10-noise-search", "search", 9_000, 80_000, points=(7, 1.9)),
     Planned("1i wrong labels again", "evidence/cifar10-20pct", "noise-again", 9_000, 80_000),
 )
