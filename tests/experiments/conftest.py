@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -43,6 +47,15 @@ class Silent:
 @pytest.fixture
 def listener() -> Silent:
     return Silent()
+
+
+@pytest.fixture
+def program(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """`benchmarks/evidence.py`."""
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
+    yield importlib.import_module("evidence")
+    for name in ("evidence", "evidence_queue", "choice"):
+        sys.modules.pop(name, None)
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import importlib.util
 import json
 import shlex
 import shutil
-import sys
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -91,15 +90,6 @@ def test_every_method_of_a_study_has_as_many_trials(name: str) -> None:
     assert {counts.pop(text) for text in searched} <= {1}
     assert set(counts.values()) == {max(1, tuning.trials)}
     assert recipe.tuning.points == 6 and tuning.seed == 1000
-
-
-@pytest.fixture
-def program(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """`benchmarks/evidence.py`."""
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    yield importlib.import_module("evidence")
-    for name in ("evidence", "choice"):
-        sys.modules.pop(name, None)
 
 
 @pytest.fixture

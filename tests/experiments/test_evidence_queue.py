@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,15 +30,6 @@ RECIPE = {
     "methods": ["none", "hard"],
     "seeds": 1,
 }
-
-
-@pytest.fixture
-def program(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """`benchmarks/evidence.py`."""
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    yield importlib.import_module("evidence")
-    for name in ("evidence", "evidence_queue", "choice"):
-        sys.modules.pop(name, None)
 
 
 @pytest.fixture

@@ -122,12 +122,13 @@ def test_no_difference_needs_an_interval_that_holds_for_the_whole_family() -> No
     near = paired_difference(dict(enumerate(noise)), base)
     far = [paired_difference({seed: 0.1 * each + x for seed, x in enumerate(noise)}, base) for each in (1, 2, 3)]
     alone, *_, together = *corrected([near]), *corrected([*far, near])
-    assert alone is not None and together is not None and near is not None
+    assert alone is not None and together is not None and near is not None and near.std is not None
     assert together.holm_interval == alone.holm_interval == near.interval
-    low, high = stats.t.interval(1 - 0.05 / 4, 9, scale=near.std / 10**0.5)  # type: ignore[operator]
+    low, high = stats.t.interval(1 - 0.05 / 4, 9, scale=near.std / 10**0.5)
     joint = together.times(100).joint_interval
     assert joint is not None and (joint.low, joint.high) == pytest.approx((100 * low, 100 * high))
-    assert near.times(100).interval.within(0.35) and not joint.within(0.35)  # type: ignore[union-attr]
+    plain = near.times(100).interval
+    assert plain is not None and plain.within(0.35) and not joint.within(0.35)
     metric = dataclasses.replace(ACCURACY, margin=0.35)
     assert [verdict(each.times(100), metric) for each in (alone, together)] == ["no difference", "not resolved"]
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import math
-import sys
 import tarfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,17 +22,6 @@ from attentiondrop.experiments.studies.step_costs import COSTS, measure_costs, r
 from ..conftest import TINY
 
 METHODS = ["none", "dropout"]
-
-
-@pytest.fixture
-def program(monkeypatch: pytest.MonkeyPatch):
-    folder = Path(__file__).parents[3] / "benchmarks"
-    monkeypatch.syspath_prepend(folder)
-    spec = importlib.util.spec_from_file_location("evidence", folder / "evidence.py")
-    assert spec is not None and spec.loader is not None
-    found = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(found)
-    return found
 
 
 def test_no_run_starts_after_the_time_and_finished_ones_stay(tiny, listener, tmp_path, trained, monkeypatch) -> None:
@@ -127,7 +114,6 @@ def test_a_study_goes_on_from_its_records_alone(program, tmp_path, capsys, monke
     assert len(capsys.readouterr().out.splitlines()) == 2
     assert program.main(["publish", str(first), str(tmp_path / "published"), "--commit", "abc"]) == 0
     assert {path.name for path in (tmp_path / "published").iterdir()} == {"results.csv", "costs.json", "recipe.yaml"}
-    assert sys.modules.get("evidence") is None
 
 
 def test_an_interruption_keeps_the_records(program, tmp_path, capsys, monkeypatch) -> None:

@@ -104,10 +104,10 @@ class Difference:
 
     def times(self, factor: float) -> Difference:
         """In another unit, such as percentage points."""
-        names = ("interval", "holm_interval", "joint_interval")
-        intervals = {name: _scaled(getattr(self, name), factor) for name in names}
-        std = None if self.std is None else self.std * abs(factor)
-        return dataclasses.replace(self, mean=self.mean * factor, std=std, **intervals)
+        each = (self.interval, self.holm_interval, self.joint_interval)
+        plain, after, joint = (_scaled(interval, factor) for interval in each)
+        std, mean = None if self.std is None else self.std * abs(factor), self.mean * factor
+        return dataclasses.replace(self, mean=mean, std=std, interval=plain, holm_interval=after, joint_interval=joint)
 
     def text(self, digits: int) -> str:
         """For a person: `+0.8 [-0.1, +1.7]`."""
