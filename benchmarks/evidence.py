@@ -181,6 +181,7 @@ def go_on(one: Queued, options: argparse.Namespace, minutes: float) -> int:
         if options.list:
             return 0
         given = vars(options) | vars(one) | {"minutes": minutes, "records": records, "out": out}
+        given["no_costs"] = options.no_costs or one.no_costs
         status = slice_of(recipe, argparse.Namespace(**given), one.command(), one.without)
         if one.keeps is not None and status == 0:
             keep_weights(Path(out), options.data / one.keeps)

@@ -46,6 +46,8 @@ class Queued:
     stopped: list[str] | None = None
     #: Whether it is the ablations of the recipe, and not a comparison.
     ablate: bool = False
+    #: Whether its table has no GPU time, so that no steps are timed at its end.
+    no_costs: bool = False
     #: Pretrained weights that it begins with, within the folder with all data.
     checkpoint: str | None = None
     #: Where the weights of its only run go, within the folder with all data.

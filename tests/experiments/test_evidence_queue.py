@@ -40,11 +40,12 @@ def go_on(program: Any, tmp_path: Path) -> Callable[..., int]:
     np.savez(tmp_path / "data" / "toy.npz", x_train=images, y_train=labels, x_test=images, y_test=labels)
     (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(RECIPE), encoding="utf-8")
 
-    def run(studies: list[dict[str, Any]], *options: str) -> int:
+    def run(studies: list[dict[str, Any]], *options: str, costs: bool = False) -> int:
         common = {"recipe": str(tmp_path / "tiny.yaml"), "data": "toy.npz"}
         (tmp_path / "queue.yaml").write_text(yaml.safe_dump([common | one for one in studies]), encoding="utf-8")
         places = ["--file", tmp_path / "queue.yaml", "--data", tmp_path / "data", "--records", tmp_path / "records"]
-        status: int = program.main(["queue", *options, *map(str, places), "--workers", "1", "--no-costs"])
+        rest = ["--workers", "1", *([] if costs else ["--no-costs"])]
+        status: int = program.main(["queue", *options, *map(str, places), *rest])
         return status
 
     return run
@@ -111,6 +112,17 @@ def test_what_is_stopped_keeps_its_row_and_gets_no_more_runs(program, go_on, tmp
     assert go_on([{"name": "one", "stopped": ["dropkey"]}]) == 2
     expected = "one: stopped: expected methods of its records (none, blur, hard), received ['dropkey']"
     assert expected in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("of_study", [False, True])
+def test_steps_are_timed_unless_the_study_needs_no_times(go_on, program, monkeypatch, of_study: bool) -> None:
+    timed: list[Any] = []
+    monkeypatch.setattr(program, "costs", lambda *given: timed.append(given))
+    studies = [{"name": "one", "methods": ["none"], "no_costs": of_study}]
+    assert go_on(studies, costs=True) == 0
+    assert len(timed) == (not of_study)
+    assert go_on(studies) == 0  # with --no-costs
+    assert len(timed) == (not of_study)
 
 
 def test_without_time_no_study_begins(program, go_on, tmp_path, monkeypatch) -> None:
