@@ -8,6 +8,7 @@ from pathlib import Path
 
 import second_pass
 import studies
+import sureness
 import tables
 import wrong_labels
 from wording import calibration, difference, is_better, method, picked, time_ratio
@@ -52,7 +53,7 @@ def sentences() -> dict[str, str]:
         f"{difference(to_first, ours)} to `{first}`.",
         "trials": _repeated_trials(),
         "alone": f"Hard masking alone ({over_none[hard]}) and blur alone ({over_none[blur]}) show no gain.",
-        "calibration": calibration(FOLDER, ours, r_drop, longer),
+        "calibration": f"{calibration(FOLDER, ours, r_drop, longer)} {_sureness(ours, longer)}",
     }
 
 
@@ -177,6 +178,12 @@ def _same_kind(one: tables.Method, study: tables.Study) -> tables.Method:
     """The method of another study with the same parts. (The control of R-Drop without its loss comes after R-Drop.)"""
     parts = [term.name for term in terms(one.label)]
     return next(other for other in study.methods if [term.name for term in terms(other.label)] == parts)
+
+
+def _sureness(ours: str, longer: str) -> str:
+    """Whether the calibration error of our method is one shift."""
+    errors = {one.label: 100 * statistics.fmean(one.columns["test_ece"]) for one in _study(None).methods}
+    return sureness.sentence(studies.SCARCE.folder, ours, longer, errors)
 
 
 def _repeated_trials() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
 import sys
 from collections.abc import Callable
@@ -18,6 +19,7 @@ EVIDENCE = Path(__file__).parents[2] / "docs" / "evidence"
 BEST, OURS = (f"blur(sigma_max=2.0)+consistency(weight={weight})" for weight in (3.0, 1.0))
 R_DROP = "r-drop(weight=0.6,p=0.1)"
 LONGER = "longer(lr=0.5,decay=1.0,times=2)"
+NOISE = EVIDENCE / "records" / "cifar10-20pct-noise.tar.gz"
 #: With wrong labels, where all methods ran in the same kernels.
 LONGER_THERE, R_DROP_THERE = "longer(lr=1.0,decay=0.2,times=2)", "r-drop(weight=3.0,p=0.1)"
 EQUAL_TIME = "longer(lr=0.5,decay=1.0,times=1.55)"
@@ -237,6 +239,42 @@ def test_times_of_equal_work_show_how_exact_times_are(findings: Any) -> None:
     light, heavy = (column(label, "gpu_seconds", "noise").mean() for label in (OURS, BEST))
     said = sys.modules["wrong_labels"].sentences()["times"]
     assert f"differ by {100 * abs(light / heavy - 1):.0f} %" in said and f"`{OURS}` and `{BEST}`" in said
+
+
+def test_models_that_are_not_sure_enough(
+    findings: Any, program: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Accuracy minus mean confidence of every run, from its reliability diagram."""
+    program.unpack(EVIDENCE / "records" / "cifar10-20pct-confirm.tar.gz", tmp_path)
+    apart: dict[str, dict[int, float]] = {}
+    for file in (tmp_path / "runs").glob("*/*/result.json"):
+        request = json.loads(file.with_name("run.json").read_text(encoding="utf-8"))
+        bins = json.loads(file.read_text(encoding="utf-8"))["reliability"]
+        right, sure, count = (np.array(bins[name], float) for name in ("accuracy", "confidence", "count"))
+        accuracy, confidence = (np.nansum(each * count) / count.sum() for each in (right, sure))
+        apart.setdefault(request["method"], {})[request["seed"]] = 100 * (accuracy - confidence)
+        scored = column(request["method"], "test_accuracy")[request["seed"] - 100]
+        assert accuracy == pytest.approx(scored)  # the bins have all predictions
+    mean = {label: np.mean(list(each.values())) for label, each in apart.items()}
+    said = findings.sentences()["calibration"]
+    assert (
+        f"its accuracy is {mean[BEST]:.1f} points above its mean confidence (that of `none` {mean['none']:.1f}" in said
+    )
+    assert f"With twice the epochs, this distance is {mean[LONGER]:+.1f} points, so its predictions err to both" in said
+    sureness = findings.sureness
+    with monkeypatch.context() as patch:
+        patch.setattr(sureness, "gaps", lambda records: apart | {BEST: dict.fromkeys(apart[BEST], 1.0)})
+        with pytest.raises(SystemExit, match="have other signs"):
+            findings.sentences()
+    with monkeypatch.context() as patch:
+        patch.setattr(sureness, "gaps", lambda records: apart | {"none": dict.fromkeys(apart["none"], 9.0)})
+        with pytest.raises(SystemExit, match="is not less sure than none"):
+            findings.sentences()
+    count, least = sureness.all_not_sure_enough("cifar10-20pct-noise")
+    assert f"All {count} models" in sys.modules["wrong_labels"].sentences()["calibration"]
+    assert count == 100 and least == min(min(each.values()) for each in sureness.gaps(NOISE).values()) > 17
+    with pytest.raises(SystemExit, match="some models are too sure"):
+        sureness.all_not_sure_enough("cifar10-20pct-confirm")
 
 
 def test_the_page_of_claims_says_how_dropout_and_blur_do_against_no_method(
