@@ -83,8 +83,8 @@ def front_page() -> str:
         (
             f"**{said['alone']} `ad.presets.vision()` is not better than twice the epochs without a method if labels "
             "are right. In our one study of translation so far, it did harm.** Its differences, in points, with "
-            "intervals after Holm's correction (bold: what survives it; a calibration error should be small, and ours is "
-            f"large because its models are [right more often than they are sure]({pages}study-1.md)). The "
+            "intervals after Holm's correction (bold: what survives it; a calibration error should be small, and ours "
+            f"is large because its models are [right more often than they are sure]({pages}study-1.md)). The "
             "figure has all methods of the first row:",
             "",
             table(pages),
