@@ -124,14 +124,27 @@ def test_what_is_stopped_keeps_its_row_and_gets_no_more_runs(program, go_on, tmp
     assert expected in capsys.readouterr().err
 
 
+def test_runs_of_a_method_that_has_left_do_not_count(go_on, tmp_path, capsys) -> None:
+    assert go_on([{"name": "one"}]) == 0
+    assert go_on([{"name": "one", "methods": ["none"]}], "--list") == 0
+    assert "== one: 1 of 1 runs have ended" in capsys.readouterr().out
+
+
+def test_the_recorded_command_has_the_settings_that_were_given(program, go_on, tmp_path) -> None:
+    assert go_on([{"name": "one", "methods": ["none"]}], "--set", "seeds=1", "training.batch_size=8") == 0
+    given = plan_in(program, tmp_path / "records" / "one.tar.gz", tmp_path / "seen")["command"]
+    assert given.endswith("tiny.yaml --set seeds=1 training.batch_size=8 --methods none")
+
+
 def test_without_time_no_study_begins(program, go_on, tmp_path, monkeypatch) -> None:
     assert go_on([{"name": "one"}, {"name": "two"}], "--minutes", "0") == 3
+    assert go_on([{"name": "one"}, {"name": "two"}], "--minutes", "0", "--list") == 0
     assert not (tmp_path / "records").exists()
     monkeypatch.setattr(program, "slice_of", lambda *given: 3)  # the time was over within the first one
     begun: list[str] = []
     real = program.go_on
     monkeypatch.setattr(program, "go_on", lambda one, *given: begun.append(one.name) or real(one, *given))
-    assert go_on([{"name": "one"}, {"name": "two"}]) == 3
+    assert go_on([{"name": "one", "keeps": "none.safetensors"}, {"name": "two"}]) == 3  # there are no weights yet
     assert begun == ["one"]
 
 
@@ -162,5 +175,16 @@ def test_the_queue_of_this_repository_can_be_run(program, tmp_path: Path) -> Non
             program.unpack(RECORDS / f"{one.name}.tar.gz", tmp_path / one.name)
             assert [entry.name for entry in one.without(tmp_path / one.name)] == one.stopped
             assert not set(one.stopped) & set(expanded(one.methods or recipe.methods))
-    kept = [one.keeps for one in studies if one.keeps]
-    assert [one.checkpoint for one in studies if one.checkpoint] == kept  # and after the study that keeps them
+    kept = {one.keeps: place for place, one in enumerate(studies) if one.keeps}
+    begun = {one.checkpoint: place for place, one in enumerate(studies) if one.checkpoint}
+    assert begun.keys() == kept.keys() and all(begun[file] > kept[file] for file in kept)
+
+
+def test_the_claims_know_which_methods_are_stopped(program, tmp_path: Path, docs_module: Callable[[str], Any]) -> None:
+    """Otherwise a study would never be complete, and its claims would wait for runs that nobody makes."""
+    stopped = {}
+    for one in program.read_queue(program.QUEUE):
+        if one.stopped:
+            program.unpack(RECORDS / f"{one.name}.tar.gz", tmp_path / one.name)
+            stopped[one.name] = {entry.method for entry in one.without(tmp_path / one.name)}
+    assert stopped == {name: set(labels) for name, labels in docs_module("other_claims").STOPPED.items()}
