@@ -86,7 +86,7 @@ def not_measured(missing: Sequence[str]) -> Judged:
     return Judged(verdicts.NOT_MEASURED, f"Needs studies that are not complete: {names}", PROTOCOL)
 
 
-#: Study -> methods that were stopped with the seeds and trials that they had ("Changed during study 3" of the protocol).
+#: Study -> methods that were stopped with what they had ("Changed during study 3" of the protocol).
 STOPPED = {
     "multi30k-en-de": (
         "dropout(p=0.1)",

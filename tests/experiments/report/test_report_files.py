@@ -59,7 +59,9 @@ def test_scaled_errors_are_shown_and_explained_where_they_were_measured(comparis
     explained = "Scaled ECE: the ECE after temperature scaling: one number"
     assert markdown.count(explained) == 2  # below both tables that have it
     assert "\nNLL: " not in markdown  # other labels need no sentence
-    assert "| Method | NLL | ECE, points | Scaled ECE, points | Brier |" in markdown.splitlines()  # top-5 is not compared
+    assert (
+        "| Method | NLL | ECE, points | Scaled ECE, points | Brier |" in markdown.splitlines()
+    )  # top-5 is not compared
     assert [(row["test_ece_scaled"], row["test_temperature"]) for row in rows[:1]] == [("0.04", "0.8")]
 
 
