@@ -104,10 +104,14 @@ class Difference:
 
     def times(self, factor: float) -> Difference:
         """In another unit, such as percentage points."""
-        names = ("interval", "holm_interval", "joint_interval")
-        intervals = {name: _scaled(getattr(self, name), factor) for name in names}
-        std = None if self.std is None else self.std * abs(factor)
-        return dataclasses.replace(self, mean=self.mean * factor, std=std, **intervals)
+        return dataclasses.replace(
+            self,
+            mean=self.mean * factor,
+            std=None if self.std is None else self.std * abs(factor),
+            interval=_scaled(self.interval, factor),
+            holm_interval=_scaled(self.holm_interval, factor),
+            joint_interval=_scaled(self.joint_interval, factor),
+        )
 
     def text(self, digits: int) -> str:
         """For a person: `+0.8 [-0.1, +1.7]`."""
