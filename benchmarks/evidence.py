@@ -166,7 +166,7 @@ def queue(options: argparse.Namespace) -> int:
             status = max(status, go_on(one, options, left))
         except AttentionDropError as error:
             print(f"== {one.name}: {error}", file=sys.stderr, flush=True)
-            status = max(status, 2)
+            status = 2
     return status
 
 
@@ -182,7 +182,7 @@ def go_on(one: Queued, options: argparse.Namespace, minutes: float) -> int:
             return 0
         given = vars(options) | vars(one) | {"minutes": minutes, "records": records, "out": out}
         given["no_costs"] = options.no_costs or one.no_costs
-        status = slice_of(recipe, argparse.Namespace(**given), one.command(), one.without)
+        status = slice_of(recipe, argparse.Namespace(**given), one.command(options.set), one.without)
         if one.keeps is not None and status == 0:
             keep_weights(Path(out), options.data / one.keeps)
     return status

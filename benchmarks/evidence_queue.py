@@ -64,11 +64,15 @@ class Queued:
         """Its recipe; `more` are settings in addition."""
         return read_recipe(self.recipe, self.size, [*self.settings(data), *more])
 
-    def command(self) -> str:
-        """The command that runs it alone. Where the data is, is not a part of it."""
+    def command(self, more: list[str]) -> str:
+        """The command that runs it alone. `more` are settings in addition.
+
+        The place of its data is not a part of it, and methods that are stopped are only in the queue.
+        """
         size = [] if self.size is None else ["--size", self.size]
         methods = [] if self.methods is None else ["--methods", *self.methods]
-        words = ["run", self.recipe, *size, *methods, *(["--ablate"] if self.ablate else [])]
+        settings = ["--set", *more] if more else []
+        words = ["run", self.recipe, *size, *settings, *methods, *(["--ablate"] if self.ablate else [])]
         return shlex.join(["benchmarks/evidence.py", *words])
 
     def without(self, folder: Path) -> list[Entry]:
@@ -95,19 +99,20 @@ def read_queue(file: Path) -> list[Queued]:
 
 
 def progress(one: Queued, recipe: Recipe, folder: Path) -> tuple[int, int]:
-    """How many runs of a study have ended in a folder, and how many it has in all. Those of stopped methods count not.
+    """How many runs of a study have ended in a folder, and how many it has in all.
 
-    It only looks which results are there, so it works on any machine.
+    Runs of other methods, such as those that are stopped or have left the study, do not count. It only looks which
+    results are there, so it works on any machine.
     """
     if one.ablate:
         jobs = jobs_of_ablation(recipe, {}, recipe.seeds, folder, Where())
     else:
         jobs = jobs_of_comparison(recipe, one.methods or recipe.methods, recipe.seeds, folder, Where())
-    entries = one.without(folder)
-    left_alone = {name for entry in entries for name in (entry.method, *entry.trials) if name is not None}
+    asked = {job for group in jobs.values() for job in group}
+    methods = {job.method for job in asked}  # with all trials of those that are tuned
     runs = (read_run(found) for _, found in run_folders(folder))
-    ended = sum(run is not None and run.result is not None and run.request.method not in left_alone for run in runs)
-    return ended, len({job for group in jobs.values() for job in group})
+    ended = sum(run is not None and run.result is not None and run.request.method in methods for run in runs)
+    return ended, len(asked)
 
 
 def keep_weights(folder: Path, file: Path) -> None:

@@ -89,9 +89,9 @@ def reproduced(found: Difference, is_ece: bool) -> str:
     low, high = (-interval.high, -interval.low) if is_ece else (interval.low, interval.high)
     if low > 0:
         return verdicts.REPRODUCED
-    if is_ece:  # P7 of the protocol: an interval that is not below zero is a failure
+    if is_ece:
         return verdicts.NOT_REPRODUCED
-    # Equal within the margin: for all comparisons of the family together.
+    # Only an interval that holds for the whole family shows that two are equal.
     is_equal = found.joint_interval is not None and found.joint_interval.within(0.3)
     return verdicts.NOT_REPRODUCED if high < 0 or is_equal else verdicts.NOT_RESOLVED
 

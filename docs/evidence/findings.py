@@ -98,8 +98,8 @@ def all_settings() -> str:
         "So all six settings of each method were tried (R-Drop: weights up to 5). Tuning chose a weight of "
         f"{read_method(r_drop).comparators[0].weight:g} for R-Drop. Our method is {ours} better than that, and with a "
         f"weight of 1, as tuning chose it then, {first} ({seeds} seeds). Only the second number is one of equal "
-        "tuning: the search tried more combinations, with more seeds, than R-Drop had settings. (`longer` had three "
-        "trials, too.)"
+        "tuning: the search tried more combinations, with more seeds, than R-Drop had settings. (`longer` had "
+        "three trials only.)"
     )
 
 

@@ -3,8 +3,8 @@
 The settings of each method are the same in all studies, and so are the seeds. A gain is the test accuracy of a method
 minus that of `none` with the same seed.
 
-- Limited: the gain at 10 % minus the gain at 50 %, a paired t test over the seeds. (With three equally spaced amounts,
-  this difference is the linear trend. The gain at 20 % is shown, and has no weight in it.)
+- Limited: the gain at 10 % minus the gain at 50 %, a paired t test over the seeds. (This is the linear trend over three
+  steps of equal weight: the gain at 20 % is in the middle, and has no influence. It is only shown.)
 - Noisy: the gain with 40 % wrong labels minus the gain without, both with 20 % of the images. Only for methods that ran
   with wrong labels, too.
 
@@ -47,7 +47,7 @@ def judged() -> Judged:
     words, parts = [], []
     for label in limited:
         parts.append(_verdict(found := next(after)))
-        each = " / ".join(signed(statistics.fmean(gains(one, label).values()), 1) for one in (HALF, SCARCE, TENTH))
+        each = " / ".join(_mean(gains(one, label)) for one in (HALF, SCARCE, TENTH))
         words.append(f"`{label}` {each} points at 50 / 20 / 10 % of the images: the growth is {_told(found)}")
     for label in noisy:
         parts.append(_verdict(found := next(after)))
@@ -64,6 +64,10 @@ def _verdict(found: Difference | None) -> str:
     if found is None or found.holm_interval is None:
         return verdicts.NOT_RESOLVED
     return verdicts.REPRODUCED if found.holm_interval.low > 0 else verdicts.NOT_REPRODUCED
+
+
+def _mean(found: dict[int, float]) -> str:
+    return signed(statistics.fmean(found.values()), 1) if found else "-"
 
 
 def _told(found: Difference | None) -> str:

@@ -30,10 +30,10 @@ def bullets() -> str:
         found = method(study, label).difference
         if found is None or not found.marked or (found.mean < 0) != is_worse:
             raise SystemExit(f"{FOLDER}: {label} differs in another way from none: write the sentences anew")
-    none = [one.label for one in study.methods if not one.scores]
+    without_runs = [one.label for one in study.methods if not one.scores]
     lines = (
         f"**The study is not complete**: {done} of {len(runs)} runs of these {len(labels)} methods are done, and "
-        f"{len(none)} methods have none. It judges no claim yet.",
+        f"{len(without_runs)} methods have none. It judges no claim yet.",
         f"**What the search found on images did harm here**: the difference of `{studies.SEARCHED}` to `none` is "
         f"{_apart(study, studies.SEARCHED)}. The model keeps its dropout of 0.3 in both passes, and the weight of the "
         "loss is heavy.",
@@ -43,7 +43,7 @@ def bullets() -> str:
         f"and p = 0.3 {_trial('dropout(p=0.3)'):.1f}. So it chose 0.1. After 100 epochs, the difference to `none`, "
         f"which has 0.3, is {_apart(study, dropout)}. {_same_trials()}",
     )
-    lines += (_other_trials(none),) if none else ()
+    lines += (_other_trials(without_runs),) if without_runs else ()
     return "\n".join(f"- {line}" for line in lines)
 
 

@@ -82,10 +82,10 @@ def front_page() -> str:
     return "\n".join(
         (
             f"**{said['alone']} `ad.presets.vision()` is not better than twice the epochs without a method if labels "
-            "are right. In our one study of translation so far, it did harm.** Its differences, in points, with "
-            "intervals after Holm's correction (bold: what survives it; a calibration error should be small, and ours "
-            f"is large because its models are [right more often than they are sure]({pages}study-1.md)). The "
-            "figure has all methods of the first row:",
+            "are right. In our one study of translation so far, it did harm.** The figure has all methods of the first "
+            "row. The table has the differences of the preset to others, in points, with intervals after Holm's "
+            "correction (bold: what survives it; a calibration error should be small, and ours is large because its "
+            f"models are [right more often than they are sure]({pages}study-1.md)):",
             "",
             table(pages),
             "",

@@ -63,6 +63,18 @@ def test_a_model_that_is_always_or_never_right_gets_an_end_of_the_range() -> Non
     assert fit_temperature(logits, torch.tensor([1, 0])) == pytest.approx(HIGHEST)
 
 
+@pytest.mark.parametrize("logits", [torch.zeros(3, 4), torch.tensor([[0.0, -math.inf], [5.0, 5.0]])])
+def test_without_any_difference_of_logits_it_is_one(logits: Tensor) -> None:
+    """Every temperature gives the same probabilities, so none is better."""
+    assert fit_temperature(logits, torch.zeros(len(logits), dtype=torch.int64)) == 1.0
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.uint8])
+def test_labels_are_integers_of_any_kind(dtype: torch.dtype) -> None:
+    logits, labels = drawn(30, 4, 1.7, seed=8)
+    assert fit_temperature(logits, labels.to(dtype)) == fit_temperature(logits, labels)
+
+
 def test_a_class_that_is_ruled_out_changes_nothing() -> None:
     logits, labels = drawn(60, 4, 1.7, seed=4)
     more = torch.cat([logits, torch.full((60, 1), -math.inf, dtype=logits.dtype)], dim=1)

@@ -74,6 +74,15 @@ def test_what_a_search_chose_is_ours_whatever_the_screen_prefers(claims: Any) ->
     assert dataclasses.replace(study, searched=claims.studies.SEARCHED).ours() is None  # no other one in its place
 
 
+def test_the_claim_that_is_tried_again_has_runs_of_its_own(claims: Any) -> None:
+    ours, tested = claims.studies.SEARCHED, {R_DROP: (0.9, 0.55), OTHER: (0.95, 0.9)}
+    publish(claims.studies.RESULTS / "cifar10-20pct-noise", tested | {ours: (0.9, 0.6)}, 10)
+    assert row(claims.headline_table(), "H8")[7] == "not measured"
+    publish(claims.studies.RESULTS / "cifar10-20pct-noise-again", tested | {ours: (0.6, 0.6)}, 10)
+    found = row(claims.headline_table(), "H8")
+    assert found[3:5] == [f"`{ours}`", f"`{R_DROP}`"] and found[7] == "**earned**"
+
+
 def test_a_part_of_ours_beside_another_method_makes_it_ours(claims: Any) -> None:
     for label, is_ours in (
         ("r-drop(weight=3.0,p=0.1)+blur(sigma_max=0.5)", True),
@@ -217,6 +226,13 @@ def test_translation_is_compared_with_the_better_of_dropout_and_none(claims: Any
         path.write_text(path.read_text().replace("_accuracy", "_bleu"))
         found = claims.others()["P6"]
         assert found.verdict == words
+    ours = claims.studies.SEARCHED_IN_TEXT
+    publish(folder, tested | {ours: (42.0, 40.0)}, 10)
+    path.write_text(path.read_text().replace("_accuracy", "_bleu"))
+    assert [row(claims.headline_table(), name)[3:5] for name in ("H5", "H6")] == [
+        [f"`{ours}`", f"`{none}`"],
+        [f"`{ours}`", f"`{r_drop}`"],
+    ]
     assert "`blur+consistency` - `dropout` +1.00 [" in found.found and "`r-drop` -0.50 [" in found.found
     assert "Not measured there: `hard` - `dropout`, `hard` - `r-drop`, `blur` - `dropout`," in found.found
 
@@ -240,6 +256,19 @@ def test_no_difference_of_more_than_a_margin_is_not_reproduced(claims: Any) -> N
         assert found.holm_interval.low < 0 < found.holm_interval.high
         words.append(claims.comparisons.reproduced(found, is_ece=False))
     assert words == ["not resolved", "not reproduced", "not resolved"]
+
+
+def test_equal_means_equal_for_the_whole_family(claims: Any) -> None:
+    """Holm's correction does not widen the interval with the largest p value."""
+    scores = {seed: 0.35 * (-1) ** seed for seed in range(10)}
+    none = dict.fromkeys(scores, 0.0)
+    near, far = (claims.paired_difference({s: x + by for s, x in scores.items()}, none) for by in (0, 5))
+    (alone,), (*_, last) = claims.corrected([near]), claims.corrected([far, far, far, near])
+    assert last.holm_interval == alone.holm_interval and last.holm_interval.within(0.3)
+    assert [claims.comparisons.reproduced(one, is_ece=False) for one in (alone, last)] == [
+        "not reproduced",
+        "not resolved",
+    ]
 
 
 def test_curves_are_those_of_the_confirmed_methods(claims: Any) -> None:

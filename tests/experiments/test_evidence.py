@@ -213,7 +213,7 @@ def test_the_page_tells_how_to_make_the_data_of_study_1(tmp_path: Path, monkeypa
     monkeypatch.setattr(datasets, "CIFAR10", published)
     monkeypatch.chdir(tmp_path)
     exec(block, {})
-    source = npz_file.load("c10.npz")
+    source = npz_file.load("c10-20pct.npz")
     kept = source.train_images[:, :, 0, 0] @ [1, 256, 256**2]
     assert list(kept) == [number for number, label in enumerate(labels) if (labels[:number] == label).sum() < 1000]
     assert list(source.train_labels) == list(labels[kept]) and len(source.test_labels) == 100

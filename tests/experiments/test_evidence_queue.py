@@ -14,7 +14,9 @@ import yaml
 from attentiondrop.errors import ArgumentError
 from attentiondrop.experiments.config.recipe_files import read_recipe
 from attentiondrop.experiments.methods.groups import expanded
-from attentiondrop.experiments.studies.plan import COMPARISON
+from attentiondrop.experiments.runs.store import RESULT
+from attentiondrop.experiments.studies.plan import ABLATION, COMPARISON
+from attentiondrop.experiments.train.epoch_log import LAST
 
 ROOT = Path(__file__).parents[2]
 RECORDS = ROOT / "docs" / "evidence" / "records"
@@ -29,6 +31,7 @@ RECIPE = {
     "measure": {"probes": 0},
     "methods": ["none", "hard"],
     "seeds": 1,
+    "ablations": {"hard": {"p": [0.1, 0.3, 0.5]}},
 }
 
 
@@ -91,6 +94,55 @@ def test_weights_that_were_lost_are_an_error(go_on, tmp_path, capsys) -> None:
     assert "found 0. Without its records, it is trained again" in capsys.readouterr().err
 
 
+def test_new_weights_take_the_place_of_old_ones_and_two_runs_have_no_weights_to_keep(program, tmp_path: Path) -> None:
+    file, folder = tmp_path / "kept.safetensors", tmp_path / "study"
+    file.write_bytes(b"old")
+    for seed in (0, 1):
+        run = folder / "runs" / "none" / f"seed{seed}"
+        run.mkdir(parents=True)
+        (run / LAST).write_bytes(b"new")
+        if seed == 0:
+            program.keep_weights(folder, file)
+    assert file.read_bytes() == b"new"
+    with pytest.raises(ArgumentError, match="expected one run that has just been trained, found 2"):
+        program.keep_weights(folder, file)
+
+
+def test_ablations_are_counted_and_run_as_such(program, go_on, tmp_path, capsys) -> None:
+    studies = [{"name": "points", "ablate": True}]
+    assert go_on(studies) == 0 and go_on(studies, "--list") == 0
+    heads = [line for line in capsys.readouterr().out.splitlines() if line.startswith("== ")]
+    assert heads == [f"== points: {ended} of 4 runs have ended" for ended in (0, 4)]
+    program.unpack(tmp_path / "records" / "points.tar.gz", tmp_path / "seen")
+    assert not (tmp_path / "seen" / COMPARISON).exists()
+    given = json.loads((tmp_path / "seen" / ABLATION).read_text(encoding="utf-8"))["command"]
+    assert given == f"benchmarks/evidence.py run {tmp_path / 'tiny.yaml'} --ablate"
+
+
+def test_a_run_that_has_not_ended_does_not_count(program, go_on, tmp_path, capsys) -> None:
+    assert go_on([{"name": "one"}]) == 0
+    (one,) = program.read_queue(tmp_path / "queue.yaml")
+    program.unpack(tmp_path / "records" / "one.tar.gz", tmp_path / "seen")
+    recipe = one.read(tmp_path / "data", [])
+    assert program.progress(one, recipe, tmp_path / "seen") == (2, 2)
+    next((tmp_path / "seen").glob(f"runs/hard*/*/{RESULT}")).unlink()
+    assert program.progress(one, recipe, tmp_path / "seen") == (1, 2)
+
+
+def test_the_size_belongs_to_the_recipe_and_to_the_command(program) -> None:
+    one = program.Queued("noise", "evidence/cifar10-20pct", "images.npz", size="noise")
+    recipe = one.read(Path("DATA"), ["seeds=3"])
+    assert (recipe.data.label_noise, recipe.data.root, recipe.seeds) == (0.4, str(Path("DATA") / "images.npz"), 3)
+    assert one.command([]) == "benchmarks/evidence.py run evidence/cifar10-20pct --size noise"
+
+
+def test_each_study_has_the_time_that_the_others_left(program, go_on, monkeypatch) -> None:
+    left: list[float] = []
+    monkeypatch.setattr(program, "slice_of", lambda recipe, options, *given: left.append(options.minutes) or 0)
+    assert go_on([{"name": "one"}, {"name": "two"}]) == 0
+    assert 9 > left[0] > left[1]
+
+
 def test_a_study_that_fails_does_not_stop_the_others_and_only_the_named_ones_run(go_on, tmp_path, capsys) -> None:
     studies = [{"name": "broken", "data": "nothing.npz"}, {"name": "fine", "methods": ["none"]}, {"name": "left"}]
     assert go_on(studies, "broken", "fine") == 2
@@ -125,14 +177,27 @@ def test_steps_are_timed_unless_the_study_needs_no_times(go_on, program, monkeyp
     assert len(timed) == (not of_study)
 
 
+def test_runs_of_a_method_that_has_left_do_not_count(go_on, tmp_path, capsys) -> None:
+    assert go_on([{"name": "one"}]) == 0
+    assert go_on([{"name": "one", "methods": ["none"]}], "--list") == 0
+    assert "== one: 1 of 1 runs have ended" in capsys.readouterr().out
+
+
+def test_the_recorded_command_has_the_settings_that_were_given(program, go_on, tmp_path) -> None:
+    assert go_on([{"name": "one", "methods": ["none"]}], "--set", "seeds=1", "training.batch_size=8") == 0
+    given = plan_in(program, tmp_path / "records" / "one.tar.gz", tmp_path / "seen")["command"]
+    assert given.endswith("tiny.yaml --set seeds=1 training.batch_size=8 --methods none")
+
+
 def test_without_time_no_study_begins(program, go_on, tmp_path, monkeypatch) -> None:
     assert go_on([{"name": "one"}, {"name": "two"}], "--minutes", "0") == 3
+    assert go_on([{"name": "one"}, {"name": "two"}], "--minutes", "0", "--list") == 0
     assert not (tmp_path / "records").exists()
     monkeypatch.setattr(program, "slice_of", lambda *given: 3)  # the time was over within the first one
     begun: list[str] = []
     real = program.go_on
     monkeypatch.setattr(program, "go_on", lambda one, *given: begun.append(one.name) or real(one, *given))
-    assert go_on([{"name": "one"}, {"name": "two"}]) == 3
+    assert go_on([{"name": "one", "keeps": "none.safetensors"}, {"name": "two"}]) == 3  # there are no weights yet
     assert begun == ["one"]
 
 
@@ -163,5 +228,16 @@ def test_the_queue_of_this_repository_can_be_run(program, tmp_path: Path) -> Non
             program.unpack(RECORDS / f"{one.name}.tar.gz", tmp_path / one.name)
             assert [entry.name for entry in one.without(tmp_path / one.name)] == one.stopped
             assert not set(one.stopped) & set(expanded(one.methods or recipe.methods))
-    kept = [one.keeps for one in studies if one.keeps]
-    assert [one.checkpoint for one in studies if one.checkpoint] == kept  # and after the study that keeps them
+    kept = {one.keeps: place for place, one in enumerate(studies) if one.keeps}
+    begun = {one.checkpoint: place for place, one in enumerate(studies) if one.checkpoint}
+    assert begun.keys() == kept.keys() and all(begun[file] > kept[file] for file in kept)
+
+
+def test_the_claims_know_which_methods_are_stopped(program, tmp_path: Path, docs_module: Callable[[str], Any]) -> None:
+    """Otherwise a study would never be complete, and its claims would wait for runs that nobody makes."""
+    stopped = {}
+    for one in program.read_queue(program.QUEUE):
+        if one.stopped:
+            program.unpack(RECORDS / f"{one.name}.tar.gz", tmp_path / one.name)
+            stopped[one.name] = {entry.method for entry in one.without(tmp_path / one.name)}
+    assert stopped == {name: set(labels) for name, labels in docs_module("other_claims").STOPPED.items()}

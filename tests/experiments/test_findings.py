@@ -284,6 +284,11 @@ def test_the_page_of_claims_says_how_dropout_and_blur_do_against_no_method(
     said = comparisons.remark()
     for label in ("dropout(p=0.05)", "blur(sigma_max=0.5)"):
         assert f"({corrected(label, 'none')[0]})".replace("+0.0", "0.0") in said.replace("+0.0", "0.0")
+    with monkeypatch.context() as patch:
+        is_called = comparisons.is_called
+        patch.setattr(comparisons, "is_called", lambda name: is_called("longer" if name == "dropout" else name))
+        with pytest.raises(SystemExit, match="dropout has a higher mean than none"):
+            comparisons.remark()
     monkeypatch.setattr(comparisons.wording, "is_better", lambda study, label: True)
     with pytest.raises(SystemExit, match="write this anew"):
         comparisons.remark()
@@ -302,6 +307,7 @@ def test_with_wrong_labels_the_failed_claim_comes_first(findings: Any) -> None:
     assert f"{over[longer]} over `none` with twice the epochs, at {time[OURS] / time[longer]:.2f} of" in said["longer"]
     for method in ("dropout(p=0.1)", "dropkey(p=0.3)", "tailhard(share=0.5,p=0.5,k=5,weight=3.0)"):
         assert f"`{method}` {corrected(method, 'none', 'noise')[0]}" in said["others"]
+    assert not any(method in said["others"] for method in (OURS, BEST, LONGER_THERE, R_DROP_THERE))  # told above
     assert f"{100 * column(OURS, 'test_ece', 'noise').mean():.1f} %" in said["calibration"]
     assert f"gains {over['none']}" in labels.in_short()
     assert f"twice the epochs gain less: {corrected(longer, 'none', 'noise')[0]}." in labels.in_short()
@@ -320,6 +326,10 @@ def test_a_method_that_joined_later_earns_no_claim(findings: Any, monkeypatch: p
     assert "it earns no claim" in said
     _, _, heavy = labels.sentences()["calibration"].partition("With a weight of 3")
     assert all(corrected(BEST, one, "noise", "ece")[0] in heavy for one in ("none", R_DROP_THERE, LONGER_THERE))
+    with monkeypatch.context() as patch:
+        patch.setattr(labels, "is_better", lambda study, label: study.methods[0].label != OURS)
+        with pytest.raises(SystemExit, match=re.escape(f"{BEST} is not better than {OURS}: write")):
+            labels.sentences()
     monkeypatch.setattr(studies, "SEARCHED", "tailhard(share=0.5,p=0.5,k=5,weight=3.0)")
     with pytest.raises(SystemExit, match="write the sentences anew"):
         labels.sentences()

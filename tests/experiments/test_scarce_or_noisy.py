@@ -73,6 +73,26 @@ def test_growth_that_could_be_chance_is_a_failure(claim: Any) -> None:
     assert claim.judged().verdict == "not reproduced"
 
 
+def test_all_tests_are_one_family(claim: Any) -> None:
+    publish_all(claim, 0.5, 1.5, 3.0, 5.0, spread=0.5)
+    limited = [claim._difference(label, claim.HALF, claim.TENTH) for label in claim.METHODS]
+    noisy = claim._difference(claim.METHODS[-1], claim.SCARCE, claim.NOISY)
+    (alone,), (*_, together) = claim.corrected([noisy]), claim.corrected([*limited, noisy])
+    assert together.holm_interval.text(1) != alone.holm_interval.text(1)
+    assert claim.judged().found.endswith(together.holm_interval.text(1))
+
+
+def test_a_method_whose_runs_all_failed_is_said_and_not_judged(claim: Any) -> None:
+    publish_all(claim, 0.5, 1.5, 3.0, 5.0)
+    path = claim.studies.RESULTS / FOLDERS["half"] / "results.csv"
+    lines = path.read_text(encoding="utf-8").splitlines()
+    failed = [line.replace("finished", "diverged") if line.startswith('"hard(') else line for line in lines]
+    path.write_text("\n".join(failed) + "\n", encoding="utf-8")
+    found = claim.judged()
+    assert found.found.startswith("`hard(p=0.2,k=5)` - / +1.5 / +3.0 points")
+    assert "of the images: the growth is not measured; `blur(" in found.found and found.verdict == "reproduced in part"
+
+
 def test_it_waits_until_all_studies_are_complete(claim: Any) -> None:
     publish_all(claim, 0.5, 1.5, 3.0, 5.0)
     publish(claim.studies.RESULTS / FOLDERS["half"], dict.fromkeys(claim.METHODS, 1.0), status="missing")
@@ -80,6 +100,14 @@ def test_it_waits_until_all_studies_are_complete(claim: Any) -> None:
     found = claim.judged()
     assert found.verdict == "not measured"
     assert found.found.endswith(": `cifar10-20pct-tenth`, `cifar10-half`")
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_it_needs_each_of_its_studies(claim: Any, name: str) -> None:
+    publish_all(claim, 0.5, 1.5, 3.0, 5.0)
+    (claim.studies.RESULTS / FOLDERS[name] / "results.csv").unlink()
+    found = claim.judged()
+    assert found.verdict == "not measured" and found.found.endswith(f": `{FOLDERS[name]}`")
 
 
 def test_its_methods_are_those_of_the_recipes(claim: Any) -> None:

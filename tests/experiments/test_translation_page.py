@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -108,4 +109,23 @@ def test_the_search_names_the_best_mean_of_each_kind(translation: Any, monkeypat
     assert ours == translation.studies.TRANSLATION.searched
     monkeypatch.setattr(translation.studies, "SEARCHED_IN_TEXT", r_drop)
     with pytest.raises(SystemExit, match="SEARCHED_IN_TEXT anew"):
+        translation.searched()
+
+
+@pytest.mark.parametrize(
+    ("label", "more", "message"),
+    [
+        ("dropout(p=0.2)", 1.0, "or dropout helps"),
+        ("r-drop(weight=3.0,p=0.1)+blur(sigma_max=0.3)", 1.0, "our method differs from R-Drop"),
+        ("r-drop(weight=5.0,p=0.1)", 0.3, "which the trials did not choose"),
+    ],
+)
+def test_another_end_of_the_search_needs_other_sentences(
+    translation: Any, monkeypatch: pytest.MonkeyPatch, label: str, more: float, message: str
+) -> None:
+    known = translation.ranking()
+    changed = {seed: score + more for seed, score in known.found.scores[label].items()}
+    found = dataclasses.replace(known.found, scores=known.found.scores | {label: changed})
+    monkeypatch.setattr(translation, "ranking", lambda: dataclasses.replace(known, found=found))
+    with pytest.raises(SystemExit, match=message):
         translation.searched()

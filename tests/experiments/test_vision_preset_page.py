@@ -98,6 +98,19 @@ def test_what_speaks_against_the_preset_comes_first(preset: Any) -> None:
     assert "claim" in failed and "**failed**" in failed
 
 
+def test_each_difference_to_r_drop_is_that_of_its_words(preset: Any) -> None:
+    def mean(ours: dict[str, float], other: dict[str, float]) -> str:
+        return f"{100 * np.mean([ours[seed] - other[seed] for seed in ours]):+.1f} points ["
+
+    noisy, wide = (scores(f"cifar10-20pct-{name}", "test_accuracy") for name in ("noise", "wide"))
+    light, r_drop = "blur(sigma_max=2.0)+consistency(weight=1.0)", "r-drop(weight=3.0,p=0.1)"
+    *_, settings, failed = preset.front_page().splitlines()
+    assert f"the difference is {mean(noisy[light], noisy[r_drop])}" in failed
+    confirmed = scores("cifar10-20pct-confirm", "test_accuracy")[OURS]
+    assert f"the first difference to it is {mean(confirmed, wide[r_drop])}" in settings
+    assert f"With equal tuning the difference is {mean(wide[light], wide[r_drop])}" in settings
+
+
 def test_another_preset_or_an_earned_claim_needs_another_page(preset: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(preset, "vision", lambda: ad.BlurSmoothing(sigma_max=0.5))

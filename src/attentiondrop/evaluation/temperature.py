@@ -8,7 +8,7 @@ from torch import Tensor
 
 from .calibration import check_predictions
 
-#: A temperature outside of these would be one of a model that is always or never right.
+#: The best temperature is outside of these only if a model is nearly always right, or no better than chance.
 LOWEST, HIGHEST = 0.01, 100.0
 #: Halvings of the interval of log-temperatures. After these, its ends are equal to eleven digits.
 _HALVINGS = 45
@@ -20,8 +20,8 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
     A model whose T is below 1 is right more often than it is sure; one whose T is above 1 is too sure. Fit T on a
     validation part, and divide other logits by it: predictions and accuracy stay as they are.
 
-    In 1/T the likelihood has one optimum, so halving an interval finds it. If a label has a logit of -infinity, no T
-    helps, and the result is 1.
+    In 1/T the likelihood has one optimum, so halving an interval finds it. The result is 1 if no T helps: all logits of
+    each row are equal, a label has a logit of -infinity, or a logit is NaN or +infinity.
 
     >>> import torch
     >>> logits = torch.tensor([[4.0, 0.0], [4.0, 0.0], [4.0, 0.0], [0.0, 4.0]])
@@ -37,6 +37,8 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
     if bool(right.isinf().any()):
         return 1.0
     finite = wide.masked_fill(wide.isinf(), 0.0)  # such a class has a probability of 0, and adds nothing
+    if not bool(finite.any()):
+        return 1.0
     low, high = math.log(LOWEST), math.log(HIGHEST)
     for _ in range(_HALVINGS):
         middle = (low + high) / 2

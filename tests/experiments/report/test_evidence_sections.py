@@ -129,6 +129,11 @@ def test_no_difference_needs_an_interval_that_holds_for_the_whole_family() -> No
     assert joint is not None and (joint.low, joint.high) == pytest.approx((100 * low, 100 * high))
     plain = near.times(100).interval
     assert plain is not None and plain.within(0.35) and not joint.within(0.35)
+    certain = dataclasses.replace(near, p_value=0.0)
+    first = corrected([certain, near])[0]  # its p value has no ratio to the corrected one: the first step of Holm
+    assert first is not None and first.holm_interval == first.joint_interval != near.interval
+    unmeasured = paired_difference({0: 1.0}, {0: 1.0})  # one seed has no p value, and is no comparison
+    assert corrected([near, unmeasured, None])[0] == alone
     metric = dataclasses.replace(ACCURACY, margin=0.35)
     assert [verdict(each.times(100), metric) for each in (alone, together)] == ["no difference", "not resolved"]
 

@@ -46,7 +46,7 @@ def test_scaled_errors_are_shown_and_explained_where_they_were_measured(comparis
     folder = comparison(tmp_path, endings)
     page, markdown, rows = written(folder)
     assert "caled ECE" not in markdown and "after temperature scaling" not in markdown
-    assert rows[0]["test_ece_scaled"] == "" and "test_temperature" not in rows[0]
+    assert rows[0]["test_ece_scaled"] == "" and not {"test_temperature", "checksum_drawn"} & rows[0].keys()
     for at, file in enumerate(sorted(folder.glob("runs/*/*/result.json"))):
         result = json.loads(file.read_text(encoding="utf-8"))
         result["test"] |= {"ece_scaled": 0.01 * (at + 1), "nll_scaled": 0.4, "temperature": 0.8}
@@ -58,6 +58,10 @@ def test_scaled_errors_are_shown_and_explained_where_they_were_measured(comparis
     assert page.table("Differences to the baseline")["hard(p=0.1,k=5)"][2] == "\u22123.00"
     explained = "Scaled ECE: the ECE after temperature scaling: one number"
     assert markdown.count(explained) == 2  # below both tables that have it
+    assert "\nNLL: " not in markdown  # other labels need no sentence
+    assert (
+        "| Method | NLL | ECE, points | Scaled ECE, points | Brier |" in markdown.splitlines()
+    )  # top-5 is not compared
     assert [(row["test_ece_scaled"], row["test_temperature"]) for row in rows[:1]] == [("0.04", "0.8")]
 
 

@@ -153,6 +153,10 @@ def test_trials_that_are_one_training_are_said(listener, tmp_path, trained) -> N
     assert equal_trials(read_recipe("digits", "demo", TINY).training, same) == []
     (line,) = equal_trials(read_recipe("digits", "demo", TINY).training, {"hard": ["hard", "hard(p=0.1,k=5)"]})
     assert line == "tuning: hard has 1 different setting in 2 trials; give others as tuning.grids"
+    assert equal_trials(recipe.training, {"hard": ["hard(p=0.1)", "hard(p=0.2)"]}) == []
+    assert equal_trials(recipe.training, {"hard": ["hard", "hard(p=0.1,k=5)"]}) == [line]  # the decay is not the reason
+    (line,) = equal_trials(recipe.training, {"none": ["none", "none", "none(lr=1.0,decay=5.0)"]})
+    assert "since training.weight_decay is 0" in line  # for one of the two
 
 
 def test_equal_trials_are_told_apart_by_likelihood_and_failed_ones_do_not_win() -> None:

@@ -89,3 +89,4 @@ def test_outputs_that_are_not_logits_are_picked() -> None:
 def test_what_a_report_shows_of_scaling_says_what_it_is() -> None:
     metric = CLASS_METRICS.named("ece_scaled")
     assert metric.compared and not metric.higher_is_better and "validation part" in metric.note
+    assert not metric.brief  # a terminal has no room for its explanation

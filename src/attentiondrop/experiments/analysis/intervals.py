@@ -104,10 +104,14 @@ class Difference:
 
     def times(self, factor: float) -> Difference:
         """In another unit, such as percentage points."""
-        each = (self.interval, self.holm_interval, self.joint_interval)
-        plain, after, joint = (_scaled(interval, factor) for interval in each)
-        std, mean = None if self.std is None else self.std * abs(factor), self.mean * factor
-        return dataclasses.replace(self, mean=mean, std=std, interval=plain, holm_interval=after, joint_interval=joint)
+        return dataclasses.replace(
+            self,
+            mean=self.mean * factor,
+            std=None if self.std is None else self.std * abs(factor),
+            interval=_scaled(self.interval, factor),
+            holm_interval=_scaled(self.holm_interval, factor),
+            joint_interval=_scaled(self.joint_interval, factor),
+        )
 
     def text(self, digits: int) -> str:
         """For a person: `+0.8 [-0.1, +1.7]`."""

@@ -75,7 +75,7 @@ def _compared(summary: Summary) -> list[Metric]:
 
 
 def _heading(metric: Metric) -> str:
-    return f"{metric.label}{metric.after_difference}" if metric.unit == PERCENT else metric.label
+    return f"{metric.title}{metric.after_difference}" if metric.unit == PERCENT else metric.title
 
 
 def _directions(metrics: Sequence[Metric]) -> str:

@@ -94,9 +94,10 @@ def _notes(summary: Summary, metric: Metric, more: Sequence[str]) -> list[str]:
         *more,
     ]
     if metric.margin is not None:
+        count = summary.comparisons
         lines.append(
             "Verdict: better or worse if the corrected interval excludes zero; no difference if the interval after "
-            f"Bonferroni's correction for all {summary.comparisons} lies within ±{metric.margin:g}{unit} (grey); "
+            f"Bonferroni's correction for all {count} comparisons lies within ±{metric.margin:g}{unit} (grey); "
             "otherwise not resolved."
         )
     return lines

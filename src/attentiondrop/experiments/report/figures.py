@@ -37,7 +37,7 @@ def difference_heading(metric: Metric) -> str:
 
 def notes_on(metrics: Iterable[Metric]) -> list[str]:
     """A sentence for each metric whose label does not say what it is."""
-    return [f"{metric.label[:1].upper()}{metric.label[1:]}: {metric.note}." for metric in metrics if metric.note]
+    return [f"{metric.title}: {metric.note}." for metric in metrics if metric.note]
 
 
 def p_value(p: float | None) -> str | Cell:

@@ -84,7 +84,7 @@ def compare(
 
     if tuned:
         listener.say(f"tuning: {len(set(jobs.values()))} trials on the validation part")
-        for line in equal_trials(recipe.training, {text: trials[text] for text in tuned}):
+        for line in equal_trials(recipe.training, trials):
             listener.say(line)
         decide(finished(list(jobs.values()), checksums))
         renew(out, study())  # if this is interrupted, the report knows of these methods

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,14 +20,19 @@ def equal_trials(training: TrainingSettings, trials: Mapping[str, Sequence[str]]
     >>> equal_trials(settings, {"none": ["none", "none(lr=2.0,decay=1.0)", "none(lr=1.0,decay=0.2)"]})
     ['tuning: none has 2 different settings in 3 trials, since training.weight_decay is 0; give others as tuning.grids']
     """
-    lines = []
+    lines, with_decay = [], dataclasses.replace(training, weight_decay=1.0)
     for method, tried in trials.items():
-        different = len({_training(text, training) for text in tried})
+        different = _different(tried, training)
         if different < len(tried):
-            why = ", since training.weight_decay is 0" if training.weight_decay == 0 else ""
+            is_decay = training.weight_decay == 0 and _different(tried, with_decay) > different
+            why = ", since training.weight_decay is 0" if is_decay else ""
             settings = f"{different} different setting{'s' * (different != 1)}"
             lines.append(f"tuning: {method} has {settings} in {len(tried)} trials{why}; give others as tuning.grids")
     return lines
+
+
+def _different(tried: Sequence[str], training: TrainingSettings) -> int:
+    return len({_training(text, training) for text in tried})
 
 
 def _training(text: str, training: TrainingSettings) -> Any:

@@ -46,8 +46,12 @@ class Metric:
     @property
     def heading(self) -> str:
         """The heading of a column in a report."""
-        label = self.label[:1].upper() + self.label[1:]
-        return f"{label}, {self.unit}" if self.unit == PERCENT else label
+        return f"{self.title}, {self.unit}" if self.unit == PERCENT else self.title
+
+    @property
+    def title(self) -> str:
+        """The label with a capital letter."""
+        return self.label[:1].upper() + self.label[1:]
 
     @property
     def difference_unit(self) -> str:
