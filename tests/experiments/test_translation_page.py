@@ -74,6 +74,20 @@ def test_trials_of_methods_without_runs_and_equal_trials_are_told(
         translation.bullets()
 
 
+def test_what_was_stopped_stands_for_no_method_of_the_paper(
+    translation: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Even if the validation part prefers it."""
+    studies, other = translation.studies, "blur(sigma_max=0.5)+consistency(weight=0.5)"
+    monkeypatch.setattr(studies, "RESULTS", tmp_path)
+    (tmp_path / studies.TRANSLATION.folder).mkdir()
+    lines = ["method,seed,part,status,test_bleu,validation_bleu"]
+    lines += [f'"{label}",0,runs,finished,30,{score}' for label, score in ((SEARCHED, 40), (other, 39))]
+    (tmp_path / studies.TRANSLATION.folder / "results.csv").write_text("\n".join(lines), encoding="utf-8")
+    assert studies.TRANSLATION.pick(studies.is_of_the_paper("blur+consistency")).label == other
+    assert studies.TRANSLATION.named(SEARCHED) is not None
+
+
 def test_other_results_need_other_sentences(translation: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(translation.studies, "SEARCHED", "r-drop(weight=3.0,p=0.1)")  # better than none
     with pytest.raises(SystemExit, match="write the sentences anew"):

@@ -47,9 +47,10 @@ def compare(
     """
     check_alone("compare")
     methods = expanded(methods)
-    if both := [entry.name for entry in stopped if entry.name in methods]:
-        raise bad_argument("stopped", "other methods than those that are trained", both)
     each = read_methods(methods)
+    texts = {*methods, *(method.text for method in each)}
+    if both := [entry.name for entry in stopped if {entry.name, entry.method} & texts]:
+        raise bad_argument("stopped", "other methods than those that are trained", both)
     recipe = on_this_machine(recipe)
     checksums = data_for(recipe).checksums
     tuning, metrics = recipe.tuning, find_task(recipe.task).metrics
