@@ -58,9 +58,13 @@ def _print_part(heading: str, names: Sequence[str]) -> None:
     for name in names:
         about = described(name)
         print(f"{name}  ({about.task})")
-        print(textwrap.fill(about.comment, _WIDTH, initial_indent="  ", subsequent_indent="  "))
+        print(_filled(about.comment))
         sizes = [f"{size} (default)" if size == about.default_size else size for size in about.sizes]
-        print(f"  sizes: {', '.join(sizes)}\n" if sizes else "")
+        print(_filled(f"sizes: {', '.join(sizes)}") + "\n" if sizes else "")
+
+
+def _filled(text: str) -> str:
+    return textwrap.fill(text, _WIDTH, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
 
 
 def _print_one(name: str, size: str | None) -> int:

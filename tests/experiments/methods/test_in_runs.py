@@ -79,7 +79,7 @@ def test_stored_weights_of_another_attention_give_the_stored_scores(job, method:
     one = job(method)
     result = execute(one)
     run = load_run(one.folder)
-    assert run.task.scores(run.model, run.data, "test", 60, None) == pytest.approx(result.test, rel=1e-5)
+    assert run.task.judge(run.model, run.data, run.recipe.evaluation).test == pytest.approx(result.test, rel=1e-5)
 
 
 def test_a_group_is_compared_and_reported(tmp_path, capsys) -> None:
