@@ -111,24 +111,25 @@ def unpack(file: Path, folder: Path) -> None:
 def run(options: argparse.Namespace) -> int:
     """One slice of a study."""
     recipe = read_recipe(options.recipe, options.size, options.set)
-    return slice_of(recipe, options, command_line(sys.argv[1:]))
+    folder = Path(options.out or tempfile.mkdtemp(prefix="evidence-"))
+    if options.records.exists():
+        unpack(options.records, folder)
+    return slice_of(recipe, folder, options, command_line(sys.argv[1:]))
 
 
 def slice_of(
     recipe: Recipe,
+    folder: Path,
     options: argparse.Namespace,
     command: str,
     stopped: Callable[[Path], Sequence[Entry]] = lambda folder: (),
 ) -> int:
-    """Do the runs of a study that are missing. Returns 0, or 3 if the time was over before.
+    """Do the runs that are missing in the folder of a study. Returns 0, or 3 if the time was over before.
 
     `stopped` reads the methods that get no more runs from the plan in a folder.
     """
-    folder = Path(options.out or tempfile.mkdtemp(prefix="evidence-"))
     lines = Lines(lambda: pack(folder, options.records))
     until = time.time() + 60 * options.minutes
-    if options.records.exists():
-        unpack(options.records, folder)
     where, status = Where(options.workers, until=until), 0
     try:
         if options.ablate:
@@ -180,9 +181,9 @@ def go_on(one: Queued, options: argparse.Namespace, minutes: float) -> int:
         print(f"== {one.name}: {ended} of {runs} runs have ended", flush=True)
         if options.list:
             return 0
-        given = vars(options) | vars(one) | {"minutes": minutes, "records": records, "out": out}
+        given = vars(options) | vars(one) | {"minutes": minutes, "records": records}
         given["no_costs"] = options.no_costs or one.no_costs
-        status = slice_of(recipe, argparse.Namespace(**given), one.command(options.set), one.without)
+        status = slice_of(recipe, Path(out), argparse.Namespace(**given), one.command(options.set), one.without)
         if one.keeps is not None and status == 0:
             keep_weights(Path(out), options.data / one.keeps)
     return status

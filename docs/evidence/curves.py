@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import statistics
-import tarfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import verdicts
+from record_texts import record_texts
 
 from attentiondrop.experiments.analysis.intervals import Difference, corrected, paired_difference, signed
 
@@ -53,12 +53,7 @@ Runs = dict[int, Curve]
 @cache
 def read(records: Path) -> dict[str, Runs]:
     """Every method with its finished runs; nothing if there are no records."""
-    texts: dict[str, str] = {}
-    if records.exists():
-        with tarfile.open(records) as archive:
-            for member in archive:  # in the order of the file: to go back in it is slow
-                if (file := archive.extractfile(member)) is not None:
-                    texts[member.name] = file.read().decode()
+    texts = record_texts(records)
     costs = json.loads(texts.get("costs.json", "{}"))
     found: dict[str, Runs] = {}
     for name, text in texts.items():

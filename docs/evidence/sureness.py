@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import statistics
-import tarfile
 from functools import cache
 from pathlib import Path
+
+from record_texts import record_texts
 
 from attentiondrop.experiments.analysis.intervals import Difference, paired_difference, signed
 
@@ -21,13 +22,9 @@ RECORDS = Path(__file__).parent / "records"
 def gaps(records: Path) -> dict[str, dict[int, float]]:
     """Method -> seed -> accuracy minus mean confidence, in points. Positive: right more often than sure."""
     found: dict[str, dict[int, float]] = {}
-    with tarfile.open(records) as archive:
-        texts = {
-            member.name: file.read().decode()
-            for member in archive  # in the order of the file: to go back in it is slow
-            if member.name.startswith("runs/") and (file := archive.extractfile(member)) is not None
-        }
+    texts = record_texts(records)
     for name, text in texts.items():
+        # (Trials and ablations have no test part, and so no diagram.)
         if name.endswith("/result.json") and (diagram := json.loads(text)["reliability"]) is not None:
             request = json.loads(texts[name.replace("result.json", "run.json")])
             found.setdefault(request["method"], {})[request["seed"]] = 100 * gap(diagram)

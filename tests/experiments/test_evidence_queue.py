@@ -138,7 +138,7 @@ def test_the_size_belongs_to_the_recipe_and_to_the_command(program) -> None:
 
 def test_each_study_has_the_time_that_the_others_left(program, go_on, monkeypatch) -> None:
     left: list[float] = []
-    monkeypatch.setattr(program, "slice_of", lambda recipe, options, *given: left.append(options.minutes) or 0)
+    monkeypatch.setattr(program, "slice_of", lambda recipe, folder, options, *given: left.append(options.minutes) or 0)
     assert go_on([{"name": "one"}, {"name": "two"}]) == 0
     assert 9 > left[0] > left[1]
 
