@@ -30,7 +30,8 @@ from attentiondrop.bench.records import FAILED, TIMED, Outcome, digits, ratio
 from attentiondrop.bench.report import Report
 from attentiondrop.torch import attach, consistency_loss, functional
 from attentiondrop.torch.attach import attend as stacked
-from attentiondrop.torch.draws import draw_seed, view_seed
+from attentiondrop.torch.attach.sites import site_of
+from attentiondrop.torch.draws import draw_seed
 
 SINGLE, PLAIN = "single pass", "single pass, nothing attached"
 MODES = ("shared", "batch", "sequential")
@@ -214,13 +215,20 @@ def check(model: nn.Module, images: Tensor, labels: Tensor, mode: str) -> float:
     def task(output: Tensor) -> Tensor:
         return F.cross_entropy(output, labels)
 
-    with drawing(functional if mode == "sequential" else stacked, record):
+    where = functional if mode == "sequential" else stacked
+    with drawing(where, record):
         found = gradients(model, consistency_loss(model, images, task, CONSISTENCY, mode).loss)  # type: ignore[arg-type]
-    if mode != "sequential":
-        seeds = [view_seed(seed, view) for view in range(CONSISTENCY.views) for seed in seeds]
     queue = iter(seeds)
-    with drawing(functional, lambda *_: next(queue)):
-        first, second = model(images), model(images)
+    with drawing(where, lambda *_: next(queue)):
+        if mode == "sequential":
+            first, second = model(images), model(images)
+        else:  # a plain pass over a batch of two groups, which share no draw
+            sites = [site for module in model.modules() if (site := site_of(module)) is not None]
+            for site in sites:
+                site.runs = CONSISTENCY.views
+            first, second = model(torch.cat([images] * CONSISTENCY.views)).chunk(CONSISTENCY.views)
+            for site in sites:
+                site.runs = 1
     logs = [F.log_softmax(output, -1) for output in (first, second)]
     apart = F.kl_div(logs[1], logs[0], log_target=True, reduction="batchmean")
     expected = gradients(model, task(first) + CONSISTENCY.weight * apart)

@@ -114,7 +114,7 @@ def launch_all(shape: Shape, method: str) -> None:
     streams = [0 if place == slot else -1 for place in range(4)]
     call = Decisions(None, None, seed, None, [0.1] * 4, streams, drop, top, shape.causal, 1 / math.sqrt(shape.size))
     if method == "blur":
-        blur_rows(k, k, shape.length, None, Blur(seed, None, 0, "batch", 0.0, 0.5, 5, False), False)
+        blur_rows(k, k, shape.length, None, Blur(seed, None, 0, "batch", 0.0, 0.5, 5, False, 1), False)
     elif method == "hard" and shape.length >= AMENDED_FROM:
         notes = launch.Notes(*empty_notes(q, k, drop, top))
         lost = q.new_empty(*q.shape[:-1], top, dtype=torch.int32)

@@ -177,12 +177,12 @@ def draw_seed(like: Tensor, generator: torch.Generator | None = None, rank: int 
     return drawn.to(like.device)
 
 
-def view_seed(seed: Tensor, view: int) -> Tensor:
-    """The seed of one of several stacked views of a call; the first keeps the seed of the call.
+def group_seed(seed: Tensor, group: int) -> Tensor:
+    """The seed of one of several groups of a batch, such as views, that get calls of their own; the first keeps `seed`.
 
     The constant is another one than for the ranks, so that the second view of a rank is not the first view of the next.
     """
-    return seed ^ ((view * 0xBF58476D1CE4E5B9) & (2**63 - 1))
+    return seed ^ ((group * 0xBF58476D1CE4E5B9) & (2**63 - 1))
 
 
 class Stream:

@@ -129,10 +129,12 @@ def perturbed_attention(
     backend: Backend = "auto",
     seed: Tensor | None = None,
     monitor: Watcher | None = None,
+    groups: int = 1,
 ) -> Attended:
     """The computation behind `attention`. It also returns the weights, if the eager path made them.
 
     `seed` replaces the seed that the call would draw. `monitor` measures the call, but not inside `torch.func`.
+    `groups`: the batch has so many equal parts, one after the other, that share no draw, such as views.
     """
     if monitor is not None and is_transformed():
         monitor.leave_out()  # its sums could not be kept
@@ -140,7 +142,7 @@ def perturbed_attention(
     signature = None
     # A call like one before needs no checks. (Measured calls are never like one before: what is measured changes.)
     if monitor is None:
-        known, signature = _repeated(query, key, value, drop, options, generator, backend, seed)
+        known, signature = _repeated(query, key, value, drop, options, generator, backend, seed, groups)
         if known is not None:
             return known
     number("dropout_p", options.dropout_p, 0.0, 1.0)
@@ -159,11 +161,11 @@ def perturbed_attention(
     if casts:
         query, key, value = _autocast(query, key, value)
         if signature is None and monitor is None:
-            known, signature = _repeated(query, key, value, drop, options, generator, backend, seed)
+            known, signature = _repeated(query, key, value, drop, options, generator, backend, seed, groups)
             if known is not None:
                 return known
     with torch.autocast(kind, enabled=False) if casts else contextlib.nullcontext():
-        return _attended(query, key, value, drop, options, generator, backend, seed, monitor, signature)
+        return _attended(query, key, value, drop, options, generator, backend, seed, monitor, signature, groups)
 
 
 def _repeated(
@@ -175,14 +177,16 @@ def _repeated(
     generator: torch.Generator | None,
     backend: Backend,
     seed: Tensor | None,
+    groups: int,
 ) -> tuple[Attended | None, Signature | None]:
     """The results of a call like an earlier one, if there was one. If not, the signature to remember it by."""
     mask, dropout_p, is_causal, scale, enable_gqa, *others = options
     if mask is None and all(other is None for other in others) and not torch.compiler.is_compiling():
-        output = repeat(query, key, value, drop, dropout_p, is_causal, scale, enable_gqa, backend, generator, seed)
+        like = drop, dropout_p, is_causal, scale, enable_gqa, backend, generator, seed, groups
+        output = repeat(query, key, value, *like)
         if output is not None:
             return Attended(output, None), None
-    signature = signature_of(query, key, value, drop, options, backend)
+    signature = signature_of(query, key, value, drop, options, backend, groups)
     known = known_run(signature) if signature is not None and query.is_cpu else None
     if known is None:
         return None, signature
@@ -201,6 +205,7 @@ def _attended(
     seed: Tensor | None,
     monitor: Watcher | None,
     signature: Signature | None,
+    groups: int,
 ) -> Attended:
     """`perturbed_attention` of arguments that were checked, with autocast off."""
     inputs = normalise(query, key, value, options)
@@ -210,12 +215,12 @@ def _attended(
         seed = draw_seed(query, generator)
     # Meta tensors have no values to measure.
     turn = None if monitor is None or query.is_meta else monitor.turn(drop, seed, inputs.shape.heads)
-    leaves = leaves_of(drop if turn is None else turn.drop, seed, inputs.compute_dtype, inputs.shape.heads)
+    leaves = leaves_of(drop if turn is None else turn.drop, seed, inputs.compute_dtype, inputs.shape.heads, groups)
     call = make_call(inputs, leaves, options, seed)
     route = choose(call, backend)
     output, weights = _run(route)
     if signature is not None and route.path == "short rows" and inputs.q is query and inputs.k is key:
-        remember(query, key, value, drop, options, backend, call, route.plan)
+        remember(query, key, value, drop, options, backend, groups, call, route.plan)
     elif signature is not None and query.is_cpu and inputs.q is query and inputs.k is key and inputs.v is value:
         remember_route(signature, route, _run)
     if monitor is not None and turn is not None and not turn.again:
@@ -223,11 +228,13 @@ def _attended(
     return Attended(inputs.restore(output), None if weights is None else inputs.restore(weights))
 
 
-def leaves_of(drop: Spec | Driven | None, seed: Tensor | None, dtype: torch.dtype, heads: int) -> list[Active]:
+def leaves_of(
+    drop: Spec | Driven | None, seed: Tensor | None, dtype: torch.dtype, heads: int, groups: int = 1
+) -> list[Active]:
     """The regularisers of a call with so many heads. A spec without any, such as a `Consistency`, is an error."""
     if drop is None or seed is None:
         return []
-    leaves = active_leaves(drop, seed, dtype)
+    leaves = active_leaves(drop, seed, dtype, groups)
     if not leaves:
         text = str(drop.spec if isinstance(drop, Driven) else drop)
         raise bad_argument("drop", "a spec that acts on attention (consistency acts on model outputs)", text)

@@ -12,8 +12,11 @@ from checks import randomise
 from torch import Tensor, nn
 
 BATCH, LENGTH, CLASSES = 3, 7, 5
-#: A little of everything: what is drawn once in a call, at each position, for each head, and a choice.
+#: A little of everything: what is drawn once in a call, at each position, for each head, and a choice. (With a choice,
+#: each view has an attention call of its own.)
 SPEC = "blur(sigma_max=2.0,sigma_min=0.2)+oneof(hard(p=0.5,k=3),dropkey(p=0.4))+drophead(p=0.3)+attndropout(p=0.2)"
+#: Without a choice, so that all views share one call.
+SHARED_CALL = "blur(sigma_max=2.0,sigma_min=0.2)+hard(p=0.5,k=3)+drophead(p=0.3)+attndropout(p=0.2)"
 
 
 @dataclass

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import pytest
 import torch
-from consistency_models import BATCH, CASES, SPEC, Case, build
+from consistency_models import BATCH, CASES, SHARED_CALL, SPEC, Case, build
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import attentiondrop as ad
 from attentiondrop.torch import attach, consistency_loss, functional, views
 from attentiondrop.torch.attach import attend as stacked
-from attentiondrop.torch.draws import draw_seed, view_seed
+from attentiondrop.torch.call import leaves
+from attentiondrop.torch.draws import Stream, Words, draw_seed, group_seed
+from attentiondrop.torch.eager import attention as eager
+from attentiondrop.torch.eager import table
 
 Gradients = dict[str, Tensor]
 
@@ -28,6 +31,29 @@ def replaced(module: Any, draw: Callable[..., Tensor]) -> Iterator[None]:
         yield
     finally:
         module.draw_seed = before
+
+
+@contextmanager
+def draws_of(view: int, views: int) -> Iterator[None]:
+    """Within, a call gets the draws of one view of a larger call: one part of the draws for so many more samples."""
+
+    class Part(Stream):
+        def words(self, batch: int, *rest: int) -> Words:
+            whole = super().words(views * batch, *rest)
+            return whole._replace(line=whole.line.chunk(views)[view])
+
+        def below(self, shape: tuple[int, int, int, int], rate: float | Tensor) -> Tensor:
+            return self.words(*shape).below(rate)
+
+        def uniform_vector(self, length: int) -> Tensor:
+            return super().uniform_vector(views * length).chunk(views)[view]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(leaves, "Stream", Part)
+        patch.setattr(eager, "Stream", Part)
+        patch.setattr(table, "is_at_hand", lambda seed: False)  # a short way past the stream
+        patch.setattr(functional, "known_run", lambda signature: None)  # and another one
+        yield
 
 
 def call(model: nn.Module, inputs: Any) -> Any:
@@ -73,7 +99,7 @@ def close(a: Tensor, b: Tensor) -> None:
     torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
 
 
-def check(case: Case, model: nn.Module, mode: str, consistency: ad.Consistency) -> None:
+def check(case: Case, model: nn.Module, mode: str, consistency: ad.Consistency, in_one_call: bool = False) -> None:
     seeds: list[Tensor] = []
 
     def recorded(like: Tensor, *rest: Any) -> Tensor:
@@ -92,8 +118,9 @@ def check(case: Case, model: nn.Module, mode: str, consistency: ad.Consistency) 
         if mode == "sequential":
             queue = iter(seeds[view * sites : (view + 1) * sites])
         else:
-            queue = iter([view_seed(seed, view) for seed in seeds])
-        with replaced(functional, lambda *args: next(queue)):
+            queue = iter(seeds if in_one_call else [group_seed(seed, view) for seed in seeds])
+        parts = draws_of(view, consistency.views) if in_one_call else nullcontext()
+        with replaced(functional, lambda *args: next(queue)), parts:
             outputs.append(call(model, case.inputs()))
         assert next(queue, None) is None, "a pass has fewer draws than sites"
     loss = expected_loss(case, outputs, consistency)
@@ -116,6 +143,16 @@ def test_every_mode_is_explicit_passes(name: str, mode: str) -> None:
     case, model = CASES[name], build(name)
     attach(model, {case.late: SPEC} if mode == "shared" else SPEC)
     check(case, model, mode, ad.Consistency(weight=0.7))
+
+
+@pytest.mark.no_cover
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("mode", ["batch", "shared"])
+def test_views_that_share_a_call_are_explicit_passes(name: str, mode: str) -> None:
+    """A call for all views makes as many draws as it has samples; what is drawn once for a call, once for each view."""
+    case, model = CASES[name], build(name)
+    attach(model, {case.late: SHARED_CALL} if mode == "shared" else SHARED_CALL)
+    check(case, model, mode, ad.Consistency(weight=0.7), in_one_call=True)
 
 
 @pytest.mark.no_cover
@@ -208,24 +245,35 @@ def test_arguments_without_names_and_masks_of_samples_are_repeated(mode: str) ->
         torch.testing.assert_close(view, plain)
 
 
-@pytest.mark.parametrize(("rate", "calls"), [(0.0, 1), (0.3, 2)])
-def test_views_share_a_call_if_the_attention_draws_nothing(
-    monkeypatch: pytest.MonkeyPatch, rate: float, calls: int
+@pytest.mark.parametrize(
+    ("spec", "calls", "groups"),
+    [
+        (ad.presets.plain(), 1, 1),
+        ("hard(p=0.5,k=3)", 1, 2),
+        ("blur(sigma_max=2.0)", 1, 2),
+        ("blur(sigma_max=2.0,sampling=sample)+drophead(p=0.2)", 1, 2),
+        ("blur(sigma_max=2.0,sampling=head)", 2, 1),
+        ("oneof(hard(p=0.5,k=3),blur(sigma_max=2.0))", 2, 1),
+        ("hard(p=entropy(target=0.9),k=3)", 2, 1),
+    ],
+)
+def test_views_share_a_call_unless_it_draws_more_than_a_sigma_for_all(
+    monkeypatch: pytest.MonkeyPatch, spec: Any, calls: int, groups: int
 ) -> None:
-    """The dropout of hidden states, which makes the views differ, is not drawn there."""
+    """Without any draws in the attention, the dropout of hidden states makes the views differ."""
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.5, batch_first=True)
-    layer.self_attn.dropout = rate
-    attach(layer, ad.presets.plain())
-    batches, inner = [], stacked.perturbed_attention
+    layer.self_attn.dropout = 0.0
+    attach(layer, spec)
+    made, inner = [], stacked.perturbed_attention
 
     def noted(query: Tensor, *args: Any, **kwargs: Any) -> Any:
-        batches.append(len(query))
+        made.append((len(query), args[8] if len(args) > 8 else 1))
         return inner(query, *args, **kwargs)
 
     monkeypatch.setattr(stacked, "perturbed_attention", noted)
     first, second = views(layer, torch.randn(3, 5, 16))
-    assert batches == [6 // calls] * calls and not torch.equal(first, second)
+    assert made == [(6 // calls, groups)] * calls and not torch.equal(first, second)
 
 
 class Remembering(nn.Module):

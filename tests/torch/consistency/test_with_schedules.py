@@ -23,9 +23,21 @@ def test_rates_and_weight_follow_the_progress(mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["batch", "sequential", "shared"])
-def test_every_view_is_measured(mode: str) -> None:
+def test_every_call_is_measured(mode: str) -> None:
     model, x = build("encoder"), floats(BATCH, 6, 16)
     attachment = attach(model, {"encoder.layers.3.*": "blur(sigma_max=2.0)"})
+    attachment.watch()
+    views(model, x, 3, mode)
+    (stats,) = attachment.stats().values()
+    # Stacked views share one call, and the first samples of a call are measured.
+    assert stats.calls == (3 if mode == "sequential" else 1)
+
+
+@pytest.mark.parametrize("mode", ["batch", "shared"])
+def test_rates_that_adapt_see_every_view(mode: str) -> None:
+    """Each view is a call of its own then: how fast rates adapt must not depend on the mode."""
+    model, x = build("encoder"), floats(BATCH, 6, 16)
+    attachment = attach(model, {"encoder.layers.3.*": "hard(p=entropy(target=0.9),k=3)"})
     attachment.watch()
     views(model, x, 3, mode)
     (stats,) = attachment.stats().values()

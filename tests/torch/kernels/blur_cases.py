@@ -26,9 +26,10 @@ class Setting:
     gate: float | None = None
     sigma: tuple[float, float] = (0.3, 1.5)
     stream: int = 3
+    groups: int = 1
 
     def sigma_arguments(self) -> tuple[Any, ...]:
-        return self.stream, self.sampling, *self.sigma, self.width, self.renormalize
+        return self.stream, self.sampling, *self.sigma, self.width, self.renormalize, self.groups
 
     def tensors(self, device: str, batch: int, heads: int, length: int) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Seed, gate and visibility."""
@@ -50,13 +51,13 @@ class Setting:
 
     def kernel(self, seed: Tensor, gate: Tensor | None, batch: int, heads: int) -> Tensor:
         """The weights that the kernels make for themselves, in float64."""
-        count = {"batch": 1, "sample": batch, "head": heads}[self.sampling]
+        count = {"batch": self.groups, "sample": batch, "head": heads}[self.sampling]
         uniform = Stream(seed, self.stream).uniform_vector(count).double()
+        if self.sampling == "batch":
+            uniform = uniform.repeat_interleave(batch // self.groups)
         sigma = self.sigma[0] + (self.sigma[1] - self.sigma[0]) * uniform
         sigma = sigma if gate is None else sigma * gate.double()
-        return regularisers.gaussian_kernel(sigma.view(-1, 1) if self.sampling == "sample" else sigma, self.width)[
-            (...,) if self.sampling == "sample" else (None,)
-        ]
+        return regularisers.gaussian_kernel(sigma[None] if self.sampling == "head" else sigma[:, None], self.width)
 
     @property
     def edges(self) -> str:

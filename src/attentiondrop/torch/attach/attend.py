@@ -1,4 +1,4 @@
-"""The attention call of a site. If the batch holds several stacked views, each view gets its own call and draws."""
+"""The attention call of a site. The batch may hold several groups, such as views, which never share a draw."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..call.blocks import Blocks
 from ..call.inputs import Options
 from ..call.leaves import Driven
 from ..call.watching import Watcher
-from ..draws import draw_seed, view_seed
+from ..draws import draw_seed, group_seed
 from ..functional import Attended, perturbed_attention
 from .sites import Site
 
@@ -29,41 +29,65 @@ def attend(
     backend: str,
     monitor: Watcher | None = None,
 ) -> Attended:
-    """Call `perturbed_attention` for a site, once for each view in the batch.
+    """Call `perturbed_attention` for a site.
 
-    One call over all views would be wrong: values that are drawn once per call (the sigma of a blur, the choice of
-    `OneOf`) must differ between views. View `i` gets the draws of a separate pass with the seed `view_seed(seed, i)`.
-    Where nothing is drawn, as with `presets.plain()`, there is one call.
+    One call serves all groups of the batch if it can: draws for samples differ anyway, and what is drawn once for a
+    call is drawn for each group. Otherwise each group has a call of its own, where group `i` gets the draws of a call
+    with the seed `group_seed(seed, i)`.
     """
     if site is not None and drop is not None and not torch.compiler.is_compiling():
         _warn_of_one_head(site, query)
-    views = 1 if site is None or drop is None or _is_one_call(site, query, key, value, options) else _views(site, query)
-    if site is None or drop is None or (views == 1 and site.rank is None):
+    if site is None or drop is None or (site.views == site.runs == 1 and site.rank is None):
         return perturbed_attention(query, key, value, drop, options, None, backend, monitor=monitor)  # type: ignore[arg-type]
+    is_one_call = _is_one_call(site, query, key, value, options)
+    if is_one_call and not site.draws and options.dropout_p == 0:
+        return perturbed_attention(query, key, value, drop, options, None, backend, monitor=monitor)  # type: ignore[arg-type]
+    groups = _groups(site, query)
     seed = draw_seed(query) if site.rank is None else draw_seed(query, rank=site.rank)
-    parts = [_split(x, query, views) for x in (query, key, value, options.attn_mask, options.bias)]
-    blocks = _split_blocks(options.blocks, query, views)
+    if is_one_call or groups == 1:
+        return perturbed_attention(query, key, value, drop, options, None, backend, seed, monitor, groups)  # type: ignore[arg-type]
+    return _calls_of_groups(query, key, value, drop, options, backend, monitor, seed, groups)
+
+
+def _calls_of_groups(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    drop: Spec | Driven,
+    options: Options,
+    backend: str,
+    monitor: Watcher | None,
+    seed: Tensor,
+    groups: int,
+) -> Attended:
+    """A call for each group."""
+    parts = [_split(x, query, groups) for x in (query, key, value, options.attn_mask, options.bias)]
+    blocks = _split_blocks(options.blocks, query, groups)
     attended = [
         perturbed_attention(
             q,
             k,
             v,
             drop,
-            options._replace(attn_mask=mask, bias=bias, blocks=blocks[view]),
+            options._replace(attn_mask=mask, bias=bias, blocks=blocks[group]),
             backend=backend,  # type: ignore[arg-type]
-            seed=view_seed(seed, view),
+            seed=group_seed(seed, group),
             monitor=monitor,
         )
-        for view, (q, k, v, mask, bias) in enumerate(zip(*parts, strict=True))
+        for group, (q, k, v, mask, bias) in enumerate(zip(*parts, strict=True))
     ]
     weights = [part.weights for part in attended if part.weights is not None]
     output = torch.cat([part.output for part in attended])
-    return Attended(output, torch.cat(weights) if len(weights) == views else None)
+    return Attended(output, torch.cat(weights) if len(weights) == groups else None)
 
 
 def _is_one_call(site: Site, query: Tensor, key: Tensor, value: Tensor, options: Options) -> bool:
-    """Whether nothing is drawn, and no tensor lacks the batch of the queries: such a one belongs to each view."""
-    if site.draws or options.dropout_p > 0 or options.blocks is not None:
+    """Whether one call serves all groups: no tensor lacks the batch of the queries, for it would belong to each group.
+
+    What adapts to the calls of a site (adaptive rates, the importance of heads) has one call for each group. Queries
+    without heads may hold them in their first dimension.
+    """
+    if site.splits_groups or site.adapts or options.blocks is not None or query.dim() < 4:
         return False
     batch = query.shape[0]
     hiding = [x for x in (options.attn_mask, options.bias) if x is not None and x.dim() == query.dim()]
@@ -88,16 +112,16 @@ def _warn_of_one_head(site: Site, query: Tensor) -> None:
         )
 
 
-def _views(site: Site, query: Tensor) -> int:
-    """How many views the batch of queries holds: 1, unless the call belongs to a stack."""
+def _groups(site: Site, query: Tensor) -> int:
+    """How many groups the batch of queries holds: the views of a stack that the call belongs to, times the runs."""
     if torch.compiler.is_compiling():
-        return site.views
+        return site.runs * site.views
     stack = find_stack(site.stacks, site.name, query.device) if site.stacks else None
     if stack is None:
-        return 1
+        return site.runs
     stack.check(site, query)
     views: int = stack.views
-    return views
+    return site.runs * views
 
 
 def find_stack(stacks: Sequence[Any], place: Any, device: torch.device) -> Any:
@@ -105,15 +129,15 @@ def find_stack(stacks: Sequence[Any], place: Any, device: torch.device) -> Any:
     return next((stack for stack in reversed(stacks) if stack.belongs(place, device)), None)
 
 
-def _split(x: Tensor | None, query: Tensor, views: int) -> tuple[Tensor | None, ...]:
-    """The part of `x` for each view; a tensor without a batch dimension goes to all views."""
+def _split(x: Tensor | None, query: Tensor, groups: int) -> tuple[Tensor | None, ...]:
+    """The part of `x` for each group; a tensor without a batch dimension goes to all of them."""
     if x is None or x.dim() != query.dim() or x.shape[0] != query.shape[0]:
-        return (x,) * views
-    return x.chunk(views)
+        return (x,) * groups
+    return x.chunk(groups)
 
 
-def _split_blocks(blocks: Blocks | None, query: Tensor, views: int) -> tuple[Blocks | None, ...]:
+def _split_blocks(blocks: Blocks | None, query: Tensor, groups: int) -> tuple[Blocks | None, ...]:
     """The same for the blocks of keys that rows see."""
     if blocks is None:
-        return (None,) * views
-    return tuple([blocks._replace(states=part) for part in _split(blocks.states, query, views) if part is not None])
+        return (None,) * groups
+    return tuple([blocks._replace(states=part) for part in _split(blocks.states, query, groups) if part is not None])

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from ...specs import BlurSmoothing, Spec
-from ..call.leaves import Bounds, Driven
+from ..call.leaves import Bounds, Driven, needs_calls_for_groups
 from ..rates.monitoring import Monitor
 from ..rates.scheduled import controllers_of, driven_at
 from .exchange_class import exchanged, own_class
@@ -51,6 +51,8 @@ class Site:
     monitor: Monitor | None = None
     #: How many views are stacked in the batch that the module gets, while `attentiondrop.torch.views` runs.
     views: int = 1
+    #: How many trainings share the batch (`attentiondrop.experiments.train.together`): each view holds all of them.
+    runs: int = 1
     #: The stacks that are entered now (`Stack` of `attentiondrop.torch.consistency`), the latest at the end.
     stacks: tuple[Any, ...] = ()
     #: Sites with the same rank make the same draws; None: every process makes its own draws.
@@ -59,8 +61,10 @@ class Site:
     own_calls: bool | None = None
     #: What the spec needs from the training loop, and may not get; None if it needs nothing.
     reminders: Reminders | None = field(init=False, default=None, compare=False)
-    #: Whether the spec draws anything. If not, all views can share one call.
+    #: Whether the spec draws anything.
     draws: bool = field(init=False, default=True, compare=False)
+    #: Whether groups of a batch that share no draw need a call for each.
+    splits_groups: bool = field(init=False, default=False, compare=False)
 
     def __post_init__(self) -> None:
         self._look_at_spec()
@@ -109,6 +113,13 @@ class Site:
         self.reminders = reminders_of(self.spec)
         identity = (isinstance(leaf, BlurSmoothing) and leaf.width == 1 for leaf in self.spec.leaves())
         self.draws = not all(identity)
+        self.splits_groups = needs_calls_for_groups(self.spec)
+
+    @property
+    def adapts(self) -> bool:
+        """Whether something changes with each call: adaptive rates, or the importance of heads."""
+        has_states = self.driven is not None and len(self.driven.states) > 0
+        return has_states or (self.monitor is not None and len(self.monitor.controllers) > 0)
 
     def done(self, topic: str) -> None:
         """Somebody has done what the spec needs: `topic` is one of `reminders.PATIENCE`."""

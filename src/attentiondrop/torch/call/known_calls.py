@@ -26,11 +26,14 @@ class Signature(NamedTuple):
     scale: float | None
     enable_gqa: bool
     backend: str
+    groups: int
     #: Of queries, keys and values: dtype, device and shape.
     tensors: tuple[tuple[torch.dtype, torch.device, torch.Size], ...]
 
 
-def signature_of(q: Tensor, k: Tensor, v: Tensor, drop: Any, options: Options, backend: str) -> Signature | None:
+def signature_of(
+    q: Tensor, k: Tensor, v: Tensor, drop: Any, options: Options, backend: str, groups: int
+) -> Signature | None:
     """The signature of a call that might be known; None if other tensors take part, or somebody watches."""
     if not (type(q) is type(k) is type(v) is Tensor and (q.is_cpu or q.is_cuda)):
         return None
@@ -44,14 +47,16 @@ def signature_of(q: Tensor, k: Tensor, v: Tensor, drop: Any, options: Options, b
     # On a CPU, what is known is made of operations that autocast would change.
     if torch.is_autocast_enabled(kind) and (kind == "cpu" or not _are(torch.get_autocast_dtype(kind), q, k, v)):
         return None
-    return describe(q, k, v, drop, options, backend)
+    return describe(q, k, v, drop, options, backend, groups)
 
 
 def _are(dtype: torch.dtype, q: Tensor, k: Tensor, v: Tensor) -> bool:
     return q.dtype is k.dtype is v.dtype is dtype
 
 
-def describe(q: Tensor, k: Tensor, v: Tensor, drop: Spec | None, options: Options, backend: str) -> Signature | None:
+def describe(
+    q: Tensor, k: Tensor, v: Tensor, drop: Spec | None, options: Options, backend: str, groups: int = 1
+) -> Signature | None:
     """The signature of a call in which no other tensor takes part; None if one does."""
     mask, dropout_p, is_causal, scale, enable_gqa, bias, softcap, sinks, window, blocks = options
     if mask is not None or bias is not None or softcap is not None:
@@ -60,4 +65,4 @@ def describe(q: Tensor, k: Tensor, v: Tensor, drop: Spec | None, options: Option
         return None
     # What is refused must not look like a call that was not: whatever the checks of a call read belongs here.
     tensors = (q.dtype, q.device, q.shape), (k.dtype, k.device, k.shape), (v.dtype, v.device, v.shape)
-    return Signature(drop, dropout_p, is_causal, scale, enable_gqa, backend, tensors)
+    return Signature(drop, dropout_p, is_causal, scale, enable_gqa, backend, groups, tensors)

@@ -84,7 +84,8 @@ class Active(NamedTuple):
     `gate` is None or a 0-dim tensor: 1 if each `OneOf` around the regulariser chose it, else 0. `branches` are the
     parts of these `OneOf`s. `values` are the fields that are tensors, in the dtype of the logits. They belong to this
     call: nothing changes them later. `bounds` are numbers that rates never exceed. `state` is what the regulariser
-    keeps from call to call, if anything.
+    keeps from call to call, if anything. The batch has `groups` equal parts, one after the other: what is drawn once
+    for a call is drawn for each of them.
     """
 
     spec: Any
@@ -96,14 +97,27 @@ class Active(NamedTuple):
     bounds: Bounds = UNBOUNDED
     excerpt: Excerpt | None = None
     state: Any = None
+    groups: int = 1
 
     def draw(self, shape: LogitShape) -> Tensor:
         """The draws of this regulariser for logits of `shape`, as the oracle takes them."""
         draws, stream = self.spec.draws, Stream(self.seed, self.number)
+        if self.draws_for_groups:
+            return self.of_samples(stream.uniform_vector(self.groups), shape)
         if self.excerpt is None:
             return _drawn(draws, stream, shape, None)
         # The draws of the first samples do not depend on how many samples follow.
         return _drawn(draws, stream, self.excerpt.whole._replace(batch=shape.batch), self.excerpt)
+
+    @property
+    def draws_for_groups(self) -> bool:
+        """Whether each group of the batch gets one draw, which all of its samples share."""
+        return self.groups > 1 and not self.spec.draws.over
+
+    def of_samples(self, drawn: Tensor, shape: LogitShape) -> Tensor:
+        """The draws of the groups, repeated for each sample of logits of `shape`: [B]."""
+        whole = shape.batch if self.excerpt is None else self.excerpt.whole.batch
+        return drawn.repeat_interleave(whole // self.groups)[: shape.batch]
 
     def below(self, shape: LogitShape, rate: float | Tensor) -> Tensor:
         """`draw(shape) < rate`, for a regulariser that draws uniforms."""
@@ -243,10 +257,11 @@ def _walk(spec: Spec, branches: tuple[Branch, ...], numbers: Iterator[int]) -> I
         yield Place(next(numbers), spec, branches)
 
 
-def active_leaves(drop: Spec | Driven, seed: Tensor, dtype: torch.dtype) -> list[Active]:
+def active_leaves(drop: Spec | Driven, seed: Tensor, dtype: torch.dtype, groups: int = 1) -> list[Active]:
     """The regularisers of a call in one flat list. All parts of a `OneOf` are in it, gated by its choice.
 
-    `dtype` is that of the logits: a gated rate must not be less exact than a plain one.
+    `dtype` is that of the logits: a gated rate must not be less exact than a plain one. `groups` are the parts of the
+    batch that share no draw (`needs_calls_for_groups` says where one call cannot serve them).
 
     Gates instead of a branch: the choice stays on the device, so nothing synchronises and a compiled or captured graph
     chooses anew in each replay.
@@ -267,6 +282,7 @@ def active_leaves(drop: Spec | Driven, seed: Tensor, dtype: torch.dtype) -> list
             _values_of(place, scheduled, seed.device, dtype, values) if scheduled or values else _NOTHING,
             bounds,
             state=states.get(place.number),
+            groups=groups,
         )
         for place, scheduled in zip(read.places, read.scheduled, strict=True)
     ]
@@ -302,6 +318,14 @@ def _values_of(
                 raise bad_argument(field, expected, str(schedule))
             found[field] = torch.tensor(schedule.values, dtype=dtype, device=device)
     return found
+
+
+def needs_calls_for_groups(spec: Spec) -> bool:
+    """Whether groups of a batch that share no draw need a call for each: one call draws more than a sigma for all.
+
+    The choice of a `OneOf` decides what is computed, and the sigmas of heads are the same for all samples.
+    """
+    return any(place.branches or place.spec.draws.over == ("heads",) for place in places(spec))
 
 
 def are_exclusive(one: tuple[Branch, ...], other: tuple[Branch, ...]) -> bool:

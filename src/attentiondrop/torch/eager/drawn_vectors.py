@@ -12,7 +12,8 @@ from ..untouched import is_untouched
 
 
 def drawn_uniforms(leaf: Active, shape: LogitShape) -> Tensor:
-    """`leaf.draw(shape)` of a regulariser that draws a uniform for each sample or head, or one for all: the same bits.
+    """`leaf.draw(shape)` of a regulariser that draws a uniform for samples, heads or groups, or one for all: the same
+    bits.
 
     A compiler makes one kernel of the operations of torch, too. Whoever else watches them must see them.
     """
@@ -21,5 +22,7 @@ def drawn_uniforms(leaf: Active, shape: LogitShape) -> Tensor:
         return leaf.draw(shape)
     from ..kernels.shared.drawn_uniforms import uniform_vector  # imports Triton
 
+    if leaf.draws_for_groups:
+        return leaf.of_samples(uniform_vector(seed, leaf.number, leaf.groups), shape)
     wanted = leaf.spec.draws.shape(*shape)
     return uniform_vector(seed, leaf.number, math.prod(wanted)).view(wanted)

@@ -146,16 +146,15 @@ def blur_sigma(leaf: Active, shape: LogitShape, dtype: torch.dtype) -> Tensor:
     """The sigma of a blur leaf as [B or 1, H or 1]."""
     low, high = leaf.vector("sigma_min"), leaf.vector("sigma_max")
     uniform = drawn_uniforms(leaf, shape).to(dtype)
-    sigma: Tensor = low + (high - low) * (
-        uniform.view(-1, 1) if leaf.spec.sampling == "sample" else uniform.view(1, -1)
-    )
+    sigma: Tensor = low + (high - low) * (uniform.view(1, -1) if leaf.spec.sampling == "head" else uniform.view(-1, 1))
     return sigma if leaf.gate is None else sigma * leaf.gate
 
 
 def blur_kernel(leaf: Active, shape: LogitShape, dtype: torch.dtype) -> Tensor:
     """The kernel of a blur leaf as [B or 1, H or 1, width]."""
     spec: BlurSmoothing = leaf.spec
-    if spec.sampling == "batch" and leaf.gate is None and is_at_hand(leaf.seed) and _are_plain_numbers(leaf):
+    is_one = spec.sampling == "batch" and leaf.groups == 1
+    if is_one and leaf.gate is None and is_at_hand(leaf.seed) and _are_plain_numbers(leaf):
         return regularisers.gaussian_kernel_of_number(_one_sigma(leaf, dtype), spec.width, dtype)
     return regularisers.gaussian_kernel(blur_sigma(leaf, shape, dtype), spec.width)
 

@@ -16,21 +16,22 @@ class BlurArguments(NamedTuple):
     """Our operators draw sigma themselves, on the device, and multiply it by the gate."""
 
     gate: Tensor | None
-    #: Stream, sampling, sigma_min, sigma_max, width, and whether the edges are renormalised.
-    sigma: tuple[int, str, float, float, int, bool]
+    #: Stream, sampling, sigma_min, sigma_max, width, whether the edges are renormalised, and the groups of the batch.
+    sigma: tuple[int, str, float, float, int, bool, int]
 
 
 def suits_operators(leaf: Active) -> bool:
     """Whether our operators can do this blur.
 
-    They cannot if a sigma is learned, or if heads have tensors of their own. If samples or heads draw a sigma of their
-    own from a tensor, they can only if `sigma_min` is 0.
+    They cannot if a sigma is learned, or if heads have tensors of their own. If samples, heads or groups draw sigmas of
+    their own from a tensor, they can only if `sigma_min` is 0.
     """
     if not leaf.values:
         return True
     if leaf.is_learned() or leaf.differs_by_head():
         return False
-    return leaf.spec.sampling == "batch" or _begins_at_zero(leaf)
+    is_one = leaf.spec.sampling == "batch" and leaf.groups == 1
+    return is_one or _begins_at_zero(leaf)
 
 
 def blur_arguments(leaf: Active) -> BlurArguments:
@@ -41,7 +42,7 @@ def blur_arguments(leaf: Active) -> BlurArguments:
     0 to 1 the operators draw the uniform itself, and `uniform * sigma_max` has the same bits as `blur_sigma`.
     """
     spec: BlurSmoothing = leaf.spec
-    rest = spec.width, spec.edges == "renormalize"
+    rest = spec.width, spec.edges == "renormalize", leaf.groups
     if leaf.values and _begins_at_zero(leaf):
         largest = leaf.values["sigma_max"]
         largest = largest if leaf.gate is None else leaf.gate * largest

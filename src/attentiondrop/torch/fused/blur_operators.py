@@ -16,7 +16,8 @@ from ..call.inputs import repeat_heads, unit_stride
 from ..kernels.attention_with_lse import Part, attend_with_lse, attend_with_lse_backward
 from .operators import Operator, define, differentiate, register
 
-SIGMA = "int stream, str sampling, float sigma_min, float sigma_max, int width, bool renormalize"
+#: What decides the sigmas and the weights of a blur, as in `blur_arguments`.
+SIGMA = "int stream, str sampling, float sigma_min, float sigma_max, int width, bool renormalize, int groups"
 
 
 def _blur(
@@ -30,6 +31,7 @@ def _blur(
     sigma_max: float,
     width: int,
     renormalize: bool,
+    groups: int,
     transposed: bool,
 ) -> Tensor:
     """Rows x [B, H, M, D] blurred along M, or the transpose of that; hidden rows count as 0 or are left out."""
@@ -37,7 +39,7 @@ def _blur(
 
     x = unit_stride(x)
     out = torch.empty_like(x)
-    blur = Blur(seed, gate, stream, sampling, sigma_min, sigma_max, width, renormalize)
+    blur = Blur(seed, gate, stream, sampling, sigma_min, sigma_max, width, renormalize, groups)
     blur_rows(x, out, x.shape[-2], visible, blur, transposed)
     return out
 
@@ -53,7 +55,7 @@ def _keep_blur(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 def _blur_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     *rest, transposed = ctx.rest
-    return (torch.ops.attentiondrop.blur(grad, *ctx.saved_tensors, *rest, not transposed), *[None] * 10)
+    return (torch.ops.attentiondrop.blur(grad, *ctx.saved_tensors, *rest, not transposed), *[None] * 11)
 
 
 def _causal(
@@ -153,7 +155,7 @@ def _blind_rows(keys: Tensor, rows: int) -> Tensor:
 
 def _empty_causal(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
     """The results without values. The forward fills them; for a compiler they say the shapes and layouts."""
-    *_, width, _, _ = rest
+    *_, width, _, _, _ = rest
     q = unit_stride(q)
     batch, heads, rows, _ = q.shape
     # The output has the memory order of the queries, as SDPA's has. Then joining the heads needs no copy. Neither does

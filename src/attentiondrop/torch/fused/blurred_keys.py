@@ -66,12 +66,12 @@ def repeated_blur(call: Call, plan: Plan) -> Callable[[Tensor, Tensor, Tensor, T
     is_plain = call.visibility == Visibility(False) and call.bias is None and inputs.q.dtype == dtype
     if not is_plain or len(plan.blurs) != 1 or plan.heads or inputs.k.shape[1] != shape.heads:
         return None
-    spec, number, scale = plan.blurs[0].spec, plan.blurs[0].number, inputs.scale
+    spec, number, scale, groups = plan.blurs[0].spec, plan.blurs[0].number, inputs.scale, plan.blurs[0].groups
     if spec.axes != "keys":
         return None
 
     def run(q: Tensor, k: Tensor, v: Tensor, seed: Tensor) -> tuple[Tensor, None]:
-        kernel = blur_kernel(Active(spec, seed, number), shape, dtype)
+        kernel = blur_kernel(Active(spec, seed, number, groups=groups), shape, dtype)
         k = regularisers.convolve_keys(k, None, kernel, spec.edges)
         return F.scaled_dot_product_attention(q, k, v, None, 0.0, False, scale=scale), None
 

@@ -35,6 +35,7 @@ def repeat(
     backend: str,
     generator: torch.Generator | None = None,
     seed: Tensor | None = None,
+    groups: int = 1,
 ) -> Tensor | None:
     """The output of a call like an earlier one; None if there was none, or somebody watches.
 
@@ -47,7 +48,7 @@ def repeat(
         return None
     if drop is not None and not isinstance(drop, Spec):
         return None  # its rates are tensors
-    plan = _known.get(_key(q, k, v, drop, dropout_p, is_causal, scale, enable_gqa, backend))
+    plan = _known.get(_key(q, k, v, drop, dropout_p, is_causal, scale, enable_gqa, backend, groups))
     if plan is None or _are_other(q, k, v):
         return None
     refuse_context_parallel()
@@ -58,14 +59,15 @@ def repeat(
 
 
 def remember(
-    q: Tensor, k: Tensor, v: Tensor, drop: Any, options: Options, backend: str, call: Call, places: Places
+    q: Tensor, k: Tensor, v: Tensor, drop: Any, options: Options, backend: str, groups: int, call: Call, places: Places
 ) -> None:
     """Note the plan of a call that took this path, unless it depends on more than `repeat` is told."""
     if any(leaf.gate is not None or leaf.values for leaf in call.leaves) or places.heads:
         return
     if len(_known) >= _MOST:
         _known.clear()
-    key = _key(q, k, v, drop, options.dropout_p, options.is_causal, options.scale, options.enable_gqa, backend)
+    _, dropout_p, is_causal, scale, enable_gqa, *_ = options
+    key = _key(q, k, v, drop, dropout_p, is_causal, scale, enable_gqa, backend, groups)
     _known[key] = written_plan(call, places)
 
 
@@ -79,10 +81,11 @@ def _key(
     scale: float | None,
     enable_gqa: bool,
     backend: str,
+    groups: int,
 ) -> tuple[Any, ...]:
     # What is refused must not look like a call that was not: whatever the checks of a call read belongs here.
     return (
-        drop, dropout_p, is_causal, scale, enable_gqa, backend, q.dtype, k.dtype, v.dtype,
+        drop, dropout_p, is_causal, scale, enable_gqa, backend, groups, q.dtype, k.dtype, v.dtype,
         q.shape, k.shape, v.shape, q.get_device(), k.get_device(), v.get_device(),
     )  # fmt: skip
 

@@ -49,14 +49,14 @@ def _planned(call: Call, places: Places) -> tuple[Plan, Tensor | None, Tensor | 
     if dropout is not None:
         dropout_stream, (dropout_rate, dropout_gate) = dropout.number, rate_of(dropout, torch.float32)
     has_dropout = dropout is not None or dropout_rate > 0
-    blur_gate, blur = None, (0, "batch", 0.0, 0.0, 1, False)
+    blur_gate, blur = None, (0, "batch", 0.0, 0.0, 1, False, 1)
     if places.blurs:
         blur_gate, blur = blur_arguments(places.blurs[0])
-    blur_stream, sampling, sigma_min, sigma_max, width, renormalize = blur
+    blur_stream, sampling, sigma_min, sigma_max, width, renormalize, groups = blur
     plan = Plan(
         kind.drop, kind.top, kind.hide, call.visibility.causal, width // 2, renormalize, stream, float(rate),
         kind.by_column, kind.shares, kind.span, has_dropout, dropout_stream if has_dropout else 0, float(dropout_rate),
-        blur_stream, sampling, sigma_min, sigma_max, call.inputs.scale,
+        blur_stream, sampling, sigma_min, sigma_max, call.inputs.scale, groups,
     )  # fmt: skip
     return plan, gate, dropout_gate, blur_gate
 

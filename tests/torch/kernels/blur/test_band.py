@@ -16,10 +16,13 @@ SETTINGS = [
     (Setting(), Sizes()),
     (Setting(renormalize=True, visible="keys"), Sizes(heads=4)),
     (Setting(width=7), Sizes(rows=12, columns=5)),
+    (Setting(groups=3), Sizes(batch=3)),
 ]
 
 
-@pytest.mark.parametrize(("setting", "sizes"), SETTINGS, ids=["plain", "masked and grouped", "more rows than keys"])
+@pytest.mark.parametrize(
+    ("setting", "sizes"), SETTINGS, ids=["plain", "masked and grouped", "more rows than keys", "groups"]
+)
 def test_band_equals_autograd(setting: Setting, sizes: Sizes, device: str) -> None:
     from attentiondrop.torch.kernels.blur.band import add_band_gradients, band_logits
     from attentiondrop.torch.kernels.blur.rows import Blur

@@ -73,6 +73,7 @@ CAUSAL = [
     (Setting(renormalize=True, visible="keys"), Sizes(heads=4, size=8, value_size=8)),
     slow_on_gpu(Setting(visible="heads"), Sizes(heads=4)),
     (Setting(renormalize=True, visible="nothing"), Sizes(batch=2, heads=1, key_heads=1)),
+    (Setting(groups=2), Sizes(batch=4, heads=2, key_heads=1)),
     (Setting(renormalize=True, visible="strided"), Sizes(rows=5, columns=11)),
     slow_on_gpu(Setting(visible="keys"), Sizes(rows=11, columns=4)),
     slow_on_gpu(Setting(renormalize=True), Sizes(rows=12, columns=1)),
@@ -103,7 +104,7 @@ def test_causal_attention_is_that_of_the_library(device: str) -> None:
     torch.manual_seed(7)
     seed = draw_seed(q)
     out, _, _ = torch.ops.attentiondrop.causal_blurred_attention(
-        q, k, v, None, seed, None, 0, spec.sampling, spec.sigma_min, spec.sigma_max, spec.width, True, 5**-0.5
+        q, k, v, None, seed, None, 0, spec.sampling, spec.sigma_min, spec.sigma_max, spec.width, True, 1, 5**-0.5
     )
     assert error(out, want) < 64 * torch.finfo(torch.float32).eps
 

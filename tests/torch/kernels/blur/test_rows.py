@@ -27,6 +27,8 @@ BLURS = [
     Setting(width=17, renormalize=True),
     Setting(sigma=(0.0, 0.0), renormalize=True),
     Setting(gate=0.0, visible="keys"),
+    Setting(width=3, groups=2),
+    Setting(width=9, renormalize=True, groups=2, gate=0.6),
 ]
 
 

@@ -49,8 +49,8 @@ class Case(NamedTuple):
         return q, k, v, grad, Extras(seed, None, None, gate, visible)
 
     def plan(self, radius: int) -> Plan:
-        stream, sampling, low, high, _, renormalize = self.setting.sigma_arguments()
-        options = {"blur_stream": stream, "sampling": sampling, "sigma_min": low, "sigma_max": high}
+        stream, sampling, low, high, _, renormalize, groups = self.setting.sigma_arguments()
+        options = {"blur_stream": stream, "sampling": sampling, "sigma_min": low, "sigma_max": high, "groups": groups}
         return Plan(radius=radius, renormalize=renormalize, scale=self.shape[-1] ** -0.5, **options)
 
     def run(self, radius: int) -> list[Tensor]:
@@ -90,11 +90,14 @@ CASES = {
     "several steps of warpgroups": Case(
         Setting(9, True, "head", visible="keys"), "H200", (3, 2, 150, 64), 256, BF16, "backward_wgmma"
     ),
+    # Each block has units of several groups.
+    "groups": Case(Setting(5, groups=3), "A100", (6, 3, 9, 16), 13, BF16, "backward"),
+    "groups of warpgroups": Case(Setting(5, True, groups=2), "H200", (4, 3, 40, 64), 120, BF16, "backward_wgmma"),
     "blind sample": Case(
         Setting(3, renormalize=True, visible="nothing"), "H200", (3, 2, 30, 64), 130, BF16, "backward_wgmma"
     ),
 }
-QUICK = {"masked", "left-over tile"}
+QUICK = {"masked", "left-over tile", "groups"}
 
 
 @pytest.mark.parametrize(

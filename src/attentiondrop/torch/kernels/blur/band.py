@@ -100,12 +100,12 @@ def gradient_of_keys(
 
 @triton.jit(
     do_not_specialize=[
-        *("stream", "heads", "group", "queries", "keys", "visible_batch", "visible_head"),
+        *("stream", "per_group", "heads", "group", "queries", "keys", "visible_batch", "visible_head"),
         *stride_names("q", "k"),
     ]
 )
 def band_kernel(
-    q, k, band, seed, gate, visible, stream, sigma_min, sigma_span, scale, heads, group, queries, keys,
+    q, k, band, seed, gate, visible, stream, per_group, sigma_min, sigma_span, scale, heads, group, queries, keys,
     q_batch, q_head, q_row, k_batch, k_head, k_row, visible_batch, visible_head, visible_place,
     SAMPLING: tl.constexpr, HAS_GATE: tl.constexpr, HAS_VISIBLE: tl.constexpr, RENORMALIZE: tl.constexpr,
     WIDTH: tl.constexpr, SLOTS: tl.constexpr, SIZE: tl.constexpr, UNIT: tl.constexpr,
@@ -119,7 +119,9 @@ def band_kernel(
     rows = first_row(BLOCK, LONG) + tl.arange(0, BLOCK)
     columns = tl.arange(0, BLOCK_D)
     slots = tl.arange(0, SLOTS)
-    rate, norm = gaussian(seed, gate, stream, batch, head, sigma_min, sigma_span, SAMPLING, HAS_GATE, WIDTH)
+    rate, norm = gaussian(
+        seed, gate, stream, per_group, batch, head, sigma_min, sigma_span, SAMPLING, HAS_GATE, WIDTH
+    )  # fmt: skip
     if HAS_VISIBLE:
         visible += batch * visible_batch + head * visible_head
     q += (batch * q_batch + head * q_head) * UNIT
@@ -135,12 +137,13 @@ def band_kernel(
 
 @triton.jit(
     do_not_specialize=[
-        *("stream", "heads", "group", "queries", "keys", "visible_batch", "visible_head"),
+        *("stream", "per_group", "heads", "group", "queries", "keys", "visible_batch", "visible_head"),
         *stride_names("k", "d_q"),
     ]
 )
 def band_queries_kernel(
-    d_band, d_raw, k, d_q, seed, gate, visible, stream, sigma_min, sigma_span, scale, heads, group, queries, keys,
+    d_band, d_raw, k, d_q, seed, gate, visible, stream, per_group, sigma_min, sigma_span, scale, heads, group, queries,
+    keys,
     k_batch, k_head, k_row, d_q_batch, d_q_head, d_q_row, visible_batch, visible_head, visible_place,
     SAMPLING: tl.constexpr, HAS_GATE: tl.constexpr, HAS_VISIBLE: tl.constexpr, RENORMALIZE: tl.constexpr,
     WIDTH: tl.constexpr, SLOTS: tl.constexpr, SIZE: tl.constexpr, UNIT: tl.constexpr,
@@ -154,7 +157,9 @@ def band_queries_kernel(
     rows = first_row(BLOCK, LONG) + tl.arange(0, BLOCK)
     columns = tl.arange(0, BLOCK_D)
     slots = tl.arange(0, SLOTS)
-    rate, norm = gaussian(seed, gate, stream, batch, head, sigma_min, sigma_span, SAMPLING, HAS_GATE, WIDTH)
+    rate, norm = gaussian(
+        seed, gate, stream, per_group, batch, head, sigma_min, sigma_span, SAMPLING, HAS_GATE, WIDTH
+    )  # fmt: skip
     if HAS_VISIBLE:
         visible += batch * visible_batch + head * visible_head
     k += (batch * k_batch + (head // group) * k_head) * UNIT
@@ -208,7 +213,7 @@ def band_logits(q: Tensor, k: Tensor, band: Tensor, visible: Tensor | None, blur
     tile, constants = _tile(q, visible, blur, unit, strides)
     with on_device(q):
         band_kernel[(q.shape[0] * q.shape[1], triton.cdiv(q.shape[2], tile))](
-            *(q, k, band, blur.seed, blur.gate, shown, *blur.scalars(), scale),
+            *(q, k, band, blur.seed, blur.gate, shown, *blur.scalars(q.shape[0]), scale),
             *(q.shape[1], q.shape[1] // k.shape[1], q.shape[2], k.shape[2], *strides, *places),
             **constants,
         )
@@ -227,7 +232,7 @@ def add_band_gradients(
         unit, strides = in_units(k, d_q)
         tile, constants = _tile(q, visible, blur, unit, strides)
         band_queries_kernel[(batch * heads, triton.cdiv(queries, tile))](
-            *(d_band, d_raw, k, d_q, blur.seed, blur.gate, shown, *blur.scalars(), scale),
+            *(d_band, d_raw, k, d_q, blur.seed, blur.gate, shown, *blur.scalars(batch), scale),
             *(heads, heads // key_heads, queries, keys, *strides, *places),
             **constants,
         )

@@ -38,6 +38,7 @@ def _column(band, slots, t):
     do_not_specialize=[
         *(
             "stream",
+            "per_group",
             "heads",
             "group",
             "queries",
@@ -51,8 +52,8 @@ def _column(band, slots, t):
     ]
 )
 def merge_kernel(
-    q, k, v, part, part_lse, out, lse, weights, seed, gate, visible, stream, sigma_min, sigma_span, scale, heads,
-    group, queries, keys,
+    q, k, v, part, part_lse, out, lse, weights, seed, gate, visible, stream, per_group, sigma_min, sigma_span, scale,
+    heads, group, queries, keys,
     q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row,
     part_batch, part_head, part_row, out_batch, out_head, out_row, part_lse_batch, part_lse_head, part_lse_row,
     visible_batch, visible_head, visible_place,
@@ -73,7 +74,9 @@ def merge_kernel(
     columns = tl.arange(0, BLOCK_D)
     value_columns = tl.arange(0, BLOCK_E)
     slots = tl.arange(0, SLOTS)
-    rate, norm = gaussian(seed, gate, stream, batch, head, sigma_min, sigma_span, SAMPLING, HAS_GATE, WIDTH)
+    rate, norm = gaussian(
+        seed, gate, stream, per_group, batch, head, sigma_min, sigma_span, SAMPLING, HAS_GATE, WIDTH
+    )  # fmt: skip
     if HAS_VISIBLE:
         visible += batch * visible_batch + head * visible_head
     k += (batch * k_batch + (head // group) * k_head) * UNIT
@@ -126,12 +129,12 @@ def merge_kernel(
 
 @triton.jit(
     do_not_specialize=[
-        *("stream", "heads", "group", "queries", "keys", "visible_batch", "visible_head"),
+        *("stream", "per_group", "heads", "group", "queries", "keys", "visible_batch", "visible_head"),
         *stride_names("grad", "k", "v", "out", "d_q", "part"),
     ]
 )
 def rows_backward_kernel(
-    grad, k, v, out, weights, part, d_q, d_raw, seed, gate, visible, stream, sigma_min, sigma_span,
+    grad, k, v, out, weights, part, d_q, d_raw, seed, gate, visible, stream, per_group, sigma_min, sigma_span,
     scale, heads, group, queries, keys,
     grad_batch, grad_head, grad_row, k_batch, k_head, k_row, v_batch, v_head, v_row,
     out_batch, out_head, out_row, d_q_batch, d_q_head, d_q_row,
@@ -154,7 +157,9 @@ def rows_backward_kernel(
     columns = tl.arange(0, BLOCK_D)
     value_columns = tl.arange(0, BLOCK_E)
     slots = tl.arange(0, SLOTS)
-    rate, norm = gaussian(seed, gate, stream, batch, head, sigma_min, sigma_span, SAMPLING, HAS_GATE, WIDTH)
+    rate, norm = gaussian(
+        seed, gate, stream, per_group, batch, head, sigma_min, sigma_span, SAMPLING, HAS_GATE, WIDTH
+    )  # fmt: skip
     if HAS_VISIBLE:
         visible += batch * visible_batch + head * visible_head
     k += (batch * k_batch + (head // group) * k_head) * UNIT
@@ -190,12 +195,12 @@ def rows_backward_kernel(
 
 @triton.jit(
     do_not_specialize=[
-        *("stream", "heads", "queries", "keys", "part_keys", "visible_batch", "visible_head"),
+        *("stream", "per_group", "heads", "queries", "keys", "part_keys", "visible_batch", "visible_head"),
         *stride_names("grad", "q", "d_k", "d_v", "part_k", "part_v"),
     ]
 )
 def keys_backward_kernel(
-    grad, q, part_k, part_v, d_k, d_v, weights, d_raw, seed, gate, visible, stream, sigma_min, sigma_span,
+    grad, q, part_k, part_v, d_k, d_v, weights, d_raw, seed, gate, visible, stream, per_group, sigma_min, sigma_span,
     heads, queries, keys, part_keys,
     grad_batch, grad_head, grad_row, q_batch, q_head, q_row, d_k_batch, d_k_head, d_k_row,
     d_v_batch, d_v_head, d_v_row, part_k_batch, part_k_head, part_k_row, part_v_batch, part_v_head, part_v_row,
@@ -228,7 +233,7 @@ def keys_backward_kernel(
             # the second case, these heads have the same blur kernel and visibility.
             part_head = head * PART_GROUP + member
             rate, norm = gaussian(
-                seed, gate, stream, batch, part_head, sigma_min, sigma_span, SAMPLING, HAS_GATE, WIDTH
+                seed, gate, stream, per_group, batch, part_head, sigma_min, sigma_span, SAMPLING, HAS_GATE, WIDTH
             )
             part_visible = visible
             if HAS_VISIBLE:
@@ -288,7 +293,7 @@ def merge(
     with on_device(q):
         merge_kernel[(q.shape[0] * q.shape[1], triton.cdiv(q.shape[2], tiles))](
             *(q, k, v, part_out, part_lse, out, lse, weights, blur.seed, blur.gate, shown),
-            *(*blur.scalars(), scale, q.shape[1], q.shape[1] // k.shape[1], q.shape[2], k.shape[2]),
+            *(*blur.scalars(q.shape[0]), scale, q.shape[1], q.shape[1] // k.shape[1], q.shape[2], k.shape[2]),
             *(*strides, *((0, 0, 0) if part_lse is None else part_lse.stride()), *places),
             **constants,
             SLOTS=triton.next_power_of_2(max(1, blur.width // 2)),
@@ -328,7 +333,7 @@ def merge_backward(
             tiles, constants = _tiles(q, v, part, visible, blur, unit, strides)
             rows_backward_kernel[(batch * heads, triton.cdiv(queries, tiles))](
                 *(grad, k, v, out, weights, part_q, d_q, d_raw, blur.seed, blur.gate, shown),
-                *(*blur.scalars(), scale, heads, heads // key_heads, queries, keys, *strides, *places),
+                *(*blur.scalars(batch), scale, heads, heads // key_heads, queries, keys, *strides, *places),
                 **constants,
                 SLOTS=triton.next_power_of_2(max(1, radius)),
                 BLOCK_N=tiles,
@@ -340,7 +345,7 @@ def merge_backward(
             part_group, part_keys = (1, 0) if part_k is None else (part_k.shape[1] // key_heads, part_k.shape[2])
             keys_backward_kernel[(batch * key_heads, triton.cdiv(keys, tiles))](
                 *(grad, q, part_k, part_v, d_k, d_v, weights, d_raw, blur.seed, blur.gate, shown),
-                *(*blur.scalars(), key_heads, queries, keys, part_keys),
+                *(*blur.scalars(batch), key_heads, queries, keys, part_keys),
                 *(*strides, *places),
                 **constants,
                 GROUP=heads // key_heads,

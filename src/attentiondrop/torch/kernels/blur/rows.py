@@ -26,11 +26,14 @@ WIDEST_RUN = 7
 
 @triton.jit
 def gaussian(
-    seed, gate, stream, batch, head, sigma_min, sigma_span,
+    seed, gate, stream, per_group, batch, head, sigma_min, sigma_span,
     SAMPLING: tl.constexpr, HAS_GATE: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """`rate` and `norm` of the kernel of one head: `G[d] = exp(rate * d^2) * norm`."""
-    line = batch * 0
+    """`rate` and `norm` of the kernel of one head: `G[d] = exp(rate * d^2) * norm`.
+
+    "batch": one sigma for each group of `per_group` samples.
+    """
+    line = batch // per_group
     if SAMPLING == "sample":
         line = batch
     if SAMPLING == "head":
@@ -173,8 +176,8 @@ def _share_in_run(shown, at: tl.constexpr, rate, norm, WIDTH: tl.constexpr):
 
 @triton.jit
 def _blur_runs(
-    x, stride, out, out_stride, first, columns, near_edge, seed, gate, stream, batch, head, sigma_min, sigma_span,
-    visible, visible_stride, rows_in, rows_out, length,
+    x, stride, out, out_stride, first, columns, near_edge, seed, gate, stream, per_group, batch, head, sigma_min,
+    sigma_span, visible, visible_stride, rows_in, rows_out, length,
     SAMPLING: tl.constexpr, HAS_GATE: tl.constexpr, SIZE: tl.constexpr, UNIT: tl.constexpr, WIDTH: tl.constexpr,
     HAS_VISIBLE: tl.constexpr, RENORMALIZE: tl.constexpr, TRANSPOSED: tl.constexpr, RUN: tl.constexpr,
 ):  # fmt: skip
@@ -200,7 +203,9 @@ def _blur_runs(
             inside = seen(visible, visible_stride, rows, rows_in, HAS_VISIBLE)
         tiles = tiles + (load_raw(x, stride, rows, inside, columns, SIZE, UNIT),)
     # This comes after the loads: the seed is loaded, too, and both loads can run at the same time.
-    rate, norm = gaussian(seed, gate, stream, batch, head, sigma_min, sigma_span, SAMPLING, HAS_GATE, WIDTH)
+    rate, norm = gaussian(
+        seed, gate, stream, per_group, batch, head, sigma_min, sigma_span, SAMPLING, HAS_GATE, WIDTH
+    )  # fmt: skip
     terms = ()
     for place in tl.static_range(RUN + WIDTH - 1):
         tile = tiles[place].to(tl.float32)
@@ -235,12 +240,12 @@ def _blur_runs(
 # Nothing that depends on the sequence length is specialised: a new length must not cause a new compilation.
 @triton.jit(
     do_not_specialize=[
-        *("stream", "heads", "group", "rows_in", "rows_out", "length", "visible_batch", "visible_head"),
+        *("stream", "per_group", "heads", "group", "rows_in", "rows_out", "length", "visible_batch", "visible_head"),
         *stride_names("x", "out"),
     ]
 )
 def blur_kernel(
-    x, out, seed, gate, visible, stream, sigma_min, sigma_span, heads, group, rows_in, rows_out, length,
+    x, out, seed, gate, visible, stream, per_group, sigma_min, sigma_span, heads, group, rows_in, rows_out, length,
     x_batch, x_head, x_row, out_batch, out_head, out_row, visible_batch, visible_head, visible_place,
     SAMPLING: tl.constexpr, HAS_GATE: tl.constexpr, HAS_VISIBLE: tl.constexpr, RENORMALIZE: tl.constexpr,
     TRANSPOSED: tl.constexpr, WIDTH: tl.constexpr, SIZE: tl.constexpr, UNIT: tl.constexpr,
@@ -260,12 +265,14 @@ def blur_kernel(
     if RUN > 0:
         _blur_runs(
             x, x_row, out, out_row, start + tl.arange(0, BLOCK_M // RUN) * RUN, columns, near_edge, seed, gate, stream,
-            batch, head, sigma_min, sigma_span, visible, visible_place, rows_in, rows_out, length, SAMPLING, HAS_GATE,
-            SIZE, UNIT, WIDTH, HAS_VISIBLE, RENORMALIZE, TRANSPOSED, RUN,
+            per_group, batch, head, sigma_min, sigma_span, visible, visible_place, rows_in, rows_out, length,
+            SAMPLING, HAS_GATE, SIZE, UNIT, WIDTH, HAS_VISIBLE, RENORMALIZE, TRANSPOSED, RUN,
         )  # fmt: skip
     else:
         rows = start + tl.arange(0, BLOCK_M)
-        rate, norm = gaussian(seed, gate, stream, batch, head, sigma_min, sigma_span, SAMPLING, HAS_GATE, WIDTH)
+        rate, norm = gaussian(
+        seed, gate, stream, per_group, batch, head, sigma_min, sigma_span, SAMPLING, HAS_GATE, WIDTH
+    )  # fmt: skip
         total = blurred_tile(
             x, x_row, rows, columns, near_edge, rate, norm, visible, visible_place, rows_in, length, SIZE, UNIT, WIDTH,
             HAS_VISIBLE, RENORMALIZE, TRANSPOSED,
@@ -286,10 +293,12 @@ class Blur(NamedTuple):
     sigma_max: float
     width: int
     renormalize: bool
+    #: Equal parts of the batch, one after the other: with the sampling "batch", each has a sigma of its own.
+    groups: int
 
-    def scalars(self) -> tuple[int, float, float]:
-        """`stream, sigma_min, sigma_span` as the kernels take them."""
-        return self.stream, self.sigma_min, self.sigma_max - self.sigma_min
+    def scalars(self, batch: int) -> tuple[int, int, float, float]:
+        """`stream, per_group, sigma_min, sigma_span` as the kernels take them."""
+        return self.stream, batch // self.groups, self.sigma_min, self.sigma_max - self.sigma_min
 
 
 def blur_rows(x: Tensor, out: Tensor, length: int, visible: Tensor | None, blur: Blur, transposed: bool) -> None:
@@ -316,7 +325,7 @@ def blur_rows(x: Tensor, out: Tensor, length: int, visible: Tensor | None, blur:
             blur.seed,
             blur.gate,
             shown,
-            *blur.scalars(),
+            *blur.scalars(batch),
             heads,
             heads // x.shape[1],
             x.shape[-2],

@@ -15,8 +15,6 @@ from .plans import NotePlaces, Plan, output_strides, places_of, read
 from .variants import FARTHEST, Kernel, Variant, backward_of, forward_of
 
 LOG2_E = math.log2(math.e)
-#: How sigma of a blur is drawn, as the sources count it.
-SAMPLINGS = {"batch": 0, "sample": 1, "head": 2}
 
 
 class Layout(NamedTuple):
@@ -141,7 +139,7 @@ def _forward_launch(
     kernel, handle = _forward_kernel(device, _variant(keys, size, dtype, visible is not None, plan))
     rest = FORWARD.rest.pack(
         *_three((*strides, (rows * heads * size, size, heads * size, 1))), *(visible or (0, 0, 0)),
-        *_numbers(plan), batch * key_heads, key_heads, heads // key_heads, rows, keys, *_choices(plan),
+        *_numbers(plan), batch * key_heads, key_heads, heads // key_heads, rows, keys, *_choices(plan, batch),
         *divisor(key_heads), *divisor(heads // key_heads * -(-rows // 16)),
     )  # fmt: skip
     return _made(kernel, handle, device, shape, key_shape, strides, plan, rest)
@@ -159,7 +157,7 @@ def _backward_launch(
     kernel, handle = _backward_kernel(device, variant, -(-rows // 16), group)
     rest = BACKWARD.rest.pack(
         *_three(strides), *(visible or (0, 0, 0)),
-        *_numbers(plan), batch * key_heads, key_heads, group, rows, keys, *_choices(plan), *divisor(key_heads),
+        *_numbers(plan), batch * key_heads, key_heads, group, rows, keys, *_choices(plan, batch), *divisor(key_heads),
     )  # fmt: skip
     return _made(kernel, handle, device, shape, key_shape, strides, plan, rest)
 
@@ -207,8 +205,13 @@ def _numbers(plan: Plan) -> tuple[float, ...]:
     return plan.scale, plan.scale * LOG2_E, plan.rate, plan.dropout_rate, *sigmas
 
 
-def _choices(plan: Plan) -> tuple[int, ...]:
-    return plan.stream, plan.dropout_stream, plan.blur_stream, SAMPLINGS[plan.sampling], plan.span
+def _choices(plan: Plan, batch: int) -> tuple[int, ...]:
+    return plan.stream, plan.dropout_stream, plan.blur_stream, per_sigma(plan, batch), plan.span
+
+
+def per_sigma(plan: Plan, batch: int) -> int:
+    """How many samples, one after the other, share the sigma of a blur; 0 if each head has its own."""
+    return {"batch": batch // plan.groups, "sample": 1, "head": 0}[plan.sampling]
 
 
 def _variant(keys: int, size: int, dtype: torch.dtype, is_masked: bool, plan: Plan) -> Variant:

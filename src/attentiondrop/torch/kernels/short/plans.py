@@ -38,6 +38,8 @@ class Plan(NamedTuple):
     sigma_min: float = 0.0
     sigma_max: float = 0.0
     scale: float = 1.0
+    #: Equal parts of the batch: with the sampling "batch", each has a sigma of its own.
+    groups: int = 1
 
     @property
     def has_band(self) -> bool:
@@ -59,7 +61,7 @@ def read(text: str) -> Plan:
     kinds: tuple[Callable[[str], Any], ...]
     kinds = (
         str, int, _truth, _truth, int, _truth, int, float,
-        _truth, _truth, int, _truth, int, float, int, str, float, float, float,
+        _truth, _truth, int, _truth, int, float, int, str, float, float, float, int,
     )  # fmt: skip
     fields: list[Any] = [kind(field) for kind, field in zip(kinds, text.split(";"), strict=True)]
     return Plan(*fields)

@@ -38,8 +38,9 @@ def _blur(plan: Plan, seed: Tensor | None, gate: Tensor | None) -> Any:
     """The blur as the kernels of the band take it."""
     from ..blur.rows import Blur
 
-    numbers = plan.blur_stream, plan.sampling, plan.sigma_min, plan.sigma_max, 2 * plan.radius + 1, plan.renormalize
-    return Blur(seed, gate, *numbers)  # type: ignore[arg-type]  # a blur always has a seed
+    numbers = plan.blur_stream, plan.sampling, plan.sigma_min, plan.sigma_max, 2 * plan.radius + 1
+    # A blur always has a seed.
+    return Blur(seed, gate, *numbers, plan.renormalize, plan.groups)  # type: ignore[arg-type]
 
 
 def _band_of(notes: Tensor, places: NotePlaces, shape: tuple[int, int, int, int]) -> Tensor:

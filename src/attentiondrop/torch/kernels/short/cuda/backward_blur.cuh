@@ -4,13 +4,13 @@
 DEVICE void note_weights(const Arguments& a, const Shared& at, int unit, int warp, int lane) {
   if (warp != (int)(blockDim.x >> 5) - 1) return;
   const Unit own(unit, a.key_heads, a.by_heads);
-  const Weights weights = weights_of({a.seed, a.blur_gate, a.sigma_min, a.sigma_span, a.blur_stream, a.sampling}, own.batch, own.head, lane);
+  const Weights weights = weights_of({a.seed, a.blur_gate, a.sigma_min, a.sigma_span, a.blur_stream, a.per_sigma}, own.batch, own.head, lane);
   store_word(at.weights + 8 * lane, weights.high);
   store_word(at.weights + 8 * lane + 4, weights.low);
 }
 // The same for the next unit, if it may have other weights.
 DEVICE void note_next_weights(const Arguments& a, const Shared& at, int unit, int warp, int lane) {
-  if (a.sampling != 0) note_weights(a, at, unit, warp, lane);
+  if ((i64)a.per_sigma * a.key_heads < a.units) note_weights(a, at, unit, warp, lane);
 }
 DEVICE Band noted_band(const Shared& at, int lane) {
   Weights own;

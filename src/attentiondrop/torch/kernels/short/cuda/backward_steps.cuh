@@ -22,7 +22,7 @@ struct Arguments {
   Strides of_grad, of_q, of_k, of_v, of_output, of_d_q, of_d_k, of_d_v;
   MaskStrides of_visible;
   float scale, log2_scale, rate, dropout_rate, sigma_min, sigma_span;  // log2_scale: of logits in units of log2
-  int units, key_heads, group, rows, keys, stream, dropout_stream, blur_stream, sampling, span;
+  int units, key_heads, group, rows, keys, stream, dropout_stream, blur_stream, per_sigma, span;
   Divisor by_heads;
 };
 

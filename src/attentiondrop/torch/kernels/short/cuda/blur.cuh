@@ -17,14 +17,15 @@ struct Blur {
   const i64* seed;
   const float* gate;
   float sigma_min, sigma_span;
-  int stream, sampling;  // 0: one sigma for the call, 1: for each sample, 2: for each head
+  int stream;
+  int per_sigma;  // so many samples, one after the other, share a sigma; 0: each head has its own
 };
 
 // What one lane has of the weights of a unit: those at the distances lane - 16 and lane - 15, and what rounding left of them.
 struct Weights { u32 high, low; };
 
 DEVICE Weights weights_of(const Blur& blur, int batch, int head, int lane) {
-  const int index = blur.sampling == 1 ? batch : blur.sampling == 2 ? head : 0;
+  const int index = blur.per_sigma > 0 ? batch / blur.per_sigma : head;
   float sigma = blur.sigma_min + blur.sigma_span * vector_uniform(stream_key(*blur.seed, blur.stream), index);
   if (blur.gate) sigma *= *blur.gate;
   // With this floor, sigma = 0 is the identity without 0 / 0.

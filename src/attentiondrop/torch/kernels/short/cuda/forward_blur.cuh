@@ -3,7 +3,7 @@
 // A tile needs keys of the tiles beside it, so it may be stored only when those are found.
 DEVICE Band band_of(const Arguments& a, int local, int lane) {
   const Unit unit(blockIdx.x + local * gridDim.x, a.key_heads, a.by_heads);
-  return Band(weights_of({a.seed, a.blur_gate, a.sigma_min, a.sigma_span, a.blur_stream, a.sampling}, unit.batch, unit.head, lane), lane);
+  return Band(weights_of({a.seed, a.blur_gate, a.sigma_min, a.sigma_span, a.blur_stream, a.per_sigma}, unit.batch, unit.head, lane), lane);
 }
 
 // A bit for each of the 32 rows around a tile. `seen`: a word of bits for each tile.

@@ -1,0 +1,134 @@
+"""A batch of several groups: what is drawn once for a call is drawn for each group, on every path."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from oracle_form import sample
+from parity import to_numpy
+from torch import Tensor
+
+import attentiondrop as ad
+from attentiondrop import reference
+from attentiondrop.torch import functional
+from attentiondrop.torch.call.inputs import Options
+from attentiondrop.torch.call.leaves import Excerpt, LogitShape, active_leaves, needs_calls_for_groups
+from attentiondrop.torch.draws import Stream, draw_seed
+
+GROUPS, SHAPE = 3, LogitShape(6, 2, 9, 9)
+BLUR = ad.BlurSmoothing(sigma_max=2.0, sigma_min=0.3)
+
+
+def inputs(dtype: torch.dtype = torch.float64) -> list[Tensor]:
+    return list(torch.randn(3, SHAPE.batch, SHAPE.heads, SHAPE.rows, 8, dtype=dtype).requires_grad_().unbind())
+
+
+def call(
+    q: Tensor, k: Tensor, v: Tensor, spec: ad.Spec, seed: Tensor, groups: int, backend: Any = "auto", **options: Any
+) -> Tensor:
+    return functional.perturbed_attention(
+        q, k, v, spec, Options(**options), backend=backend, seed=seed, groups=groups
+    ).output
+
+
+@pytest.mark.parametrize("backend", ["eager", "fused"])
+@pytest.mark.parametrize(
+    ("spec", "options"),
+    [
+        (BLUR, {}),
+        (BLUR, {"is_causal": True}),
+        (ad.BlurSmoothing(sigma_max=2.0, edges="renormalize"), {"attn_mask": torch.arange(9) != 4}),
+        (ad.BlurSmoothing(sigma_max=2.0, axes="both"), {}),
+        (ad.Compose([BLUR, ad.HardMasking(p=0.5, k=3), ad.DropHead(0.3)]), {}),
+        (ad.Compose([BLUR, ad.DropKey(p=0.3, by="column"), ad.AttentionDropout(0.3)]), {}),
+    ],
+    ids=str,
+)
+def test_a_call_of_groups_is_that_of_the_oracle(spec: ad.Spec, options: dict[str, Any], backend: str) -> None:
+    """The oracle knows no groups: it blurs each sample by the sigma of its group."""
+    torch.manual_seed(0)
+    q, k, v = inputs()
+    seed = draw_seed(q)
+    have = call(q, k, v, spec, seed, GROUPS, backend, **options)
+
+    draws: Any = to_numpy(sample(spec, seed, SHAPE))
+    sigmas = np.repeat(to_numpy(Stream(seed, 0).uniform_vector(GROUPS)), SHAPE.batch // GROUPS)
+    parts = spec.parts if isinstance(spec, ad.Compose) else [spec]
+    by_sample = [ad.from_dict({**parts[0].to_dict(), "sampling": "sample"}), *parts[1:]]
+    visible = options.get("attn_mask")
+    want = reference.attention(
+        *map(to_numpy, (q, k, v)),
+        ad.Compose(by_sample),
+        [sigmas, *(draws[1:] if len(parts) > 1 else [])],
+        attn_mask=None if visible is None else visible.numpy()[None, None, None],
+        is_causal=options.get("is_causal", False),
+    )
+    # (The fused path blurs keys in the compute dtype, which is that of the inputs here.)
+    np.testing.assert_allclose(have.detach().numpy(), want.output, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("is_compiled", [False, True])
+@pytest.mark.parametrize(("length", "is_causal"), [(65, False), (150, True), (300, False), (300, True)])
+def test_kernels_know_groups(length: int, is_causal: bool, is_compiled: bool) -> None:
+    """Short and longer rows: blurred keys, and the band under a causal mask. The bound is that of `test_parity`."""
+    torch.manual_seed(0)
+    q, k, v = torch.randn(3, 6, 4, length, 32, device="cuda", dtype=torch.bfloat16).requires_grad_().unbind()
+    seed, grad = draw_seed(q), torch.randn_like(q)
+
+    def attend(backend: str, spec: ad.Spec = BLUR) -> Tensor:
+        return call(q, k, v, spec, seed, GROUPS, backend, is_causal=is_causal)
+
+    fused = torch.compile(attend, fullgraph=True) if is_compiled else attend
+    have, want = fused("fused"), attend("eager")
+    for a, b in zip(
+        (have, *torch.autograd.grad(have, (q, k, v), grad)),
+        (want, *torch.autograd.grad(want, (q, k, v), grad)),
+        strict=True,
+    ):
+        assert (a - b).float().norm() / b.float().norm() < 2 * torch.finfo(torch.bfloat16).eps
+    alone = call(q, k, v, BLUR, seed, 1, "eager", is_causal=is_causal)
+    assert not torch.allclose(have, alone, atol=1e-2)
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+@pytest.mark.parametrize("spec", [BLUR, ad.HardMasking(p=0.5, k=3)], ids=str)
+def test_a_known_call_has_its_own_number_of_groups(spec: ad.Spec, device: str) -> None:
+    """Calls that look alike are remembered: those with other groups are others."""
+    torch.manual_seed(0)
+    q, k, v = (x.to(device) for x in inputs(torch.float32))
+    seed = draw_seed(q)
+    found = [call(q, k, v, spec, seed, groups) for groups in (1, GROUPS, 1, GROUPS)]
+    assert all(x.shape == found[0].shape for x in found)
+    if device == "cpu":
+        assert torch.equal(found[0], found[2]) and torch.equal(found[1], found[3])
+        assert torch.equal(found[0], found[1]) == (spec is not BLUR)
+        # The first group has the draws of a call without groups.
+        first = SHAPE.batch // GROUPS
+        torch.testing.assert_close(found[0][:first], found[1][:first])
+
+
+def test_some_rows_of_the_first_samples_have_the_draws_of_their_groups() -> None:
+    (leaf,) = active_leaves(BLUR, torch.tensor(7), torch.float32, GROUPS)
+    whole = leaf.draw(SHAPE)
+    assert whole.shape == (SHAPE.batch,) and len(set(whole.tolist())) == GROUPS
+    some = leaf._replace(excerpt=Excerpt(SHAPE, torch.tensor([1, 4]))).draw(SHAPE._replace(batch=3, rows=2))
+    assert torch.equal(some, whole[:3])
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("blur", False),
+        ("blur(sampling=sample)+hard+drophead", False),
+        ("headmask+temperature+noise+dropattention(by=column)", False),
+        ("blur(sampling=head)", True),
+        ("hard+oneof(hard,blur)", True),
+    ],
+)
+def test_what_cannot_serve_groups_in_one_call(text: str, expected: bool) -> None:
+    assert needs_calls_for_groups(ad.parse(text)) == expected
