@@ -245,6 +245,19 @@ def test_arguments_without_names_and_masks_of_samples_are_repeated(mode: str) ->
         torch.testing.assert_close(view, plain)
 
 
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """The size of the batch and the groups of each attention call that sites make."""
+    found, inner = [], stacked.perturbed_attention
+
+    def noted(query: Tensor, *args: Any, **kwargs: Any) -> Any:
+        found.append((len(query), args[8] if len(args) > 8 else 1))
+        return inner(query, *args, **kwargs)
+
+    monkeypatch.setattr(stacked, "perturbed_attention", noted)
+    return found
+
+
 @pytest.mark.parametrize(
     ("spec", "calls", "groups"),
     [
@@ -258,22 +271,29 @@ def test_arguments_without_names_and_masks_of_samples_are_repeated(mode: str) ->
     ],
 )
 def test_views_share_a_call_unless_it_draws_more_than_a_sigma_for_all(
-    monkeypatch: pytest.MonkeyPatch, spec: Any, calls: int, groups: int
+    made: list[tuple[int, int]], spec: Any, calls: int, groups: int
 ) -> None:
     """Without any draws in the attention, the dropout of hidden states makes the views differ."""
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.5, batch_first=True)
     layer.self_attn.dropout = 0.0
     attach(layer, spec)
-    made, inner = [], stacked.perturbed_attention
-
-    def noted(query: Tensor, *args: Any, **kwargs: Any) -> Any:
-        made.append((len(query), args[8] if len(args) > 8 else 1))
-        return inner(query, *args, **kwargs)
-
-    monkeypatch.setattr(stacked, "perturbed_attention", noted)
     first, second = views(layer, torch.randn(3, 5, 16))
     assert made == [(6 // calls, groups)] * calls and not torch.equal(first, second)
+
+
+class WithoutHeads(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(x, x, x)
+
+
+def test_views_of_queries_without_heads_share_no_call(made: list[tuple[int, int]]) -> None:
+    torch.manual_seed(0)
+    x, model = torch.randn(3, 5, 8), nn.Sequential(WithoutHeads())
+    attach(model, "blur(sigma_max=2.0)", example=x)
+    made.clear()
+    first, second = views(model, x)
+    assert made == [(3, 1)] * 2 and not torch.equal(first, second)
 
 
 class Remembering(nn.Module):

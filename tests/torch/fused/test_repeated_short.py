@@ -18,6 +18,7 @@ from attentiondrop.torch import attach, attention, dispatch, functional
 from attentiondrop.torch.attach.reminders import Reminders
 from attentiondrop.torch.attach.sites import site_of
 from attentiondrop.torch.call import sharded
+from attentiondrop.torch.call.inputs import Options
 from attentiondrop.torch.call.leaves import Driven
 from attentiondrop.torch.fused import repeated_short, short_rows
 from attentiondrop.torch.kernels.short.plans import read
@@ -99,6 +100,13 @@ def test_what_belongs_to_the_look_of_a_call(looked_for: list[str]) -> None:
     for shape, options in calls:
         fused(*tensors(*shape), **options)
     assert len(looked_for) == len(calls) + 1
+
+
+def test_groups_belong_to_the_look_of_a_call(looked_for: list[str]) -> None:
+    inputs = tensors(6, 2, 8, 4)
+    for groups in (1, 3, 1, 3):
+        functional.perturbed_attention(*inputs, BLUR, Options(), backend="fused", groups=groups)
+    assert [read(plan).groups for plan in repeated_short._known.values()] == [1, 3] and len(looked_for) == 2
 
 
 def test_masks_are_no_part_of_it(looked_for: list[str]) -> None:

@@ -17,10 +17,11 @@ from attentiondrop.torch import dispatch
 from attentiondrop.torch.call.inputs import Options, normalise
 from attentiondrop.torch.call.known_calls import describe
 from attentiondrop.torch.call.leaves import Driven, active_leaves
-from attentiondrop.torch.call.one_call import make_call
+from attentiondrop.torch.call.one_call import Call, make_call
 from attentiondrop.torch.call.stages import Plan
 from attentiondrop.torch.fused import why_not_short
-from attentiondrop.torch.fused.short_rows import Kind, kind_of
+from attentiondrop.torch.fused.short_rows import Kind, kind_of, written_plan
+from attentiondrop.torch.kernels.short.plans import read
 
 HARD = ad.HardMasking(p=0.1, k=5)
 BLUR = ad.BlurSmoothing(0.5)
@@ -38,7 +39,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-def reason(
+def made(
     spec: Spec | Driven | None = HARD,
     shape: tuple[int, int, int, int] = (2, 4, 50, 64),
     keys: int | None = None,
@@ -46,8 +47,10 @@ def reason(
     dtype: torch.dtype = torch.bfloat16,
     device: str = "cuda",
     value_size: int | None = None,
+    groups: int = 1,
     **options: Any,
-) -> str | None:
+) -> tuple[Call, Plan]:
+    """A call, and what happens at which stage of it."""
     batch, heads, rows, size = shape
     keys, key_heads = keys or rows, key_heads or heads
 
@@ -62,11 +65,15 @@ def reason(
         tensor(*shape), tensor(batch, key_heads, keys, size), tensor(batch, key_heads, keys, value_size or size), chosen
     )
     seed = tensor(dtype=torch.int64)
-    leaves = [] if spec is None else active_leaves(spec, seed, torch.float32)
+    leaves = [] if spec is None else active_leaves(spec, seed, torch.float32, groups)
     call = make_call(inputs, leaves, chosen, seed)
     plan = dispatch.plan_of(leaves)
     assert isinstance(plan, Plan)
-    return why_not_short.why_not_short(call, plan)
+    return call, plan
+
+
+def reason(*args: Any, **options: Any) -> str | None:
+    return why_not_short.why_not_short(*made(*args, **options))
 
 
 @pytest.mark.parametrize(
@@ -153,6 +160,11 @@ def test_what_the_kernels_are_told(spec: Spec, kind: Kind) -> None:
     assert kind_of(leaf, 50) == kind
 
 
+def test_the_plan_of_a_blur_has_the_groups_of_the_batch() -> None:
+    one, three = (read(written_plan(*made(BLUR, (6, 4, 50, 64), groups=groups))) for groups in (1, 3))
+    assert one.groups == 1 and three == one._replace(groups=3)
+
+
 def test_calls_that_differ_are_not_taken_for_each_other() -> None:
     """A call that looks like an earlier one skips all checks: whatever they read must be a part of how it looks."""
     q, k, v = (torch.empty(2, 4, 50, 64, dtype=torch.bfloat16) for _ in range(3))
@@ -183,16 +195,18 @@ def test_calls_that_differ_are_not_taken_for_each_other() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sampling", "values", "served"),
+    ("sampling", "groups", "values", "served"),
     [
-        ("batch", {"sigma_max": 0.5}, True),
-        ("sample", {"sigma_max": 0.5}, True),
-        ("batch", {"sigma_max": 0.5, "sigma_min": 0.1}, True),
-        ("sample", {"sigma_max": 0.5, "sigma_min": 0.1}, False),
-        ("batch", {"sigma_max": [0.5] * 4}, False),
+        ("batch", 1, {"sigma_max": 0.5}, True),
+        ("batch", 2, {"sigma_max": 0.5}, True),
+        ("sample", 1, {"sigma_max": 0.5}, True),
+        ("batch", 1, {"sigma_max": 0.5, "sigma_min": 0.1}, True),
+        ("batch", 2, {"sigma_max": 0.5, "sigma_min": 0.1}, False),
+        ("sample", 1, {"sigma_max": 0.5, "sigma_min": 0.1}, False),
+        ("batch", 1, {"sigma_max": [0.5] * 4}, False),
     ],
 )
-def test_a_blur_whose_rates_are_tensors(sampling: str, values: dict[str, Any], served: bool) -> None:
+def test_a_blur_whose_rates_are_tensors(sampling: str, groups: int, values: dict[str, Any], served: bool) -> None:
     tensors = {field: torch.tensor(value, device="cuda") for field, value in values.items()}
-    why = reason(Driven(ad.BlurSmoothing(0.5, sampling=sampling), {0: tensors}))
+    why = reason(Driven(ad.BlurSmoothing(0.5, sampling=sampling), {0: tensors}), groups=groups)
     assert why is None if served else "take a sigma that is a tensor if" in str(why)

@@ -37,7 +37,7 @@ def attend(
     """
     if site is not None and drop is not None and not torch.compiler.is_compiling():
         _warn_of_one_head(site, query)
-    if site is None or drop is None or (site.views == site.runs == 1 and site.rank is None):
+    if site is None or drop is None or (site.views == 1 and site.rank is None):
         return perturbed_attention(query, key, value, drop, options, None, backend, monitor=monitor)  # type: ignore[arg-type]
     is_one_call = _is_one_call(site, query, key, value, options)
     if is_one_call and not site.draws and options.dropout_p == 0:
@@ -113,15 +113,15 @@ def _warn_of_one_head(site: Site, query: Tensor) -> None:
 
 
 def _groups(site: Site, query: Tensor) -> int:
-    """How many groups the batch of queries holds: the views of a stack that the call belongs to, times the runs."""
+    """How many groups the batch of queries holds: the views of a stack that the call belongs to."""
     if torch.compiler.is_compiling():
-        return site.runs * site.views
+        return site.views
     stack = find_stack(site.stacks, site.name, query.device) if site.stacks else None
     if stack is None:
-        return site.runs
+        return 1
     stack.check(site, query)
     views: int = stack.views
-    return site.runs * views
+    return views
 
 
 def find_stack(stacks: Sequence[Any], place: Any, device: torch.device) -> Any:

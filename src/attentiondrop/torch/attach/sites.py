@@ -51,8 +51,6 @@ class Site:
     monitor: Monitor | None = None
     #: How many views are stacked in the batch that the module gets, while `attentiondrop.torch.views` runs.
     views: int = 1
-    #: How many trainings share the batch (`attentiondrop.experiments.train.together`): each view holds all of them.
-    runs: int = 1
     #: The stacks that are entered now (`Stack` of `attentiondrop.torch.consistency`), the latest at the end.
     stacks: tuple[Any, ...] = ()
     #: Sites with the same rank make the same draws; None: every process makes its own draws.

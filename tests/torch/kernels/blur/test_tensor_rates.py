@@ -83,12 +83,16 @@ def test_a_least_sigma_that_is_a_tensor(device: str) -> None:
         assert error(have, want.double()) < 1e-6
 
 
-@pytest.mark.parametrize("spec", [ad.DropHead(0.5), ad.HeadMask(1), ad.BlurSmoothing(sampling="head")], ids=str)
-def test_draws_of_samples_and_heads_take_one_launch(
-    spec: Spec, device: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+@pytest.mark.parametrize(
+    ("spec", "groups"),
+    [(ad.DropHead(0.5), 1), (ad.HeadMask(1), 3), (ad.BlurSmoothing(sampling="head"), 1), (ad.BlurSmoothing(), 3)],
+    ids=str,
+)
+def test_draws_of_samples_heads_and_groups_take_one_launch(
+    spec: Spec, groups: int, device: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    shape, seed = LogitShape(3, 5, 7, 7), torch.tensor(12, device=device)
-    (leaf,) = active_leaves(spec, seed, torch.float32)
+    shape, seed = LogitShape(6, 5, 7, 7), torch.tensor(12, device=device)
+    (leaf,) = active_leaves(spec, seed, torch.float32, groups)
     with monkeypatch.context() as no_kernels:
         no_kernels.setattr(support, "KERNEL_DEVICES", set())
         want = drawn_uniforms(leaf, shape)
