@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
+from dataclasses import replace
 
 import comparisons
 import curves
@@ -68,9 +69,10 @@ def headlines() -> list[list[str]]:
         ours, theirs = study.ours() if is_one is None else study.pick(is_one), study.pick(is_other)
         found = None if ours is None or theirs is None else paired_difference(ours.test, theirs.test)
         rows.append((claim, study, ours, theirs, None if found is None else found.times(study.factor)))
-    # Claims that were not measured count in the correction, as if nothing had been found.
+    # Claims that were not measured, or with one seed, count in the correction, as if nothing had been found.
     nothing = Difference(0.0, None, None, 1.0, (), ())
-    after = corrected([found or nothing for *_, found in rows])
+    counted = [nothing if found is None else found for *_, found in rows]
+    after = corrected([replace(found, p_value=1.0) if found.p_value is None else found for found in counted])
     found_rows = []
     for (claim, study, ours, theirs, found), judged in zip(rows, after, strict=True):
         head = [claim.name, claim.words, f"+{claim.figure:g} {claim.unit}"]

@@ -83,6 +83,20 @@ def with_wrong_labels() -> str:
     return wrong_labels.bullets()
 
 
+def wrong_labels_again() -> str:
+    """What became of H8."""
+    import wrong_labels_again
+
+    return wrong_labels_again.bullets()
+
+
+def heavier_weights() -> str:
+    """The search for a weight of R-Drop with wrong labels."""
+    import wrong_labels_again
+
+    return wrong_labels_again.ranked()
+
+
 def translated() -> str:
     """What Multi30k shows so far."""
     import translation
@@ -198,10 +212,12 @@ CONFIRM = HERE / "results" / "cifar10-20pct-confirm"
 EQUAL = HERE / "results" / "cifar10-20pct-equal"
 WIDE = HERE / "results" / "cifar10-20pct-wide"
 NOISE = HERE / "results" / "cifar10-20pct-noise"
+NOISE_AGAIN = HERE / "results" / "cifar10-20pct-noise-again"
 MULTI30K = HERE / "results" / "multi30k-en-de"
 #: No comparisons of methods: they have pages of their own kinds.
 ABLATIONS = HERE / "results" / "cifar10-ablations"
 SEARCH = HERE / "results" / "cifar10-search"
+NOISE_SEARCH = HERE / "results" / "cifar10-noise-search"
 TRANSLATION_SEARCH = HERE / "results" / "multi30k-search"
 #: What was published. A study of the protocol gets a line here, and marks in the page that tells of it.
 PAGES = (
@@ -253,6 +269,14 @@ PAGES = (
         NOISE,
         extra=ECE | {"NLL": ("test_nll", 1.0, 3), "GPU seconds of a run": ("gpu_seconds", 1.0, 1)},
         also={"wrong labels": with_wrong_labels},
+    ),
+    Page(
+        "cifar10-20pct-noise-again",
+        HERE / "wrong-labels.md",
+        NOISE_AGAIN,
+        NOISE_AGAIN,
+        extra=ECE | {"ECE scaled, %": ("test_ece_scaled", 100.0, 1), "GPU seconds of a run": ("gpu_seconds", 1.0, 1)},
+        also={"wrong labels again": wrong_labels_again, "heavier weights": heavier_weights},
     ),
     Page(
         "multi30k-en-de",
@@ -332,7 +356,7 @@ def judged() -> dict[Path, str]:
 
 def unlisted() -> list[Path]:
     """Folders of results that no page shows."""
-    shown = {page.results for page in PAGES} | {ABLATIONS, SEARCH, TRANSLATION_SEARCH}
+    shown = {page.results for page in PAGES} | {ABLATIONS, SEARCH, NOISE_SEARCH, TRANSLATION_SEARCH}
     return [path.parent for path in sorted((HERE / "results").glob("*/results.csv")) if path.parent not in shown]
 
 

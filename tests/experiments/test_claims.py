@@ -128,6 +128,10 @@ def test_claims_that_were_not_measured_count_in_the_correction(claims: Any) -> N
     assert wide.holm_interval.low < 100 * alone.holm_interval.low
     assert row(claims.headline_table(), "H3")[6].endswith(wide.holm_interval.text(2))
     assert [row(claims.headline_table(), f"H{n}")[7] for n in (1, 2, 4, 5, 6, 7)] == ["not measured"] * 6
+    # One seed has no p value.
+    publish(claims.studies.RESULTS / "cifar10-20pct-noise", {OURS: (0.6, 0.6), R_DROP: (0.5, 0.5)}, 1)
+    assert row(claims.headline_table(), "H4")[7] == "not complete: 1 of 10 seeds"
+    assert row(claims.headline_table(), "H3")[6].endswith(wide.holm_interval.text(2))
 
 
 TAIL = "tailhard(share=0.25,p=0.5,k=5,weight=1.0)"
