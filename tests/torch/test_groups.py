@@ -154,6 +154,11 @@ def test_with_blocks_each_group_has_a_call_of_its_own(samples: int) -> None:
         ("headmask+temperature+noise+dropattention(by=column)", False),
         ("blur(sampling=head)", True),
         ("hard+oneof(hard,blur)", True),
+        ("blur(sigma_max=linear(start=0.0,end=2.0))", False),
+        ("blur(sigma_min=0.1,sigma_max=2.0)", False),
+        ("blur(sigma_min=0.1,sigma_max=linear(start=0.1,end=2.0))", True),
+        ("hard+blur(sigma_min=constant(value=0.0))", True),
+        ("blur(sigma_min=constant(value=0.0),sampling=sample)", False),
     ],
 )
 def test_what_cannot_serve_groups_in_one_call(text: str, expected: bool) -> None:

@@ -12,6 +12,9 @@ from attentiondrop.experiments.config.schema import TrainingSettings
 from attentiondrop.experiments.methods import Pass
 from attentiondrop.experiments.methods.apply import Applied
 from attentiondrop.experiments.methods.parse import read_method
+from attentiondrop.torch.attach.sites import site_of
+from attentiondrop.torch.call.leaves import active_leaves
+from attentiondrop.torch.fused.blur_arguments import suits_operators
 
 from .conftest import TASK, batch, vit
 
@@ -153,3 +156,14 @@ def test_rates_in_tensors_for_a_compiler_change_nothing(text: str) -> None:
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
     plain = F.cross_entropy(vit().train()(batch().inputs), batch().targets).item()
     assert losses[0] != pytest.approx(plain, rel=1e-4)
+
+
+def test_views_of_a_compiled_blur_share_one_call_with_code_for_short_rows() -> None:
+    """A least sigma that is a tensor would leave the views to slower code."""
+    model = vit().train()
+    Applied(read_method("blur(sigma_max=2.0)+consistency(weight=1.0)"), model, compiled=True)
+    sites = [site for module in model.modules() if (site := site_of(module)) is not None]
+    assert sites and not any(site.splits_groups for site in sites)
+    for site in sites:
+        (leaf,) = active_leaves(site.driven, torch.tensor(0), torch.float32, groups=2)
+        assert set(leaf.values) == {"sigma_max"} and suits_operators(leaf)

@@ -231,6 +231,9 @@ def _rates_in_tensors(spec: Spec) -> Spec:
     if isinstance(spec, BlurSmoothing) and spec.sampling != "batch":
         return spec
     rates = {field.name: getattr(spec, field.name) for field in dataclasses.fields(spec) if field.type == "Rate"}
+    # Sigmas that begin at 0 have fused code for the views of a consistency loss, too, which a tensor would not have.
+    if rates.get("sigma_min") == 0.0:
+        del rates["sigma_min"]
     return dataclasses.replace(spec, **{name: Constant(x) for name, x in rates.items() if isinstance(x, float)})
 
 

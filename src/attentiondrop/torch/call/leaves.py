@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ...errors import bad_argument
 from ...schedules import PerHead, Schedule
-from ...specs import Compose, Consistency, Draws, OneOf, Spec
+from ...specs import BlurSmoothing, Compose, Consistency, Draws, OneOf, Spec
 from ..draws import Stream, Words
 
 #: The stream of SDPA's own `dropout_p`. Regularisers are numbered from 0, so none has this number.
@@ -102,14 +102,13 @@ class Active(NamedTuple):
     def draw(self, shape: LogitShape) -> Tensor:
         """The draws of this regulariser for logits of `shape`, as the oracle takes them."""
         draws, stream = self.spec.draws, Stream(self.seed, self.number)
-        if self.draws_for_groups:
+        if self.draws_for_groups():
             return self.of_samples(stream.uniform_vector(self.groups), shape)
         if self.excerpt is None:
             return _drawn(draws, stream, shape, None)
         # The draws of the first samples do not depend on how many samples follow.
         return _drawn(draws, stream, self.excerpt.whole._replace(batch=shape.batch), self.excerpt)
 
-    @property
     def draws_for_groups(self) -> bool:
         """Whether each group of the batch gets one draw, which all of its samples share."""
         return self.groups > 1 and not self.spec.draws.over
@@ -323,9 +322,20 @@ def _values_of(
 def needs_calls_for_groups(spec: Spec) -> bool:
     """Whether groups of a batch that share no draw need a call for each: one call draws more than a sigma for all.
 
-    The choice of a `OneOf` decides what is computed, and the sigmas of heads are the same for all samples.
+    The choice of a `OneOf` decides what is computed, and the sigmas of heads are the same for all samples. Kernels that
+    draw a sigma for each group begin at a number: they would not serve one call of groups whose rates are tensors.
     """
-    return any(place.branches or place.spec.draws.over == ("heads",) for place in places(spec))
+    return any(
+        place.branches or place.spec.draws.over == ("heads",) or _begins_at_tensors(place.spec)
+        for place in places(spec)
+    )
+
+
+def _begins_at_tensors(spec: Spec) -> bool:
+    """Whether it is a blur with schedules that draws one sigma for all, and its sigmas do not begin at 0."""
+    if not isinstance(spec, BlurSmoothing) or spec.sampling != "batch":
+        return False
+    return bool(spec.scheduled()) and spec.sigma_min != 0.0
 
 
 def are_exclusive(one: tuple[Branch, ...], other: tuple[Branch, ...]) -> bool:

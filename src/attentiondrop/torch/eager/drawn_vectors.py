@@ -22,7 +22,7 @@ def drawn_uniforms(leaf: Active, shape: LogitShape) -> Tensor:
         return leaf.draw(shape)
     from ..kernels.shared.drawn_uniforms import uniform_vector  # imports Triton
 
-    if leaf.draws_for_groups:
+    if leaf.draws_for_groups():
         return leaf.of_samples(uniform_vector(seed, leaf.number, leaf.groups), shape)
     wanted = leaf.spec.draws.shape(*shape)
     return uniform_vector(seed, leaf.number, math.prod(wanted)).view(wanted)
