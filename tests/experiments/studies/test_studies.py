@@ -274,8 +274,11 @@ def test_seeds_with_splits_of_their_own_share_a_folder(listener, tmp_path) -> No
     assert runs[0].result.validation != runs[1].result.validation
     drawn = [run.result.drawn_checksum for run in runs]
     assert None not in drawn and drawn[0] != drawn[1]
-    rows = csv.DictReader(io.StringIO(runs_csv(summarise(read_study(tmp_path)))))
+    rows = list(csv.DictReader(io.StringIO(runs_csv(summarise(read_study(tmp_path))))))
     assert [row["checksum_drawn"] for row in rows] == drawn
+    # The validation part decides the temperature, so it has no error after scaling, and no column for one.
+    assert "validation_ece" in rows[0] and "validation_ece_scaled" not in rows[0]
+    assert all(row["test_ece_scaled"] for row in rows)
     compare(recipe, ["none"], 2, tmp_path, listener)
     assert listener.planned[-1] == 0
     # A finished run is loaded with the images of its own seed.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Sequence
 from typing import Any
 
 from ..analysis.gpu_time import gpu_seconds
@@ -11,27 +12,42 @@ from ..analysis.outcomes import Outcome, by_seed
 from ..analysis.summary import Row, Summary
 from .figures import epsilon
 
+#: The parts of the data that runs are scored on.
+PARTS = ("test", "validation")
+
 
 def runs_csv(summary: Summary) -> str:
-    """The text of results.csv. A missing number is an empty field.
+    """The text of results.csv. A missing number is an empty field. A metric that a part never has gets no column.
 
     The difference of the primary metric is between this run and the baseline run with the same seed. `p_value` (paired
     t test over the seeds) and `p_holm` (adjusted for the number of methods) belong to the method, so all its rows
     repeat them.
     """
     rows = [_row(summary, each) for each in summary.outcomes]
-    names = list(dict.fromkeys(name for row in rows for name in row))
+    left_out = _never_scored(summary, rows)
+    names = [name for name in dict.fromkeys(name for row in rows for name in row) if name not in left_out]
     text = io.StringIO()
-    writer = csv.DictWriter(text, names, restval="", lineterminator="\n")
+    writer = csv.DictWriter(text, names, restval="", extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
 
 
+def _never_scored(summary: Summary, rows: Sequence[dict[str, Any]]) -> set[str]:
+    """Columns of metrics that a part does not have, such as an error after scaling on the part that scales."""
+    found = set()
+    for part in PARTS:
+        names = [f"{part}_{metric.name}" for metric in summary.metrics.all]
+        empty = {name for name in names if all(row[name] is None for row in rows)}
+        # (A part that was not scored at all, such as the test part of an ablation, keeps its columns.)
+        found |= empty if len(empty) < len(names) else set()
+    return found
+
+
 def _row(summary: Summary, each: Outcome) -> dict[str, Any]:
     result = each.result
     found: dict[str, Any] = {"method": each.method, "seed": each.seed, "part": each.part, "status": each.status}
-    for part in ("test", "validation"):
+    for part in PARTS:
         scores = (None if result is None else getattr(result, part)) or {}
         # The metrics first, then what else was measured, such as the temperature behind a scaled error.
         names = [*(metric.name for metric in summary.metrics.all), *scores]
