@@ -90,8 +90,8 @@ CASES = {
     "several steps of warpgroups": Case(
         Setting(9, True, "head", visible="keys"), "H200", (3, 2, 150, 64), 256, BF16, "backward_wgmma"
     ),
-    # Blocks have units of several groups.
-    "groups": Case(Setting(5, groups=3), "A100", (6, 3, 9, 16), 40, BF16, "backward"),
+    # Blocks have units of several groups. The sigmas are those of a compiled model: draws from 0 to 1 times a tensor.
+    "groups": Case(Setting(5, groups=3, gate=2.0, sigma=(0.0, 1.0)), "A100", (6, 3, 9, 16), 40, BF16, "backward"),
     "groups of warpgroups": Case(Setting(5, True, groups=2), "H200", (4, 3, 40, 64), 120, BF16, "backward_wgmma"),
     "blind sample": Case(
         Setting(3, renormalize=True, visible="nothing"), "H200", (3, 2, 30, 64), 130, BF16, "backward_wgmma"
