@@ -52,7 +52,7 @@ def calibration(folder: Path, ours: str, r_drop: str, longer: str) -> str:
     found = method(to_none, ours).difference
     if found is None or not found.marked or found.mean < 0:
         raise SystemExit(f"{folder}: the calibration of {ours} is not worse than that of none: write the pages anew")
-    error = {label: f"{_percent(to_none, label)} %" for label in (ours, "none", r_drop, longer)}
+    error = {label: f"{percent(to_none, label)} %" for label in (ours, "none", r_drop, longer)}
     return (
         f"The calibration error (ECE) of our method is {error[ours]}. The difference to `none` ({error['none']}) is "
         f"{difference(to_none, ours)}, to R-Drop ({error[r_drop]}) {difference(to_r_drop, ours)}, to twice the epochs "
@@ -60,5 +60,6 @@ def calibration(folder: Path, ours: str, r_drop: str, longer: str) -> str:
     )
 
 
-def _percent(study: tables.Study, label: str) -> str:
+def percent(study: tables.Study, label: str) -> str:
+    """The mean score of a method, in the unit of its table."""
     return f"{study.primary.factor * statistics.fmean(method(study, label).scores.values()):.1f}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from pathlib import Path
 
 import ablations
@@ -11,7 +10,7 @@ import studies
 import sureness
 import tables
 from ranking import Ranking
-from wording import difference, method, time_ratio
+from wording import difference, method, percent, time_ratio
 
 from attentiondrop.experiments.methods.parse import read_method
 
@@ -92,13 +91,9 @@ def _calibration(r_drop: str) -> str:
     if apart is None or apart.marked:
         raise SystemExit(f"{FOLDER}: the errors after scaling can be told apart: write the sentence anew")
     return (
-        f"The calibration error of our method is {_mean(plain, studies.SEARCHED)} %, that of R-Drop "
-        f"{_mean(plain, r_drop)} %: {difference(plain, studies.SEARCHED)}. All {count} models are right more often "
+        f"The calibration error of our method is {percent(plain, studies.SEARCHED)} %, that of R-Drop "
+        f"{percent(plain, r_drop)} %: {difference(plain, studies.SEARCHED)}. All {count} models are right more often "
         f"than they are sure. **Temperature scaling repairs most of it**: after it, the errors are "
-        f"{_mean(scaled, studies.SEARCHED)} % and {_mean(scaled, r_drop)} %, {difference(scaled, studies.SEARCHED)}. "
-        "The temperature comes from the validation part, whose labels are right."
+        f"{percent(scaled, studies.SEARCHED)} % and {percent(scaled, r_drop)} %, {difference(scaled, studies.SEARCHED)}"
+        ". The temperature comes from the validation part, whose labels are right."
     )
-
-
-def _mean(study: tables.Study, label: str) -> str:
-    return f"{study.primary.factor * statistics.fmean(method(study, label).scores.values()):.1f}"

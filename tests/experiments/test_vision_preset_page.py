@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,22 +11,14 @@ from scipy import stats
 
 import attentiondrop as ad
 
-RESULTS = Path(__file__).parents[2] / "docs" / "evidence" / "results"
+from .published import scores
+
 OURS = str(ad.presets.vision())
 
 
 @pytest.fixture
 def preset(docs_module: Callable[[str], Any]) -> Any:
     return docs_module("vision_preset")
-
-
-def scores(folder: str, name: str) -> dict[str, dict[str, float]]:
-    found: dict[str, dict[str, float]] = {}
-    with (RESULTS / folder / "results.csv").open(newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            if row["part"] == "runs" and row["status"] == "finished":
-                found.setdefault(row["method"], {})[row["seed"]] = float(row[name])
-    return found
 
 
 def apart(folder: str, name: str, other: str, factor: float) -> str:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from scipy import stats
 
-RESULTS = Path(__file__).parents[2] / "docs" / "evidence" / "results"
+from .published import scores
+
 OURS, R_DROP = "blur(sigma_max=2.0)+consistency(weight=3.0)", "r-drop(weight=10.0,p=0.1)"
 
 
@@ -21,18 +20,10 @@ def again(docs_module: Callable[[str], Any]) -> Any:
     return docs_module("wrong_labels_again")
 
 
-def scores(folder: str, column: str) -> dict[str, dict[str, float]]:
-    found: dict[str, dict[str, float]] = {}
-    with (RESULTS / folder / "results.csv").open(newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            found.setdefault(row["method"], {})[row["seed"]] = 100 * float(row[column])
-    return found
-
-
 def apart(column: str) -> np.ndarray:
     every = scores("cifar10-20pct-noise-again", column)
     assert len(every[OURS]) == 10 and set(every) == {OURS, R_DROP}
-    return np.array([every[OURS][seed] - every[R_DROP][seed] for seed in every[R_DROP]])
+    return np.array([100 * (every[OURS][seed] - every[R_DROP][seed]) for seed in every[R_DROP]])
 
 
 def half(found: np.ndarray, comparisons: int = 1) -> float:
@@ -53,7 +44,8 @@ def test_the_claim_is_earned_by_an_interval_over_all_claims(again: Any) -> None:
 def test_errors_before_and_after_scaling(again: Any) -> None:
     *_, said = again.bullets().splitlines()
     for column in ("test_ece", "test_ece_scaled"):
-        means = {label: np.mean([*own.values()]) for label, own in scores("cifar10-20pct-noise-again", column).items()}
+        every = scores("cifar10-20pct-noise-again", column)
+        means = {label: 100 * np.mean([*own.values()]) for label, own in every.items()}
         assert f"{means[OURS]:.1f} %" in said and f"{means[R_DROP]:.1f} %" in said
         found = apart(column)
         low, high = found.mean() - half(found), found.mean() + half(found)
@@ -62,9 +54,8 @@ def test_errors_before_and_after_scaling(again: Any) -> None:
 
 
 def test_the_best_of_the_search_was_tested(again: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    means = {
-        label: np.mean([*own.values()]) for label, own in scores("cifar10-noise-search", "validation_accuracy").items()
-    }
+    every = scores("cifar10-noise-search", "validation_accuracy", "ablation")
+    means = {label: 100 * np.mean([*own.values()]) for label, own in every.items()}
     assert max(means, key=means.__getitem__) == R_DROP and len(means) == 7
     assert f"{means[R_DROP] - means['r-drop(weight=3.0,p=0.1)']:+.1f} [" in again.bullets()
     known = again.ranking()

@@ -63,7 +63,7 @@ def _why_not_short_blur(call: Call, plan: Plan) -> str | None:
     if not suits_operators(plan.blurs[0]):
         return (
             "the kernels for short rows take a sigma that is a tensor if it is not learned, heads share it, and "
-            "sigma_min is 0 or sampling is 'batch'"
+            "sigma_min is 0 or all samples share one sigma"
         )
     if call.visibility.causal and not has_kernels(call.inputs.q):
         return "causal blur in short rows also needs Triton"

@@ -271,8 +271,8 @@ def blur_kernel(
     else:
         rows = start + tl.arange(0, BLOCK_M)
         rate, norm = gaussian(
-        seed, gate, stream, per_group, batch, head, sigma_min, sigma_span, SAMPLING, HAS_GATE, WIDTH
-    )  # fmt: skip
+            seed, gate, stream, per_group, batch, head, sigma_min, sigma_span, SAMPLING, HAS_GATE, WIDTH
+        )  # fmt: skip
         total = blurred_tile(
             x, x_row, rows, columns, near_edge, rate, norm, visible, visible_place, rows_in, length, SIZE, UNIT, WIDTH,
             HAS_VISIBLE, RENORMALIZE, TRANSPOSED,
