@@ -202,7 +202,8 @@ def test_the_site_builds_without_a_warning_or_a_broken_link(tmp_path: Path) -> N
     """Without the internet. It takes about half a minute."""
     import subprocess
 
-    for package in ("sphinx", "myst_parser", "furo", "sphinx_gallery", "sphinx_copybutton", "keras", "lightning"):
+    # (Lightning imports torch, which must come before the TensorFlow of Keras.)
+    for package in ("sphinx", "myst_parser", "furo", "sphinx_gallery", "sphinx_copybutton", "lightning", "keras"):
         pytest.importorskip(package)
     build = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-n", "-E", "-d", str(tmp_path / "read")]
     done = subprocess.run([*build, str(DOCS), str(tmp_path / "html")], capture_output=True, text=True, check=False)
