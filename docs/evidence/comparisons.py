@@ -119,6 +119,7 @@ def remark() -> str:
 TRANSLATED = tuple((ours, theirs) for ours in ("hard", "blur", "blur+consistency") for theirs in ("dropout", "r-drop"))
 #: The number of seeds that the protocol asks for.
 SEEDS = 10
+ELSEWHERE = "WMT14 itself cannot be had here"
 
 
 def translated() -> Judged:
@@ -132,13 +133,13 @@ def translated() -> Judged:
     link = "[translation](translation.md)"
     measured = {pair: one for pair, one in zip(TRANSLATED, corrected(found), strict=True) if one is not None}
     missing = [f"`{ours}` - `{theirs}`" for ours, theirs in TRANSLATED if (ours, theirs) not in measured]
-    left = f"Not measured there: {', '.join(missing)}. " if missing else ""
-    if not measured:
-        words = f"No comparison on Multi30k has {SEEDS} seeds yet. WMT14 itself cannot be had here"
-        return Judged(verdicts.NOT_MEASURED, words, link)
+    if missing:
+        # The correction counts all six: their verdict would change with those that are missing.
+        words = f"On Multi30k, these comparisons do not have {SEEDS} seeds yet: {', '.join(missing)}"
+        return Judged(verdicts.NOT_MEASURED, f"{words}. {ELSEWHERE}", link)
     parts = [f"`{ours}` - `{theirs}` {_bleu(one)}" for (ours, theirs), one in measured.items()]
     verdict = verdicts.together([reproduced(one, is_ece=False) for one in measured.values()])
-    return Judged(verdict, f"On Multi30k, BLEU: {', '.join(parts)}. {left}WMT14 itself cannot be had here", link)
+    return Judged(verdict, f"On Multi30k, BLEU: {', '.join(parts)}. {ELSEWHERE}", link)
 
 
 def _bleu(found: Difference) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import ablations
@@ -21,26 +22,21 @@ SEARCH = Path(__file__).parent / "results" / "multi30k-search"
 
 
 def bullets() -> str:
-    """How far it is, what speaks against our method, and what tuning did to dropout."""
-    study, runs = tables.read(FOLDER), tables.final_runs(FOLDER)
-    done = sum(row["status"] == "finished" for row in runs)
+    """How far it is, what speaks against our methods, and what tuning did to dropout."""
+    study = tables.read(FOLDER)
     labels = [one.label for one in study.methods]
-    (dropout,) = (label for label in labels if label.startswith("dropout("))
-    (r_drop,) = (label for label in labels if studies.is_called("r-drop")(studies.Runs(label)))
-    for label, is_worse in ((dropout, True), (r_drop, False)):
-        found = method(study, label).difference
-        if found is None or not found.marked or (found.mean < 0) != is_worse:
-            raise SystemExit(f"{FOLDER}: {label} differs in another way from none: write the sentences anew")
+    dropout, r_drop = (_the_only(labels, studies.is_called(name)) for name in ("dropout", "r-drop"))
+    _expect(study, dropout, -1)
+    _expect(study, r_drop, 1)
     without_runs = [one.label for one in study.methods if not one.scores]
-    in_trials = _in_trials(labels)
     lines = (
-        f"**The study is not complete**: {done} of {len(runs)} runs of the {len(labels)} methods in the table are "
-        f"done. {_listed(in_trials)} have not done all their trials, so they are not in the table. It judges no "
-        "claim yet.",
+        _progress(study),
+        f"**R-Drop gains {_apart(study, r_drop)}. No other method is better than it.** "
+        f"R-Drop has dropout at a rate of its own: tuning chose {read_method(r_drop).comparators[0].p:g}. "
+        f"{_ours_to_r_drop(r_drop)}",
         f"**What the search found on images was worse here with every seed**: {_searched_on_images(study)} The model "
         "keeps its dropout of 0.3 in both passes, and the weight of the loss is heavy.",
-        f"R-Drop gains {_apart(study, r_drop)}. It has dropout at a rate of its own: tuning chose "
-        f"{read_method(r_drop).comparators[0].p:g}.",
+        _one_pass(study, labels),
         f"Tuning failed for dropout: after 40 epochs, p = 0.1 had {_trial(dropout):.1f} BLEU on the validation part, "
         f"and p = 0.3 {_trial('dropout(p=0.3)'):.1f}. So it chose 0.1. After 100 epochs, the difference to `none`, "
         f"which has 0.3, is {_apart(study, dropout)}. {_same_trials()}",
@@ -49,18 +45,73 @@ def bullets() -> str:
     return "\n".join(f"- {line}" for line in lines)
 
 
-def _in_trials(labels: list[str]) -> list[str]:
-    """The methods of the recipe whose settings have not been chosen yet."""
+def _progress(study: tables.Study) -> str:
+    """How many runs are done. Methods that were stopped get no more."""
     recipe = yaml.safe_load((FOLDER / "recipe.yaml").read_text(encoding="utf-8"))["recipe"]
-    chosen = [studies.Runs(label).parts for label in labels]
-    return [one for one in recipe["methods"] if studies.Runs(one).parts not in chosen]
+    kinds = [studies.Runs(one).parts for one in recipe["methods"]]
+    going = [
+        one
+        for one in study.methods
+        if studies.Runs(one.label).parts in kinds and one.label not in studies.TRANSLATION.silent
+    ]
+    if len(going) != len(kinds):
+        raise SystemExit(f"{FOLDER}: not all of {recipe['methods']} have done their trials: they need a sentence")
+    done, runs = sum(len(one.scores) for one in going), sum(one.ended for one in going)
+    stopped = len(study.methods) - len(going)
+    left = f"{done} of {runs} runs of the {len(going)} methods that go on. The other {stopped} were stopped"
+    if done == runs:
+        return f"The study is complete: {left}."
+    return f"**The study is not complete**: it has {left}. It judges no claim yet."
 
 
-def _listed(names: list[str]) -> str:
-    if len(names) < 2:
-        raise SystemExit(f"{FOLDER}: {names} are in their trials: write the sentence anew")
-    shown = [f"`{name}`" for name in names]
-    return f"{', '.join(shown[:-1])} and {shown[-1]}"
+def _ours_to_r_drop(r_drop: str) -> str:
+    """What the paper's method with a consistency loss, and what a search chose beside R-Drop, do against R-Drop."""
+    beside, alone = tables.read(FOLDER, r_drop), studies.SEARCHED_IN_TEXT
+    paper = _the_only([one.label for one in beside.methods], _is_of_the_paper("blur+consistency"))
+    for one in beside.methods[1:]:
+        if one.difference is not None and one.difference.marked and one.difference.mean > 0:
+            raise SystemExit(f"{FOLDER}: {one.label} differs in another way from R-Drop: it is better. Write this anew")
+    _expect(beside, paper, -1)
+    _expect(beside, alone, 0)
+    to_none = tables.read(FOLDER)
+    two_passes = next(one.label for one in to_none.methods if one.label.startswith("r-drop(weight=0.0"))
+    _expect(to_none, paper, 1)
+    _expect(to_none, two_passes, 0)
+    return (
+        f"The paper's blur with a consistency loss, `{paper}`, gains {_apart(to_none, paper)}; to R-Drop, that is "
+        f"{_apart(beside, paper)}. R-Drop with a weak blur beside it, `{alone}`, to R-Drop: {_apart(beside, alone)}. "
+        f"Two passes without the loss, `{two_passes}`, are not told apart from `none`: {_apart(to_none, two_passes)}."
+    )
+
+
+def _one_pass(study: tables.Study, labels: list[str]) -> str:
+    """Masking, blur and DropKey alone."""
+    hard, blur = (_the_only(labels, _is_of_the_paper(name)) for name in ("hard", "blur"))
+    drop_key = _the_only(labels, studies.is_called("dropkey"))
+    for label in (hard, blur):
+        _expect(study, label, 0)
+    _expect(study, drop_key, -1)
+    return (
+        "**Neither hard masking nor blur shows a gain when it is alone.** To `none`, hard masking: "
+        f"{_apart(study, hard)}; blur: {_apart(study, blur)}. DropKey does harm: {_apart(study, drop_key)}."
+    )
+
+
+def _is_of_the_paper(name: str) -> Callable[[studies.Runs], bool]:
+    return lambda runs: studies.is_of_the_paper(name)(runs) and runs.label not in studies.TRANSLATION.silent
+
+
+def _the_only(labels: list[str], is_one: Callable[[studies.Runs], bool]) -> str:
+    """The only label of a kind."""
+    (found,) = (label for label in labels if is_one(studies.Runs(label)))
+    return found
+
+
+def _expect(study: tables.Study, label: str, sign: int) -> None:
+    """The sentences say that a method is better (1) or worse (-1) after correction, or that neither was shown (0)."""
+    found = method(study, label).difference
+    if found is None or found.marked != bool(sign) or found.mean * sign < 0:
+        raise SystemExit(f"{FOLDER}: {label} differs in another way from {study.methods[0].label}: write this anew")
 
 
 def _searched_on_images(study: tables.Study) -> str:
@@ -135,7 +186,7 @@ def _same_trials() -> str:
 
 
 def _apart(study: tables.Study, label: str) -> str:
-    """The difference to `none`, and its seeds."""
+    """The difference to the baseline of the study, and its seeds."""
     found = method(study, label).difference
     shown = found.times(study.primary.factor)
     return f"{signed(shown.mean, 1)} BLEU {shown.holm_interval.text(1)} ({len(found.seeds)} seeds)"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from scipy import stats
 
 EVIDENCE = Path(__file__).parents[2] / "docs" / "evidence"
+R_DROP, PAPER = "r-drop(weight=3.0,p=0.1)", "blur(sigma_max=0.5)+consistency(weight=0.5)"
 BASE, SEARCHED = "none(lr=1.0,decay=0.2)", "blur(sigma_max=2.0)+consistency(weight=3.0)"
 
 
@@ -26,43 +28,65 @@ def rows(part: str, folder: str = "multi30k-en-de") -> list[dict[str, str]]:
         return [row for row in csv.DictReader(file) if row["part"] == part]
 
 
-def apart(method: str) -> np.ndarray:
-    """The differences to `none`, with the seeds that both have."""
+def apart(method: str, baseline: str = BASE) -> np.ndarray:
+    """The differences to `none` or to another method, with the seeds that both have."""
     one, other = (
         {row["seed"]: float(row["test_bleu"]) for row in rows("runs") if row["method"] == label and row["test_bleu"]}
-        for label in (method, BASE)
+        for label in (method, baseline)
     )
     return np.array([one[seed] - other[seed] for seed in one if seed in other])
 
 
+def corrected(label: str, baseline: str = BASE) -> str:
+    """A difference as the page writes it, with Holm's interval over all methods of the table."""
+    labels = {row["method"] for row in rows("runs") if row["test_bleu"]} - {baseline}
+    labels = {other for other in labels if len(apart(other, baseline)) > 1}
+    smallest_first = sorted(labels, key=lambda other: stats.ttest_1samp(apart(other, baseline), 0).pvalue)
+    found, step = apart(label, baseline), len(labels) - smallest_first.index(label)
+    half = stats.t.ppf(1 - 0.025 / step, len(found) - 1) * found.std(ddof=1) / len(found) ** 0.5
+    return f"{found.mean():+.1f} BLEU [{found.mean() - half:+.1f}, {found.mean() + half:+.1f}] ({len(found)} seeds)"
+
+
 def test_differences_are_paired_and_corrected(translation: Any) -> None:
     said = translation.bullets()
-    labels = {row["method"] for row in rows("runs") if row["test_bleu"]} - {BASE}
-    labels = {label for label in labels if len(apart(label)) > 1}
-    smallest_first = sorted(labels, key=lambda label: stats.ttest_1samp(apart(label), 0).pvalue)
-    for label in (SEARCHED, "dropout(p=0.1)", "r-drop(weight=3.0,p=0.1)"):
-        found, step = apart(label), len(labels) - smallest_first.index(label)
-        half = stats.t.ppf(1 - 0.025 / step, len(found) - 1) * found.std(ddof=1) / len(found) ** 0.5
-        interval = f"[{found.mean() - half:+.1f}, {found.mean() + half:+.1f}]"
-        assert f"{found.mean():+.1f} BLEU {interval} ({len(found)} seeds)" in said
+    assert f"**R-Drop gains {corrected(R_DROP)}." in said
+    assert f"the difference of `{SEARCHED}` to `none` is {corrected(SEARCHED)}" in said
+    assert f"which has 0.3, is {corrected('dropout(p=0.1)')}" in said
+    assert f"hard masking: {corrected('hard(p=0.1,k=5)')}; blur: {corrected('blur(sigma_max=0.5)')}. DropKey" in said
+    assert f"does harm: {corrected('dropkey(p=0.2)')}" in said
+    assert f"`{PAPER}`, gains {corrected(PAPER)}; to R-Drop, that is {corrected(PAPER, R_DROP)}" in said
+    beside = "r-drop(weight=3.0,p=0.1)+blur(sigma_max=0.3)"
+    assert f"`{beside}`, to R-Drop: {corrected(beside, R_DROP)}" in said
+    assert f"not told apart from `none`: {corrected('r-drop(weight=0.0,p=0.3)')}" in said
 
 
-def test_what_is_missing_comes_first(translation: Any) -> None:
-    done = sum(row["status"] == "finished" for row in rows("runs"))
-    first, second, *_ = translation.bullets().splitlines()
-    assert first.startswith(f"- **The study is not complete**: {done} of {len(rows('runs'))} runs")
-    assert "`hard` and `blur` have not done all their trials" in first
-    assert SEARCHED in second and "worse here with every seed" in second
+def test_how_far_it_is_comes_first(translation: Any) -> None:
+    """Without the methods that were stopped."""
+    stopped = {SEARCHED, "dropout(p=0.1)", "hard(p=0.1,k=5,fill=-inf)+consistency(weight=0.5)"}
+    going = [row for row in rows("runs") if row["method"] not in stopped]
+    done, runs = sum(row["status"] == "finished" for row in going), len(going)
+    first, _, third, *_ = translation.bullets().splitlines()
+    known = "is not complete**: it has" if done < runs else "is complete:"
+    assert f"The study {known} {done} of {runs} runs of the {runs // 10} methods" in first
+    assert f"The other {len(stopped)} were stopped" in first
+    assert SEARCHED in third and "worse here with every seed" in third
     found = apart(SEARCHED)
     half = stats.t.ppf(0.975, len(found) - 1) * found.std(ddof=1) / len(found) ** 0.5
-    assert (found < 0).all() and f"the interval is [{found.mean() - half:.1f}, {found.mean() + half:.1f}]" in second
+    assert (found < 0).all() and f"the interval is [{found.mean() - half:.1f}, {found.mean() + half:.1f}]" in third
+
+
+def test_a_study_that_is_complete_says_so(translation: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = translation.tables.read(translation.FOLDER)
+    full = [dataclasses.replace(one, scores=dict.fromkeys(range(one.ended), 0.0)) for one in study.methods]
+    said = translation._progress(dataclasses.replace(study, methods=full))
+    assert said.startswith("The study is complete: 90 of 90 runs")
 
 
 def test_trials_of_methods_without_runs_and_equal_trials_are_told(
     translation: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trials = {row["method"]: float(row["validation_bleu"]) for row in rows("tuning")}
-    assert len(trials) == 24
+    assert len(trials) == 30
     run = {row["method"] for row in rows("runs") if row["status"] == "finished"}
     left = {row["method"] for row in rows("runs")} - run
     assert len(left) == 1
@@ -99,10 +123,49 @@ def test_other_results_need_other_sentences(translation: Any, monkeypatch: pytes
         translation.bullets()
 
 
-def test_one_method_in_its_trials_needs_another_sentence(translation: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(translation, "_in_trials", lambda labels: ["hard"])
-    with pytest.raises(SystemExit, match="are in their trials"):
+@pytest.mark.parametrize(
+    ("label", "mean", "marked"),
+    [
+        (R_DROP, 1.0, False),
+        ("dropout(p=0.1)", 1.0, True),
+        ("dropkey(p=0.2)", -1.0, False),
+        ("hard(p=0.1,k=5)", 1.0, True),
+        ("blur(sigma_max=0.5)", -1.0, True),
+        (PAPER, -1.0, True),
+        ("longer(lr=1.0,decay=0.2,times=2)", 1.0, True),
+        ("r-drop(weight=3.0,p=0.1)+blur(sigma_max=0.3)", 1.0, True),
+        ("r-drop(weight=0.0,p=0.3)", 1.0, True),
+    ],
+)
+def test_other_differences_need_other_sentences(
+    translation: Any, monkeypatch: pytest.MonkeyPatch, label: str, mean: float, marked: bool
+) -> None:
+    read = translation.tables.read
+
+    def changed(*given: Any) -> Any:
+        study = read(*given)
+        own = next(one for one in study.methods if one.label == label)
+        if own.difference is None:
+            return study
+        ends = sorted((math.copysign(0.1, mean), math.copysign(2.0, mean)))
+        interval = dataclasses.replace(own.difference.interval, low=ends[0], high=ends[1])
+        apart = dataclasses.replace(
+            own.difference, mean=mean, holm_p=0.0 if marked else 1.0, interval=interval, holm_interval=interval
+        )
+        assert apart.marked == marked
+        methods = [dataclasses.replace(one, difference=apart) if one is own else one for one in study.methods]
+        return dataclasses.replace(study, methods=methods)
+
+    monkeypatch.setattr(translation.tables, "read", changed)
+    with pytest.raises(SystemExit, match="differs in another way"):
         translation.bullets()
+
+
+def test_a_method_in_its_trials_needs_a_sentence(translation: Any) -> None:
+    study = translation.tables.read(translation.FOLDER)
+    without = [one for one in study.methods if one.label != "blur(sigma_max=0.5)"]
+    with pytest.raises(SystemExit, match="have done their trials"):
+        translation._progress(dataclasses.replace(study, methods=without))
 
 
 def test_the_search_names_the_best_mean_of_each_kind(translation: Any, monkeypatch: pytest.MonkeyPatch) -> None:
