@@ -145,16 +145,24 @@ def test_runs_without_scores_are_counted_and_named(tmp_path: Path) -> None:
     )
     text = shown(found)
     assert "2 of 3" in text and "3 of 3" in text
-    assert "dropout(p=0.1): seeds 0, 1 left out of the difference" in text
-    assert "dropout(p=0.1): 1 diverged, 1 failed of 3 runs; means are over the others." in text
-    assert "drophead(p=0.1): 2 diverged, 1 missing of 3 runs" in text
+    said = "dropout(p=0.1): 1 diverged, 1 failed of 3 runs; means are over the others, and the difference over 1 pair."
+    assert said in text and "left out of the" not in text  # one line for each method
+    assert "drophead(p=0.1): 2 diverged, 1 missing of 3 runs." in text
+
+
+def test_runs_that_only_the_baseline_lacks_are_named(tmp_path: Path) -> None:
+    endings = {"none": [0.9, 0.91, "failed", "failed"], "dropout(p=0.1)": [0.9, 0.92, 0.93, 0.94]}
+    text = shown(summary(tmp_path, endings))
+    assert "dropout(p=0.1): seeds 2, 3 left out of the difference, since the baseline did not finish there; 2" in text
+    assert "none: 2 failed of 4 runs; means are over the others." in text
+    assert "dropout(p=0.1): 2" not in text
 
 
 def test_notes_keep_what_a_method_has_in_brackets(tmp_path: Path) -> None:
     """rich would take it for a style."""
     name = "noise(sigma=layers(values=[linear(start=0.0,end=0.5)]))"
     text = shown(summary(tmp_path, {"none": [0.9, 0.8], name: ["diverged", 0.9]}))
-    assert f"\n{name}: 1 diverged of 2 runs; means are over the others." in text
+    assert f"\n{name}: 1 diverged of 2 runs; means are over the others, and the difference over 1 pair." in text
 
 
 def test_equal_differences_are_said_not_marked(tmp_path: Path) -> None:
@@ -170,7 +178,7 @@ def test_runs_of_another_recipe_are_left_out_and_said(tmp_path: Path) -> None:
     found = summarise(read_study(tmp_path))
     assert found.rows[0].scores == {}
     assert notes(found) == [
-        "none: 2 of another recipe of 2 runs; means are over the others.",
+        "none: 2 of another recipe of 2 runs.",
         "Left out: 2 runs of another recipe (recorded -> here: training.epochs 1 -> 8), in runs/none/seed0 and 1 more.",
     ]
 

@@ -10,7 +10,7 @@ from ..runs.kinds import FINAL
 from ..runs.versions import counted, run_versions
 from .intervals import Difference, few_seeds_note, many_comparisons_note
 from .outcomes import STATUSES, Outcome
-from .summary import Summary
+from .summary import Row, Summary
 
 #: Marks a difference that remains after Holm's correction. A large mean or an interval alone gets no mark.
 MARK = "*"
@@ -122,15 +122,20 @@ def status_counts(outcomes: tuple[Outcome, ...]) -> str:
 
 
 def _left_out(summary: Summary, quote: str) -> list[str]:
+    """Seeds that a difference lacks. Those that the method itself did not finish are in `_unfinished`."""
     lines = []
     for row in summary.rows:
-        if row.difference is not None and row.difference.left_out:
-            out, kept = row.difference.left_out, len(row.difference.seeds)
+        found = row.difference
+        if found is not None and (out := [seed for seed in found.left_out if seed not in _not_finished(row)]):
             lines.append(
                 f"{quote}{row.label}{quote}: seed{'s' * (len(out) > 1)} {', '.join(map(str, out))} left out of the "
-                f"difference, since only one of the two methods finished there; {kept} paired."
+                f"difference, since the baseline did not finish there; {len(found.seeds)} paired."
             )
     return lines
+
+
+def _not_finished(row: Row) -> list[int]:
+    return [each.seed for each in row.outcomes if each.status != "finished"]
 
 
 def _equal(summary: Summary, quote: str) -> list[str]:
@@ -144,10 +149,19 @@ def _equal(summary: Summary, quote: str) -> list[str]:
 
 
 def _unfinished(summary: Summary, quote: str) -> list[str]:
-    found = [
-        f"{quote}{row.label}{quote}: {words} of {len(row.outcomes)} runs; means are over the others."
+    lines = [
+        f"{quote}{row.label}{quote}: {words} of {len(row.outcomes)} runs{_numbers_without(row)}."
         for row in summary.rows
         if (words := status_counts(row.outcomes))
     ]
     waiting = [row.entry.name for row in summary.rows if row.entry.method is None]
-    return found + ([f"Still being tuned: {', '.join(waiting)}."] if waiting else [])
+    return lines + ([f"Still being tuned: {', '.join(waiting)}."] if waiting else [])
+
+
+def _numbers_without(row: Row) -> str:
+    """What the numbers of a row are over, if some of its runs are missing."""
+    if not row.count("finished"):
+        return ""
+    found = row.difference
+    pairs = "" if found is None else f", and the difference over {len(found.seeds)} pair{'s' * (len(found.seeds) > 1)}"
+    return f"; means are over the others{pairs}"

@@ -11,7 +11,7 @@ from ..analysis.summary import Row, Summary
 from ..tasks.metrics import PERCENT, Metric
 from .blocks import Block, Cell, Picture, Section, Table, Text, name
 from .chart import Chart, Point
-from .figures import difference, notes_on
+from .figures import difference, listed, notes_on
 from .markup import Markup, code, tag
 from .palette import Look
 from .scales import Scale
@@ -83,7 +83,7 @@ def _directions(metrics: Sequence[Metric]) -> str:
     if len({metric.higher_is_better for metric in metrics}) == 1:
         return f"{'higher' if metrics[0].higher_is_better else 'lower'} is better"
     higher = [metric.label for metric in metrics if metric.higher_is_better]
-    return f"lower is better, but for {', '.join(higher)} higher is better"
+    return f"lower is better, but higher for {listed(higher)}"
 
 
 def pooled(row: Row) -> tuple[list[Bin], int]:

@@ -57,15 +57,18 @@ class Chart:
             back = [f"{x:.2f} {low:.2f}" for x, low, _ in reversed(known)]
             self._add(look, tag("path", d=f"M{'L'.join(there + back)}Z", class_="band"))
 
-    def line(self, points: Sequence[Point], look: Look, every: int = 1) -> None:
-        """Draw a line through the points, with a marker at every `every`-th point and at both ends."""
+    def line(self, points: Sequence[Point], look: Look, every: int = 1, *, enters: bool = False) -> None:
+        """Draw a line through the points, with a marker at every `every`-th point and at both ends.
+
+        If it `enters`, its first point is where it crosses the edge, and has no marker.
+        """
         places = [(self.left(point.x), self.top(point.y)) for point in points]
         if len(places) > 1:
             path = "M" + "L".join(f"{x:.2f} {y:.2f}" for x, y in places)
             self._add(look, tag("path", d=path, class_="line", stroke_dasharray=look.dashes))
         last = len(places) - 1
         for index, (x, y) in enumerate(places):
-            if index in (0, last) or index % every == 0:
+            if (index in (0, last) or index % every == 0) and not (enters and index == 0):
                 self._add(look, tag("path", d=look.marker, class_="marker", transform=f"translate({x:.2f} {y:.2f})"))
 
     def intervals(self, points: Sequence[Point], look: Look) -> None:
@@ -85,13 +88,13 @@ class Chart:
         # Inside the plot, so that the axis does not cross the number out.
         self._drawn.append(tag("text", text, x=x + 8, y=y - 4 if down == 1 else y + 4, class_="note"))
 
-    def rule(self, y: float, label: str = "") -> None:
-        """Draw a horizontal reference line."""
+    def rule(self, y: float, label: str = "", *, below: bool = False) -> None:
+        """Draw a horizontal reference line, its label above or below it."""
         place = self.top(y)
         left, right = self.margin[3], self.width - self.margin[1]
         self._drawn.append(tag("path", d=f"M{left} {place:.2f}H{right}", class_="rule"))
         if label:
-            self._drawn.append(tag("text", label, x=left + 2, y=place - 4, class_="note"))
+            self._drawn.append(tag("text", label, x=left + 2, y=place + (12 if below else -4), class_="note"))
 
     def shape(self, markup: Markup) -> None:
         """Add any other SVG element."""

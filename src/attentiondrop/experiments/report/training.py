@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from ..analysis.collect import REACH
 from ..analysis.summary import Row, Summary
 from ..tasks.metrics import Metric
+from .beginnings import hides, later, within
 from .blocks import Block, Picture, Section, Text
 from .chart import Chart, Point
 from .markup import Markup, join, tag
@@ -136,30 +137,42 @@ def _panel(panel: Panel, rows: Sequence[Row], looks: dict[str, Look]) -> Markup 
     curves = {row.label: points for row in rows if (points := _points(panel, row))}
     if not curves:
         return None
-    every = [point for points in curves.values() for point in points]
-    heights = without_far_off([_heights(points, panel.log) for points in curves.values()])
-    if panel.target is not None:
-        heights.append(panel.target[0])
-    epochs = [point.x for point in every]
-    last = max(max(epochs), 2)
-    scale = fit(heights, ceiling=panel.ceiling, log=panel.log)
+    last = max(*(point.x for points in curves.values() for point in points), 2)
+    scale, is_cut = _axis(panel, list(curves.values()))
     unit = f"{panel.unit}, logarithmic" if scale.log else panel.unit
     chart = Chart(Scale(1, last, whole=True), scale, "epoch", unit)
     chart.x_ticks = _epoch_ticks(int(last))
     if panel.target is not None:
-        chart.rule(*panel.target)
+        chart.rule(*panel.target, below=panel.best is min)  # where curves come from above
     for label, points in curves.items():
         for part in [points] if panel.sparse else stretches(points):
-            chart.band(part, looks[label])
+            chart.band(within(part, scale)[0] if is_cut else part, looks[label])
     for label, points in curves.items():
         for part in [points] if panel.sparse else stretches(points):
             # The best value so far exists at every epoch, even if few epochs are validated.
             all_marked = panel.sparse and panel.best is None
-            chart.line(part, looks[label], every=1 if all_marked else max(1, int(last) // 6))
+            shown, enters = within(part, scale) if is_cut else (part, False)
+            chart.line(shown, looks[label], every=1 if all_marked else max(1, int(last) // 6), enters=enters)
         if not scale.low <= points[-1].y <= scale.high:
             chart.far_off(points[-1], looks[label], f"{points[-1].y:.3g}")
-    caption = tag("figcaption", panel.title, *([tag("span", panel.note)] if panel.note else []))
+    notes = [panel.note, "The axis leaves out the first epochs." if is_cut else ""]
+    note = " ".join(one for one in notes if one)
+    caption = tag("figcaption", panel.title, *([tag("span", note)] if note else []))
     return tag("figure", caption, chart.svg(_words(panel, curves)), class_="panel")
+
+
+def _axis(panel: Panel, curves: Sequence[Sequence[Point]]) -> tuple[Scale, bool]:
+    """The vertical axis, and whether it leaves out beginnings that would hide the rest."""
+
+    def heights(of: Sequence[Sequence[Point]]) -> list[float]:
+        found = without_far_off([_heights(points, panel.log) for points in of])
+        return found if panel.target is None else [*found, panel.target[0]]
+
+    every, rest = heights(curves), heights([later(points) for points in curves])
+    scale = fit(every, ceiling=panel.ceiling, log=panel.log)
+    if scale.log or not hides(every, rest):
+        return scale, False
+    return fit(rest, ceiling=panel.ceiling), True
 
 
 def _heights(points: Sequence[Point], log: bool) -> list[float]:

@@ -50,8 +50,13 @@ class Metric:
 
     @property
     def title(self) -> str:
-        """The label with a capital letter."""
-        return self.label[:1].upper() + self.label[1:]
+        """The label with a capital letter. A name with capitals of its own, such as chrF, keeps its spelling.
+
+        >>> [Metric("", label, "", True).title for label in ("tokenised BLEU", "chrF")]
+        ['Tokenised BLEU', 'chrF']
+        """
+        first = self.label.partition(" ")[0]
+        return self.label[:1].upper() + self.label[1:] if first == first.lower() else self.label
 
     @property
     def difference_unit(self) -> str:
