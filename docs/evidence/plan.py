@@ -57,6 +57,7 @@ STUDIES = (
     Planned("5 pretrained", "evidence/cifar100", "pretrained", 45_000, 61_000),
     Planned("1h search, wrong labels", "evidence/cifar10-noise-search", "search", 9_000, 80_000, points=(7, 1.9)),
     Planned("1i wrong labels again", "evidence/cifar10-20pct", "noise-again", 9_000, 80_000),
+    Planned("1j long", "evidence/cifar10-20pct", "long", 9_000, 80_000),
 )
 
 
