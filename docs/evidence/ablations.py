@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import verdicts
-import yaml
+from result_files import csv_rows, recipe_of
 from scipy import stats
-from tables import csv_rows
 
 from attentiondrop.errors import AttentionDropWarning
 from attentiondrop.experiments.analysis.intervals import signed
@@ -97,7 +96,7 @@ class Ablations:
 def read(folder: Path = FOLDER, metric: str = "accuracy", factor: float = 100.0) -> Ablations:
     """The ablations that were published. `factor`: what the metric is multiplied by."""
     rows = csv_rows(folder / "results.csv")
-    recipe = yaml.safe_load((folder / "recipe.yaml").read_text(encoding="utf-8"))["recipe"]
+    recipe = recipe_of(folder)["recipe"]
     scores: dict[str, dict[int, float]] = {}
     for row in rows:
         if row["status"] == "finished":

@@ -11,6 +11,7 @@ import studies
 import sureness
 import tables
 import wrong_labels
+from result_files import csv_rows
 from wording import calibration, difference, is_better, method, picked, time_ratio
 
 from attentiondrop.experiments.analysis.intervals import corrected, paired_difference, signed
@@ -200,7 +201,7 @@ def _repeated_trials() -> str:
 
 def _trials(folder: Path) -> dict[str, float]:
     """Setting -> validation accuracy of its trial."""
-    rows = tables.csv_rows(folder / "results.csv")
+    rows = csv_rows(folder / "results.csv")
     return {row["method"]: float(row["validation_accuracy"]) for row in rows if row["part"] == "tuning"}
 
 

@@ -13,7 +13,8 @@ from pathlib import Path
 import ablations
 import theory_tables
 import verdicts
-from tables import csv_rows, final_runs
+from result_files import csv_rows
+from tables import final_runs
 
 from attentiondrop.experiments.analysis.intervals import corrected, paired_difference, signed
 

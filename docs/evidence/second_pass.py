@@ -6,6 +6,7 @@ from pathlib import Path
 
 import studies
 import tables
+from result_files import csv_rows
 from wording import time_ratio
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks" / "results"
@@ -55,4 +56,4 @@ def to_r_drop_elsewhere() -> str:
 
 def _costs(model: str) -> dict[str, float]:
     """Method -> its step, as a ratio to one of `none`."""
-    return {row["method"]: float(row["cost"]) for row in tables.csv_rows(METHODS) if row["model"] == model}
+    return {row["method"]: float(row["cost"]) for row in csv_rows(METHODS) if row["model"] == model}

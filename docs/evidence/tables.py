@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import yaml
+from result_files import csv_rows, recipe_of
 
 from attentiondrop.experiments.analysis.improvement import Improvement, improvement
 from attentiondrop.experiments.analysis.intervals import Difference, Spread, corrected, paired_difference
@@ -59,12 +57,6 @@ class Study:
     methods: list[Method]
 
 
-def csv_rows(file: Path) -> list[dict[str, str]]:
-    """The rows of a table."""
-    with file.open(encoding="utf-8", newline="") as opened:
-        return list(csv.DictReader(opened))
-
-
 def final_runs(folder: Path) -> list[dict[str, str]]:
     """The rows of results.csv, without those of tuning."""
     return [row for row in csv_rows(folder / "results.csv") if row["part"] == FINAL]
@@ -76,7 +68,7 @@ def read(folder: Path, baseline: str | None = None, metric: str | None = None) -
     They are differences of the primary metric of its task, or of the one that is named `metric`.
     """
     rows = final_runs(folder)
-    recipe: dict[str, Any] = yaml.safe_load((folder / "recipe.yaml").read_text(encoding="utf-8"))
+    recipe = recipe_of(folder)
     metrics = task_of(recipe.get("recipe", recipe)).metrics
     order = list(dict.fromkeys(row["method"] for row in rows))
     if baseline is not None:

@@ -9,8 +9,8 @@ import math
 import statistics
 from pathlib import Path
 
+from result_files import csv_rows
 from scipy import stats
-from tables import csv_rows
 
 from attentiondrop.parsing import split_terms
 from attentiondrop.theory.rounding import fixed_above

@@ -8,8 +8,8 @@ from pathlib import Path
 import ablations
 import studies
 import tables
-import yaml
 from ranking import Ranking
+from result_files import csv_rows, recipe_of
 from wording import method
 
 from attentiondrop.experiments.analysis.intervals import signed
@@ -47,7 +47,7 @@ def bullets() -> str:
 
 def _progress(study: tables.Study) -> str:
     """How many runs are done. Methods that were stopped get no more."""
-    recipe = yaml.safe_load((FOLDER / "recipe.yaml").read_text(encoding="utf-8"))["recipe"]
+    recipe = recipe_of(FOLDER)["recipe"]
     kinds = [studies.Runs(one).parts for one in recipe["methods"]]
     going = [
         one
@@ -194,6 +194,6 @@ def _apart(study: tables.Study, label: str) -> str:
 
 def _trial(label: str) -> float:
     """The validation BLEU of a trial."""
-    rows = [row for row in tables.csv_rows(FOLDER / "results.csv") if row["part"] == "tuning"]
+    rows = [row for row in csv_rows(FOLDER / "results.csv") if row["part"] == "tuning"]
     (score,) = (row["validation_bleu"] for row in rows if row["method"] == label)
     return float(score)

@@ -11,7 +11,7 @@ import second_pass
 import studies
 import sureness
 import tables
-import yaml
+from result_files import recipe_of
 from wording import calibration, difference, is_better, picked, time_ratio
 
 from attentiondrop.experiments.methods.parse import read_method
@@ -99,7 +99,7 @@ def _compared(ours: str) -> Compared:
 
 def same_kernels() -> Compared:
     """What the search chose, as a study of times: all methods ran in this library's kernels."""
-    recipe = yaml.safe_load((FOLDER / "recipe.yaml").read_text(encoding="utf-8"))
+    recipe = recipe_of(FOLDER)
     if not recipe["recipe"]["training"]["own_kernels"]:
         raise SystemExit(f"{FOLDER}: methods ran in different kernels: write the sentences about times anew")
     return searched()
