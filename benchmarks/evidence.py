@@ -8,9 +8,9 @@
     evidence.py variance FOLDER FILE.csv         what `attentiondrop variance` measured in the runs of a folder
 
 `run` unpacks the records of earlier slices, if the file exists, runs what is missing, and packs the records again: at
-its end, and every minute, so that a slice that is killed loses little. It starts no run after its minutes; those that
-have started end. Records are the plan, the request, the epochs and the result of each run that has ended, and the
-measured costs: no weights, no states. With them, `attentiondrop compare --out` knows which runs are done.
+its end, and every minute, so that a slice that is killed loses little. It starts no run that would end after its
+minutes, going by the runs before it. Records are the plan, the request, the epochs and the result of each run that has
+ended, and the measured costs: no weights, no states. With them, `attentiondrop compare --out` knows what is done.
 """
 
 from __future__ import annotations
@@ -50,6 +50,8 @@ QUEUE = Path(__file__).parents[1] / "docs" / "evidence" / "queue.yaml"
 PLANS = (COMPARISON, ABLATION, COSTS)
 #: Of each run that has ended.
 OF_A_RUN = (REQUEST, EPOCHS, RESULT, TRACEBACK)
+#: What --minutes says.
+MINUTES = "no run starts that would end after these, going by those before it (default: %(default)s)"
 #: Seconds after which the records are packed again.
 PACK_EVERY = 60.0
 
@@ -290,7 +292,7 @@ def arguments() -> argparse.ArgumentParser:
     one.add_argument("--methods", nargs="+", action="extend", metavar="METHOD")
     one.add_argument("--ablate", action="store_true", help="the ablations of the recipe instead of a comparison")
     one.add_argument("--records", type=Path, required=True, metavar="FILE.tar.gz")
-    one.add_argument("--minutes", type=float, default=9.0, help="no run starts after these (default: %(default)s)")
+    one.add_argument("--minutes", type=float, default=9.0, help=MINUTES)
     one.add_argument("--no-costs", action="store_true", help="time no steps: another slice of the study follows")
     one.add_argument("--workers", type=int, default=8, help="runs at once (default: %(default)s)")
     one.add_argument("--out", help="a folder to work in (default: a temporary one)")
@@ -301,7 +303,7 @@ def arguments() -> argparse.ArgumentParser:
     all_left.add_argument("--data", type=Path, required=True, metavar="FOLDER", help="the files that the queue names")
     all_left.add_argument("--records", type=Path, default=QUEUE.parent / "records", metavar="FOLDER")
     all_left.add_argument("--set", nargs="+", action="extend", default=[], metavar="SETTING=VALUE")
-    all_left.add_argument("--minutes", type=float, default=9.0, help="no run starts after these (default: %(default)s)")
+    all_left.add_argument("--minutes", type=float, default=9.0, help=MINUTES)
     all_left.add_argument("--no-costs", action="store_true", help="time no steps")
     all_left.add_argument("--workers", type=int, default=8, help="runs at once (default: %(default)s)")
     all_left.add_argument("--list", action="store_true", help="only say how many runs are left")

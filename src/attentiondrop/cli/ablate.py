@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import bad_argument
-from . import dry_run, recipes
+from . import dry_run, recipes, time_limit
 from .compare import show
 
 if TYPE_CHECKING:
@@ -47,20 +47,22 @@ def run(args: argparse.Namespace) -> int:
         return _dry_run(args, recipe, grids, out)
     from .progress import show_progress
 
-    with show_progress("epochs") as bar:
-        from ..experiments.studies.ablate import ablate
+    def study() -> None:
+        with show_progress("epochs") as bar:
+            from ..experiments.studies.ablate import ablate
 
-        ablate(
-            recipe,
-            grids,
-            args.seeds or recipe.seeds,
-            out,
-            bar,
-            command=recipes.command_line(),
-            where=recipes.where(args),
-            overwrite=args.overwrite,
-        )
-    return show(out)
+            ablate(
+                recipe,
+                grids,
+                args.seeds or recipe.seeds,
+                out,
+                bar,
+                command=recipes.command_line(),
+                where=recipes.where(args),
+                overwrite=args.overwrite,
+            )
+
+    return time_limit.report_in_time(study, show, out)
 
 
 def _dry_run(args: argparse.Namespace, recipe: Recipe, grids: dict[str, Any], out: Path) -> int:

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import dry_run, recipes
+from . import dry_run, recipes, time_limit
 
 if TYPE_CHECKING:
     from ..experiments.config.schema import Recipe
@@ -61,23 +61,25 @@ def run(args: argparse.Namespace) -> int:
         return _dry_run(args, recipe, out)
     from .progress import show_progress
 
-    with show_progress("epochs") as bar:
-        # Loading torch takes seconds, so the bar is shown before.
-        from ..experiments.studies.compare import compare
+    def study() -> None:
+        with show_progress("epochs") as bar:
+            # Loading torch takes seconds, so the bar is shown before.
+            from ..experiments.studies.compare import compare
 
-        compare(
-            recipe,
-            args.methods or recipe.methods,
-            args.seeds or recipe.seeds,
-            out,
-            bar,
-            command=recipes.command_line(),
-            where=recipes.where(args),
-            trackers=tuple(args.track),
-            overwrite=args.overwrite,
-        )
-        bar.say("writing the report")
-    return show(out)
+            compare(
+                recipe,
+                args.methods or recipe.methods,
+                args.seeds or recipe.seeds,
+                out,
+                bar,
+                command=recipes.command_line(),
+                where=recipes.where(args),
+                trackers=tuple(args.track),
+                overwrite=args.overwrite,
+            )
+            bar.say("writing the report")
+
+    return time_limit.report_in_time(study, show, out)
 
 
 def _dry_run(args: argparse.Namespace, recipe: Recipe, out: Path) -> int:

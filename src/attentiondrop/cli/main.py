@@ -40,7 +40,8 @@ attentiondrop --help lists all commands; attentiondrop COMMAND --help explains o
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code.
 
-    0: done. 1: a timed row failed its check. 2: the command cannot be carried out, or runs failed. 130: interrupted.
+    0: done. 1: a timed row failed its check. 2: the command cannot be carried out, or runs failed. 3: the
+    time (`--minutes`) was over before all runs had ended. 130: interrupted.
     """
     parser = _parser()
     words = sys.argv[1:] if argv is None else argv

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import bad_argument
-from . import dry_run
+from . import dry_run, time_limit
 from .extras import require
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ def add_study_arguments(parser: argparse.ArgumentParser) -> None:
         help="Let workers take turns on a GPU. Otherwise they use it at the same time, through NVIDIA's Multi-Process "
         "Service, if that is installed.",
     )
+    time_limit.add_argument(parser)
     parser.add_argument("--ray", metavar="ADDRESS", help="Run on this Ray cluster. Its machines must share --out.")
 
 
@@ -127,7 +128,8 @@ def where(args: argparse.Namespace) -> Where:
             raise bad_argument("workers", "1 with --ray, which has workers of its own", args.workers)
     from ..experiments.runs.pool import Where
 
-    return Where(args.workers or (0 if args.ray is None else 1), args.ray, mps=not args.no_mps)
+    workers = args.workers or (0 if args.ray is None else 1)
+    return Where(workers, args.ray, until=time_limit.until(args), mps=not args.no_mps)
 
 
 def command_line() -> str:

@@ -18,6 +18,7 @@ import torch
 
 from attentiondrop.experiments.runs import gpu_sharing
 from attentiondrop.experiments.runs import pool as running
+from attentiondrop.experiments.runs.deadline import Deadline
 from attentiondrop.experiments.runs.gpu_sharing import CONTROL, sharing
 from attentiondrop.experiments.runs.pool import LostGpuError, Where
 from attentiondrop.experiments.runs.store import Result
@@ -62,6 +63,7 @@ def test_the_service_begins_and_ends_with_the_workers(log) -> None:
 
 PARENT = """
 import time
+from attentiondrop.experiments.runs.deadline import Deadline
 from attentiondrop.experiments.runs.gpu_sharing import sharing
 with sharing(print):
     print("ready", flush=True)
@@ -123,8 +125,10 @@ def test_who_shares_a_gpu(job, monkeypatch, workers: int, gpus: int, device: str
 def test_workers_are_told_of_the_service(job, log, listener, monkeypatch, mps: bool) -> None:
     monkeypatch.setattr(running, "_share_a_gpu", lambda *_: True)
     seen = []
-    monkeypatch.setattr(running, "_in_workers", lambda jobs, where, bar, variables: seen.append(variables) or iter(()))
-    list(running._in_processes([job()], Where(2, mps=mps), running._Bar(listener, {}, 0)))
+    monkeypatch.setattr(
+        running, "_in_workers", lambda jobs, where, bar, deadline, variables: seen.append(variables) or iter(())
+    )
+    list(running._in_processes([job()], Where(2, mps=mps), running._Bar(listener, {}, 0), Deadline()))
     assert [PIPES in one for one in seen] == [mps]
     assert log.exists() is mps
 
@@ -134,7 +138,7 @@ def test_a_worker_finds_the_service(monkeypatch) -> None:
     monkeypatch.setattr("signal.signal", lambda *_: None)
     monkeypatch.setattr("torch.set_num_threads", lambda _: None)
     monkeypatch.setenv(PIPES, "before")
-    running._prepare_worker(iter(()), 2, {PIPES: "ours"}, None)
+    running._prepare_worker(iter(()), 2, {PIPES: "ours"}, None, None)
     assert os.environ[PIPES] == "ours"
 
 
@@ -153,7 +157,7 @@ def test_workers_are_spread_over_gpus_and_cores(monkeypatch, gpus: int, devices:
     for number in range(4):
         numbers.put(number)
     for _ in range(4):
-        running._prepare_worker(numbers, 4, {}, None)
+        running._prepare_worker(numbers, 4, {}, None, None)
     assert used == devices and threads == [2] * 4
 
 
@@ -163,7 +167,7 @@ def test_a_process_that_lost_its_gpu_takes_no_other_run(job, listener, monkeypat
     monkeypatch.setattr(running, "execute", lambda one, *_, **__: taken.append(one) or failed)
     monkeypatch.setattr("torch.cuda.is_initialized", lambda: True)
     monkeypatch.setattr("torch.cuda.synchronize", lambda: None)
-    assert len(list(running._several([job(), job()], float("inf")))) == 2  # a failure that is no fault of the GPU
+    assert len(list(running._several([job(), job()], Deadline()))) == 2  # a failure that is no fault of the GPU
 
     def lost() -> None:
         raise torch.AcceleratorError("CUDA error: an illegal instruction was encountered")
@@ -171,7 +175,7 @@ def test_a_process_that_lost_its_gpu_takes_no_other_run(job, listener, monkeypat
     taken.clear()
     monkeypatch.setattr("torch.cuda.synchronize", lost)
     with pytest.raises(LostGpuError, match=r"none, seed 0: illegal instruction.*Run the same command to resume"):
-        list(running._several([job(), job()], float("inf")))
+        list(running._several([job(), job()], Deadline()))
     assert len(taken) == 1
     with pytest.raises(LostGpuError):
-        next(running._in_sequence([job(), job()], running._Bar(listener, {}, 0), float("inf")))
+        next(running._in_sequence([job(), job()], running._Bar(listener, {}, 0), Deadline()))

@@ -144,13 +144,15 @@ def test_a_process_ends_with_its_parent(tmp_path) -> None:
     assert gone({worker}, seconds=5)
 
 
-def test_every_worker_watches_its_parent(monkeypatch) -> None:
+def test_every_worker_watches_its_parent_and_keeps_what_it_is_given(monkeypatch) -> None:
     called = []
+    for name in ("_reports", "_pace"):
+        monkeypatch.setattr(running, name, None)
     monkeypatch.setattr(running, "end_with_parent", lambda: called.append("watches"))
     monkeypatch.setattr("signal.signal", lambda *_: None)
     monkeypatch.setattr("torch.set_num_threads", lambda _: None)
-    running._prepare_worker(iter(()), 2, {}, None)
-    assert called == ["watches"]
+    running._prepare_worker(iter(()), 2, {}, "reports", "pace")
+    assert called == ["watches"] and (running._reports, running._pace) == ("reports", "pace")
 
 
 @linux

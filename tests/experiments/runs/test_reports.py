@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import multiprocessing
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
 
 from attentiondrop import AttentionDropError
-from attentiondrop.experiments.runs import pool
+from attentiondrop.experiments.runs import deadline, pool
+from attentiondrop.experiments.runs.deadline import Deadline
 from attentiondrop.experiments.runs.job import Job, Standing
 from attentiondrop.experiments.runs.pool import OutOfTimeError, Where, run_jobs
 from attentiondrop.experiments.runs.store import Result
@@ -22,19 +22,6 @@ from ..conftest import Silent, scored
 def one_bundle(monkeypatch) -> None:
     """One worker does all jobs, as if they shared compiled code."""
     monkeypatch.setattr(pool, "_bundles", lambda jobs, workers: [list(jobs)])
-
-
-@pytest.fixture
-def threads(monkeypatch) -> None:
-    """Workers are threads of this process, so that a test can replace what they do."""
-
-    def executor(workers: int, context, prepare, given: tuple[object, ...]) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(workers, initializer=lambda: setattr(pool, "_reports", given[-1]))
-
-    monkeypatch.setattr(pool, "ProcessPoolExecutor", executor)
-    monkeypatch.setattr(pool, "_reports", None)
-    monkeypatch.setattr(pool, "_POLL", 0.02)
-    monkeypatch.setattr(pool, "check_jobs", lambda jobs, say: None)
 
 
 def lines_of(seeds: int) -> list[str]:
@@ -86,11 +73,11 @@ def test_runs_before_an_error_are_reported(job, listener, threads, monkeypatch) 
 
 
 def test_runs_before_the_end_of_the_time_are_reported(job, listener, threads, monkeypatch) -> None:
-    clock = iter([0.0, 1.0, 2.0])
-    monkeypatch.setattr(pool, "time", SimpleNamespace(time=lambda: next(clock)))
+    clock = iter([0.0, 1.0, 10.0, 11.0])
+    monkeypatch.setattr(deadline, "time", SimpleNamespace(time=lambda: next(clock)))
     monkeypatch.setattr(pool, "execute", result)
     with pytest.raises(OutOfTimeError, match="2 of 4 runs are left"):
-        run_jobs([job(seed=seed) for seed in range(4)], {}, listener, Where(2, until=1.5))
+        run_jobs([job(seed=seed) for seed in range(4)], {}, listener, Where(2, until=2.5))
     assert said_by(listener) == lines_of(2)
 
 
@@ -99,7 +86,7 @@ def test_a_worker_that_dies_leaves_its_reports(job, listener) -> None:
     jobs = [job(), job("none", 1, "training.epochs=200")]
     others = set(multiprocessing.active_children())
     bar = pool._Bar(listener, {one: Standing("train") for one in jobs}, 0)
-    runs = pool._in_workers(jobs, Where(1), bar, {})
+    runs = pool._in_workers(jobs, Where(1), bar, Deadline(), {})
     first, found = next(runs)
     (worker,) = set(multiprocessing.active_children()) - others
     worker.kill()

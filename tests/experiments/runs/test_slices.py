@@ -1,4 +1,4 @@
-"""A study in slices: no run starts after the time, small records are enough to go on, bundles compile once."""
+"""A study in slices: no run starts that would end after the time, small records are enough to go on, bundles compile once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import pytest
 
 from attentiondrop.experiments.config.recipe_files import read_recipe
 from attentiondrop.experiments.files.whole_files import write_json
-from attentiondrop.experiments.runs import pool
+from attentiondrop.experiments.runs import deadline, pool
+from attentiondrop.experiments.runs.deadline import Deadline
 from attentiondrop.experiments.runs.job import Job
 from attentiondrop.experiments.runs.pool import OutOfTimeError, Where
 from attentiondrop.experiments.runs.store import Result
@@ -24,21 +25,23 @@ from ..conftest import TINY
 METHODS = ["none", "dropout"]
 
 
-def test_no_run_starts_after_the_time_and_finished_ones_stay(tiny, listener, tmp_path, trained, monkeypatch) -> None:
+def test_no_run_starts_that_would_end_after_the_time_and_finished_ones_stay(
+    tiny, listener, tmp_path, trained, monkeypatch
+) -> None:
     clock = iter([0.0, 1.0, 2.0, 3.0, 4.0])
-    monkeypatch.setattr(pool, "time", SimpleNamespace(time=lambda: next(clock)))
+    monkeypatch.setattr(deadline, "time", SimpleNamespace(time=lambda: next(clock)))
     with pytest.raises(OutOfTimeError, match="the time is over, 2 of 4 runs are left: run the same command to go on"):
-        compare(tiny, METHODS, 2, tmp_path, listener, where=Where(until=1.5))
+        compare(tiny, METHODS, 2, tmp_path, listener, where=Where(until=2.5))
     assert len(trained) == 2
     monkeypatch.undo()
 
 
 def test_a_bundle_ends_with_the_time(job, monkeypatch) -> None:
     monkeypatch.setattr(pool, "execute", lambda one, say: Result("finished", float(one.seed), epochs=1))
-    clock = iter([0.0, 1.0, 2.0])
-    monkeypatch.setattr(pool, "time", SimpleNamespace(time=lambda: next(clock)))
-    found = list(pool._several([job("none", seed) for seed in range(5)], 1.5))
-    assert [(result.seconds, lines) for result, lines in found] == [(0.0, []), (1.0, [])]
+    clock = iter([0.0, 1.0, 2.0, 3.0, 4.0])
+    monkeypatch.setattr(deadline, "time", SimpleNamespace(time=lambda: next(clock)))
+    found = list(pool._several([job("none", seed) for seed in range(5)], Deadline(1.5)))
+    assert [(number, result.seconds, lines) for number, result, lines in found] == [(0, 0.0, []), (1, 1.0, [])]
 
 
 def test_a_worker_sets_compiled_code_aside(tiny, tmp_path, monkeypatch) -> None:
@@ -51,7 +54,7 @@ def test_a_worker_sets_compiled_code_aside(tiny, tmp_path, monkeypatch) -> None:
     for compiled in (False, True):
         training = dataclasses.replace(tiny.training, compile=compiled)
         recipe = dataclasses.replace(tiny, training=training).to_dict()
-        list(pool._several([Job(recipe, "none", seed, str(tmp_path)) for seed in range(2)], math.inf))
+        list(pool._several([Job(recipe, "none", seed, str(tmp_path)) for seed in range(2)], Deadline()))
         assert asked == [1, 2, 3] * (2 if compiled else 0)
 
 
@@ -68,7 +71,7 @@ def test_one_worker_sets_compiled_code_aside_between_runs_and_gives_it_back(tiny
         training = dataclasses.replace(tiny.training, compile=compiled)
         recipe = dataclasses.replace(tiny, training=training).to_dict()
         jobs = [Job(recipe, "none", seed, str(tmp_path)) for seed in range(2)]
-        list(pool._in_sequence(jobs, SimpleNamespace(), math.inf))
+        list(pool._in_sequence(jobs, SimpleNamespace(), Deadline()))
         assert asked == expected
 
 
@@ -92,7 +95,7 @@ def test_a_study_goes_on_from_its_records_alone(program, tmp_path, capsys, monke
 
     def stopped(*args, **options):
         ended: list[str] = []
-        monkeypatch.setattr(pool, "time", SimpleNamespace(time=lambda: float(len(ended) >= 5)))
+        monkeypatch.setattr(deadline, "time", SimpleNamespace(time=lambda: float(len(ended) >= 5)))
         listen = args[4]
         say = listen.say
         listen.say = lambda line: (ended.append(line) if ", seed" in line else None, say(line))

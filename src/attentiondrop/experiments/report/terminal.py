@@ -55,7 +55,7 @@ def render(summary: Summary, sign: str = "±", without: Sequence[str] = ()) -> T
     primary, *others = [metric for metric in summary.metrics.all if metric.brief]
     columns = [primary.column, "difference", *(metric.column for metric in others), _speed(summary)]
     columns = [heading for heading in columns if heading not in without]
-    columns += ["failed"] if any(row.count("finished") < len(row.outcomes) for row in summary.rows) else []
+    columns += ["unfinished"] if any(row.count("finished") < len(row.outcomes) for row in summary.rows) else []
     room = _room([row.difference for row in summary.rows])
     rows = []
     for index, row in enumerate(summary.rows):
@@ -74,16 +74,16 @@ def render_grid(summary: Summary, grid: GridSummary, sign: str = "±") -> Table:
     room = _room([cell.difference for cell in grid.cells])
     rows = []
     for cell in ((baseline,) if baseline else ()) + grid.cells:
-        failed = sum(each.status != "finished" for each in cell.outcomes)
+        unfinished = sum(each.status != "finished" for each in cell.outcomes)
         rows.append(
             (
                 cell.method,
                 _spread(cell.score, primary, sign),
                 "baseline" + room if cell is baseline else _difference(cell.difference, primary, room),
-                f"{failed} of {len(cell.outcomes)}" if failed else "0",
+                f"{unfinished} of {len(cell.outcomes)}" if unfinished else "0",
             )
         )
-    _fill(table, [primary.column, "difference", "failed"], rows)
+    _fill(table, [primary.column, "difference", "unfinished"], rows)
     return table
 
 
@@ -149,12 +149,12 @@ def _in_lines(name: str) -> list[str]:
 
 
 def _cells(row: Row, summary: Summary, difference: str, sign: str) -> dict[str, str]:
-    failed = sum(each.status != "finished" for each in row.outcomes)
+    unfinished = sum(each.status != "finished" for each in row.outcomes)
     shown = {each.column: _spread(row.scores.get(each.name), each, sign) for each in summary.metrics.all}
     return shown | {
         "difference": difference,
         _speed(summary): "-" if row.throughput is None else f"{row.throughput.mean:.0f}",
-        "failed": f"{failed} of {len(row.outcomes)}" if failed else "0",
+        "unfinished": f"{unfinished} of {len(row.outcomes)}" if unfinished else "0",
     }
 
 

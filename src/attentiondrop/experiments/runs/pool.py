@@ -8,7 +8,6 @@ import math
 import multiprocessing
 import os
 import signal
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -23,6 +22,7 @@ from ...errors import ArgumentError, AttentionDropError
 from ..tasks.registry import task_of
 from ..train.accelerator import device_of
 from .checking import check_jobs, kind_of
+from .deadline import Deadline
 from .environment import versions
 from .execute import BusyError, execute
 from .gpu_sharing import MOST_PROCESSES, sharing
@@ -61,8 +61,9 @@ class LostGpuError(AttentionDropError):
 class Where:
     """Where jobs run: in this process, in `workers` processes of this machine, or on the Ray cluster at `ray`.
 
-    No job is started after `until`, in seconds as `time.time()` counts them; then `OutOfTimeError` is raised once the
-    started ones have ended. A Ray cluster takes all jobs at once, and is not limited.
+    No job is started that would end after `until`, in seconds as `time.time()` counts them, see `Deadline`. If jobs are
+    left then, `OutOfTimeError` is raised once the started ones have ended. A Ray cluster takes all jobs at once, and is
+    not limited.
     With 0 `workers`, a study takes as many as suit it, see `worker_count`.
     Several workers on one GPU use it at the same time, see `gpu_sharing`; without `mps` they take turns.
     """
@@ -91,17 +92,22 @@ def run_jobs(
     if not missing:
         return results
     check_jobs([job for job in missing if found[job].todo == "train"], listener.say)
+    shared = multiprocessing.get_context("spawn").RawValue("d", 0.0) if where.workers > 1 else None
+    deadline = Deadline(where.until, shared)
     if where.ray is not None:
         run = _on_ray(missing, where.ray, bar)
     elif where.workers > 1:
-        run = _in_processes(missing, where, bar)
+        run = _in_processes(missing, where, bar, deadline)
     else:
-        run = _in_sequence(missing, bar, where.until)
+        run = _in_sequence(missing, bar, deadline)
     for job, result in run:
         results[job] = result
+        if found[job].todo == "train":
+            deadline.learn(job, result)
         bar.finished(job, result)
     if left := len([job for job in each if job not in results]):
-        raise OutOfTimeError(f"the time is over, {left} of {len(each)} runs are left: run the same command to go on")
+        are = "is" if left == 1 else "are"
+        raise OutOfTimeError(f"the time is over, {left} of {len(each)} runs {are} left: run the same command to go on")
     return results
 
 
@@ -157,15 +163,17 @@ def describe(job: Job, result: Result) -> str:
     return f"{part} {metric.label} {metric.text(scores[metric.name])}, {result.seconds:.1f} s"
 
 
-def _in_sequence(jobs: Sequence[Job], bar: _Bar, until: float) -> Iterator[tuple[Job, Result]]:
+def _in_sequence(jobs: Sequence[Job], bar: _Bar, deadline: Deadline) -> Iterator[tuple[Job, Result]]:
     """Run one job after the other. Jobs that another process works on come last."""
     busy = []
+    before: Job | None = None
     try:
-        for number, job in enumerate(jobs):
-            if time.time() > until:
-                return
-            if number:
-                _tidy_up_after(jobs[number - 1])
+        for job in jobs:
+            if not deadline.allows(job):
+                continue  # a shorter one may end in time
+            if before is not None:
+                _tidy_up_after(before)
+            before = job
             try:
                 yield job, _one(job, bar, wait=False)
             except BusyError:
@@ -192,17 +200,17 @@ def _elsewhere(job: Job) -> tuple[Result, list[str]]:
     return result, lines
 
 
-def _several(jobs: Sequence[Job], until: float) -> Iterator[tuple[Result, list[str]]]:
-    """In another process: one job after the other, as long as there is time. Yields each result when its run ends."""
-    for job in jobs:
-        if time.time() > until:
-            return
-        yield _elsewhere(job)
-        _tidy_up_after(job)
+def _several(jobs: Sequence[Job], deadline: Deadline) -> Iterator[tuple[int, Result, list[str]]]:
+    """In another process: one job after the other, if it can end in time. Yields number and result when a run ends."""
+    for number, job in enumerate(jobs):
+        if deadline.allows(job):
+            yield number, *_elsewhere(job)
+            _tidy_up_after(job)
 
 
-#: In a worker: the queue to the parent. A worker can get it only when it starts.
+#: In a worker: the queue to the parent, and the parent's `Deadline.pace`. A worker can get them only when it starts.
 _reports: Any = None
+_pace: Any = None
 
 
 def _work(number: int, bundle: Sequence[Job], until: float) -> None:
@@ -211,7 +219,7 @@ def _work(number: int, bundle: Sequence[Job], until: float) -> None:
     `put` returns when the report is in the pipe: once a bundle has ended, the parent finds all its reports there. They
     are small, so that a report is written at once: a worker that dies does not leave half of one.
     """
-    for place, (result, lines) in enumerate(_several(bundle, until)):
+    for place, result, lines in _several(bundle, Deadline(until, _pace)):
         _reports.put((number, place, result, lines))
 
 
@@ -277,15 +285,15 @@ def _share_a_gpu(jobs: Sequence[Job], workers: int) -> bool:
     return any(device_of(job.settings().training) == "cuda" for job in jobs)
 
 
-def _in_processes(jobs: Sequence[Job], where: Where, bar: _Bar) -> Iterator[tuple[Job, Result]]:
+def _in_processes(jobs: Sequence[Job], where: Where, bar: _Bar, deadline: Deadline) -> Iterator[tuple[Job, Result]]:
     with ExitStack() as stack:
         share = where.mps and _share_a_gpu(jobs, where.workers)
         variables = stack.enter_context(sharing(bar.listener.say)) if share else {}
-        yield from _in_workers(jobs, where, bar, variables)
+        yield from _in_workers(jobs, where, bar, deadline, variables)
 
 
 def _in_workers(
-    jobs: Sequence[Job], where: Where, bar: _Bar, variables: Mapping[str, str]
+    jobs: Sequence[Job], where: Where, bar: _Bar, deadline: Deadline, variables: Mapping[str, str]
 ) -> Iterator[tuple[Job, Result]]:
     workers = where.workers
     context = multiprocessing.get_context("spawn")
@@ -294,11 +302,12 @@ def _in_workers(
         numbers.put(number)
     reports: Any = context.SimpleQueue()
     others = set(multiprocessing.active_children())
-    pool = ProcessPoolExecutor(workers, context, _prepare_worker, (numbers, workers, variables, reports))
+    given = numbers, workers, variables, reports, deadline.pace
+    pool = ProcessPoolExecutor(workers, context, _prepare_worker, given)
     bundles = _bundles(jobs, workers)
     waiting: set[Future[None]] = set()
     try:
-        waiting |= {pool.submit(_work, number, bundle, where.until) for number, bundle in enumerate(bundles)}
+        waiting |= {pool.submit(_work, number, bundle, deadline.until) for number, bundle in enumerate(bundles)}
         while waiting:
             done, _ = wait(waiting, timeout=_POLL, return_when=FIRST_COMPLETED)
             while not reports.empty():
@@ -322,10 +331,10 @@ def _in_workers(
                 process.terminate()
 
 
-def _prepare_worker(numbers: Any, workers: int, variables: Mapping[str, str], reports: Any) -> None:
+def _prepare_worker(numbers: Any, workers: int, variables: Mapping[str, str], reports: Any, pace: Any) -> None:
     """Give a worker its share of the cores, one of the accelerators, what it needs to share that, and its queue."""
-    global _reports
-    _reports = reports
+    global _reports, _pace
+    _reports, _pace = reports, pace
     end_with_parent()
     os.environ.update(variables)  # CUDA reads them when a process first uses a GPU
 
