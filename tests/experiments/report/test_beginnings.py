@@ -76,6 +76,26 @@ def test_a_logarithmic_axis_needs_no_cut(summary: Summary) -> None:
     assert NOTE not in found and "logarithmic" in found
 
 
+def ends_of(folder: Path, comparison: Maker, heights: list[float], log: bool = True) -> str:
+    """The panel of methods that stay at these heights."""
+    names = [f"dropkey(p=0.{number})" for number in range(1, len(heights) + 1)]
+    summary = summarise(read_study(comparison(folder, {name: [0.9] for name in names})))
+    found = dict(zip(names, heights, strict=True))
+    known = {id(epoch): found[row.label] for row in summary.rows for each in row.outcomes for epoch in each.run.epochs}  # type: ignore[union-attr]
+    panel = Panel("Loss", "nats", lambda epoch: known[id(epoch)], log=log)
+    return str(_panel(panel, summary.rows, looks(names)))
+
+
+def test_what_is_far_off_on_a_logarithmic_axis_is_so_there(comparison: Maker, tmp_path: Path) -> None:
+    """An arrow and the number stand for what is far off."""
+    near = [0.2, 0.4, 3.0, 5.0, 22.0]
+    assert 'class="note">22' not in ends_of(tmp_path / "near", comparison, near)
+    assert 'class="note">22' in ends_of(tmp_path / "linear", comparison, near, log=False)
+    assert 'class="note">1e+05' in ends_of(tmp_path / "far", comparison, [1.0, 1.5, 2.0, 3.0, 1e5])
+    # Zero is on no such axis.
+    assert 'class="note">22' in ends_of(tmp_path / "zero", comparison, [0.0, 0.1, 0.2, 0.4, 22.0])
+
+
 @pytest.mark.parametrize(("sign", "best", "away"), [(1, min, 12), (-1, max, -4)])
 def test_the_target_stays_on_the_axis_and_its_label_out_of_the_way(
     summary: Summary, sign: int, best: Any, away: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -165,7 +166,7 @@ def _axis(panel: Panel, curves: Sequence[Sequence[Point]]) -> tuple[Scale, bool]
     """The vertical axis, and whether it leaves out beginnings that would hide the rest."""
 
     def heights(of: Sequence[Sequence[Point]]) -> list[float]:
-        found = without_far_off([_heights(points, panel.log) for points in of])
+        found = _without_far_off([_heights(points, panel.log) for points in of], panel.log)
         return found if panel.target is None else [*found, panel.target[0]]
 
     every, rest = heights(curves), heights([later(points) for points in curves])
@@ -173,6 +174,13 @@ def _axis(panel: Panel, curves: Sequence[Sequence[Point]]) -> tuple[Scale, bool]
     if scale.log or not hides(every, rest):
         return scale, False
     return fit(rest, ceiling=panel.ceiling), True
+
+
+def _without_far_off(heights: list[list[float]], log: bool) -> list[float]:
+    """What may be drawn on a logarithmic axis is far off if it is so there: 20 is not far from 10, 1 and 0.1."""
+    if not log or min(map(min, heights)) <= 0:
+        return without_far_off(heights)
+    return [math.exp(each) for each in without_far_off([[math.log(each) for each in group] for group in heights])]
 
 
 def _heights(points: Sequence[Point], log: bool) -> list[float]:
