@@ -161,6 +161,26 @@ def test_other_differences_need_other_sentences(
         translation.bullets()
 
 
+def test_no_difference_to_r_drop_needs_another_sentence(translation: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = translation.tables.read
+
+    def changed(folder: Path, baseline: str | None = None, *more: Any) -> Any:
+        study = read(folder, baseline, *more)
+        if baseline != R_DROP:
+            return study
+        methods = [
+            dataclasses.replace(one, difference=dataclasses.replace(one.difference, holm_p=1.0))
+            if one.label == PAPER
+            else one
+            for one in study.methods
+        ]
+        return dataclasses.replace(study, methods=methods)
+
+    monkeypatch.setattr(translation.tables, "read", changed)
+    with pytest.raises(SystemExit, match=r"weight=0.5\) differs in another way from r-drop"):
+        translation.bullets()
+
+
 def test_a_method_in_its_trials_needs_a_sentence(translation: Any) -> None:
     study = translation.tables.read(translation.FOLDER)
     without = [one for one in study.methods if one.label != "blur(sigma_max=0.5)"]
