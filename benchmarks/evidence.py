@@ -37,6 +37,7 @@ from attentiondrop.experiments.analysis.summary import Summary
 from attentiondrop.experiments.config.recipe_files import read_recipe
 from attentiondrop.experiments.config.schema import Recipe
 from attentiondrop.experiments.report.runs_csv import runs_csv
+from attentiondrop.experiments.runs.deadline import Deadline
 from attentiondrop.experiments.runs.folders import run_folders
 from attentiondrop.experiments.runs.pool import OutOfTimeError, Where
 from attentiondrop.experiments.runs.store import REQUEST, RESULT, TRACEBACK
@@ -132,7 +133,7 @@ def slice_of(
     """
     lines = Lines(lambda: pack(folder, options.records))
     until = time.time() + 60 * options.minutes
-    where, status = Where(options.workers, until=until), 0
+    where, status = Where(options.workers, deadline=Deadline(until)), 0
     try:
         if options.ablate:
             ablate(recipe, {}, recipe.seeds, folder, lines, command=command, where=where)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import ablations
@@ -10,7 +9,7 @@ import studies
 import tables
 from ranking import Ranking
 from result_files import csv_rows, recipe_of
-from wording import method
+from wording import method, picked
 
 from attentiondrop.experiments.analysis.intervals import signed
 from attentiondrop.experiments.methods.parse import read_method
@@ -24,8 +23,7 @@ SEARCH = Path(__file__).parent / "results" / "multi30k-search"
 def bullets() -> str:
     """How far it is, what speaks against our methods, and what tuning did to dropout."""
     study = tables.read(FOLDER)
-    labels = [one.label for one in study.methods]
-    dropout, r_drop = (_the_only(labels, studies.is_called(name)) for name in ("dropout", "r-drop"))
+    dropout, r_drop = (picked(studies.TRANSLATION, studies.is_called(name)) for name in ("dropout", "r-drop"))
     _expect(study, dropout, -1)
     _expect(study, r_drop, 1)
     without_runs = [one.label for one in study.methods if not one.scores]
@@ -36,7 +34,7 @@ def bullets() -> str:
         f"{_ours_to_r_drop(r_drop)}",
         f"**What the search found on images was worse here with every seed**: {_searched_on_images(study)} The model "
         "keeps its dropout of 0.3 in both passes, and the weight of the loss is heavy.",
-        _one_pass(study, labels),
+        _one_pass(study),
         f"Tuning failed for dropout: after 40 epochs, p = 0.1 had {_trial(dropout):.1f} BLEU on the validation part, "
         f"and p = 0.3 {_trial('dropout(p=0.3)'):.1f}. So it chose 0.1. After 100 epochs, the difference to `none`, "
         f"which has 0.3, is {_apart(study, dropout)}. {_same_trials()}",
@@ -66,28 +64,28 @@ def _progress(study: tables.Study) -> str:
 
 def _ours_to_r_drop(r_drop: str) -> str:
     """What the paper's method with a consistency loss, and what a search chose beside R-Drop, do against R-Drop."""
-    beside, alone = tables.read(FOLDER, r_drop), studies.SEARCHED_IN_TEXT
-    paper = _the_only([one.label for one in beside.methods], _is_of_the_paper("blur+consistency"))
-    for one in beside.methods[1:]:
+    to_none, to_r_drop, both = tables.read(FOLDER), tables.read(FOLDER, r_drop), studies.SEARCHED_IN_TEXT
+    paper = picked(studies.TRANSLATION, studies.is_of_the_paper("blur+consistency"))
+    for one in to_r_drop.methods[1:]:
         if one.difference is not None and one.difference.marked and one.difference.mean > 0:
             raise SystemExit(f"{FOLDER}: {one.label} differs in another way from R-Drop: it is better. Write this anew")
-    _expect(beside, paper, -1)
-    _expect(beside, alone, 0)
-    to_none = tables.read(FOLDER)
+    _expect(to_r_drop, paper, -1)
+    _expect(to_r_drop, both, 0)
     two_passes = next(one.label for one in to_none.methods if one.label.startswith("r-drop(weight=0.0"))
     _expect(to_none, paper, 1)
     _expect(to_none, two_passes, 0)
     return (
         f"The paper's blur with a consistency loss, `{paper}`, gains {_apart(to_none, paper)}; to R-Drop, that is "
-        f"{_apart(beside, paper)}. R-Drop with a weak blur beside it, `{alone}`, to R-Drop: {_apart(beside, alone)}. "
-        f"Two passes without the loss, `{two_passes}`, are not told apart from `none`: {_apart(to_none, two_passes)}."
+        f"{_apart(to_r_drop, paper)}. R-Drop with a weak blur beside it, `{both}`, to R-Drop: "
+        f"{_apart(to_r_drop, both)}. Two passes without the loss, `{two_passes}`, are not told apart from `none`: "
+        f"{_apart(to_none, two_passes)}."
     )
 
 
-def _one_pass(study: tables.Study, labels: list[str]) -> str:
+def _one_pass(study: tables.Study) -> str:
     """Masking, blur and DropKey alone."""
-    hard, blur = (_the_only(labels, _is_of_the_paper(name)) for name in ("hard", "blur"))
-    drop_key = _the_only(labels, studies.is_called("dropkey"))
+    hard, blur = (picked(studies.TRANSLATION, studies.is_of_the_paper(name)) for name in ("hard", "blur"))
+    drop_key = picked(studies.TRANSLATION, studies.is_called("dropkey"))
     for label in (hard, blur):
         _expect(study, label, 0)
     _expect(study, drop_key, -1)
@@ -95,16 +93,6 @@ def _one_pass(study: tables.Study, labels: list[str]) -> str:
         "**Neither hard masking nor blur shows a gain when it is alone.** To `none`, hard masking: "
         f"{_apart(study, hard)}; blur: {_apart(study, blur)}. DropKey does harm: {_apart(study, drop_key)}."
     )
-
-
-def _is_of_the_paper(name: str) -> Callable[[studies.Runs], bool]:
-    return lambda runs: studies.is_of_the_paper(name)(runs) and runs.label not in studies.TRANSLATION.silent
-
-
-def _the_only(labels: list[str], is_one: Callable[[studies.Runs], bool]) -> str:
-    """The only label of a kind."""
-    (found,) = (label for label in labels if is_one(studies.Runs(label)))
-    return found
 
 
 def _expect(study: tables.Study, label: str, sign: int) -> None:

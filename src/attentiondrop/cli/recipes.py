@@ -126,10 +126,11 @@ def where(args: argparse.Namespace) -> Where:
         require(["ray"], extra="ray")
         if (args.workers or 1) > 1:
             raise bad_argument("workers", "1 with --ray, which has workers of its own", args.workers)
+    from ..experiments.runs.deadline import Deadline
     from ..experiments.runs.pool import Where
 
     workers = args.workers or (0 if args.ray is None else 1)
-    return Where(workers, args.ray, until=time_limit.until(args), mps=not args.no_mps)
+    return Where(workers, args.ray, Deadline(time_limit.until(args)), mps=not args.no_mps)
 
 
 def command_line() -> str:

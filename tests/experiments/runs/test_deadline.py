@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import math
-import multiprocessing
 from time import sleep
 from types import SimpleNamespace
 
@@ -67,8 +66,8 @@ def test_without_a_deadline_every_run_may_start(job) -> None:
 
 
 def test_processes_share_what_one_of_them_learns(job, clock) -> None:
-    shared = multiprocessing.get_context("spawn").RawValue("d", 0.0)
-    parent, worker = Deadline(50.0, shared), Deadline(50.0, shared)
+    parent = Deadline(50.0)
+    worker = Deadline(50.0, parent.pace)
     assert worker.allows(job(LONG))
     parent.learn(job(), ended(30.0))
     assert worker.allows(job()) and not worker.allows(job(LONG))
@@ -83,7 +82,7 @@ def test_a_shorter_run_takes_the_place_of_one_that_is_too_long(job, listener, mo
     monkeypatch.setattr(pool, "execute", execute)
     jobs = [job(), job(LONG), job("none", 1), job("none", 2)]
     with pytest.raises(OutOfTimeError, match="the time is over, 2 of 4 runs are left"):
-        run_jobs(jobs, {}, listener, Where(until=23.0))
+        run_jobs(jobs, {}, listener, Where(deadline=Deadline(23.0)))
     assert [line.partition(":")[0] for line in listener.lines if "accuracy" in line] == ["none, seed 0", "none, seed 1"]
 
 
@@ -107,9 +106,18 @@ def test_workers_are_told_what_the_parent_learns(job, listener, threads, monkeyp
     monkeypatch.setattr(Deadline, "allows", allows)
     monkeypatch.setattr(pool, "execute", lambda one, say: ended(20.0))
     with pytest.raises(OutOfTimeError, match="1 of 3 runs is left"):
-        run_jobs([job(), job(LONG), job("none", 1)], {}, listener, Where(2, until=30.0))
+        run_jobs([job(), job(LONG), job("none", 1)], {}, listener, Where(2, deadline=Deadline(30.0)))
     assert isinstance(pool._pace, ctypes.c_double)  # which processes can share
     assert pool._pace.value == pytest.approx(20.0 / work(job()))
+
+
+def test_what_one_call_learns_serves_the_next_one(job, listener, monkeypatch, clock) -> None:
+    """A comparison trains its trials with one call, and the methods that they choose with another."""
+    monkeypatch.setattr(pool, "execute", lambda one, *given: ended(20.0))
+    where = Where(deadline=Deadline(30.0))
+    run_jobs([job()], {}, listener, where)
+    with pytest.raises(OutOfTimeError):
+        run_jobs([job(LONG)], {}, listener, where)
 
 
 def test_runs_that_were_only_scored_teach_nothing(job, listener, monkeypatch, clock) -> None:

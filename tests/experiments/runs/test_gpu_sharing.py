@@ -125,10 +125,8 @@ def test_who_shares_a_gpu(job, monkeypatch, workers: int, gpus: int, device: str
 def test_workers_are_told_of_the_service(job, log, listener, monkeypatch, mps: bool) -> None:
     monkeypatch.setattr(running, "_share_a_gpu", lambda *_: True)
     seen = []
-    monkeypatch.setattr(
-        running, "_in_workers", lambda jobs, where, bar, deadline, variables: seen.append(variables) or iter(())
-    )
-    list(running._in_processes([job()], Where(2, mps=mps), running._Bar(listener, {}, 0), Deadline()))
+    monkeypatch.setattr(running, "_in_workers", lambda jobs, where, bar, variables: seen.append(variables) or iter(()))
+    list(running._in_processes([job()], Where(2, mps=mps), running._Bar(listener, {}, 0)))
     assert [PIPES in one for one in seen] == [mps]
     assert log.exists() is mps
 

@@ -77,7 +77,7 @@ def test_runs_before_the_end_of_the_time_are_reported(job, listener, threads, mo
     monkeypatch.setattr(deadline, "time", SimpleNamespace(time=lambda: next(clock)))
     monkeypatch.setattr(pool, "execute", result)
     with pytest.raises(OutOfTimeError, match="2 of 4 runs are left"):
-        run_jobs([job(seed=seed) for seed in range(4)], {}, listener, Where(2, until=2.5))
+        run_jobs([job(seed=seed) for seed in range(4)], {}, listener, Where(2, deadline=Deadline(2.5)))
     assert said_by(listener) == lines_of(2)
 
 
@@ -86,7 +86,7 @@ def test_a_worker_that_dies_leaves_its_reports(job, listener) -> None:
     jobs = [job(), job("none", 1, "training.epochs=200")]
     others = set(multiprocessing.active_children())
     bar = pool._Bar(listener, {one: Standing("train") for one in jobs}, 0)
-    runs = pool._in_workers(jobs, Where(1), bar, Deadline(), {})
+    runs = pool._in_workers(jobs, Where(1), bar, {})
     first, found = next(runs)
     (worker,) = set(multiprocessing.active_children()) - others
     worker.kill()

@@ -1,4 +1,4 @@
-"""A study in slices: no run starts that would end after the time, small records are enough to go on, bundles compile once."""
+"""A study in slices: no run ends after the time, small records are enough to go on, bundles compile once."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_no_run_starts_that_would_end_after_the_time_and_finished_ones_stay(
     clock = iter([0.0, 1.0, 2.0, 3.0, 4.0])
     monkeypatch.setattr(deadline, "time", SimpleNamespace(time=lambda: next(clock)))
     with pytest.raises(OutOfTimeError, match="the time is over, 2 of 4 runs are left: run the same command to go on"):
-        compare(tiny, METHODS, 2, tmp_path, listener, where=Where(until=2.5))
+        compare(tiny, METHODS, 2, tmp_path, listener, where=Where(deadline=Deadline(2.5)))
     assert len(trained) == 2
     monkeypatch.undo()
 
@@ -99,7 +99,7 @@ def test_a_study_goes_on_from_its_records_alone(program, tmp_path, capsys, monke
         listen = args[4]
         say = listen.say
         listen.say = lambda line: (ended.append(line) if ", seed" in line else None, say(line))
-        return real(*args, **{**options, "where": Where(1, until=0.5)})
+        return real(*args, **{**options, "where": Where(1, deadline=Deadline(0.5))})
 
     monkeypatch.setattr(program, "compare", stopped)
     assert program.main([*command, "--records", str(first)]) == 3

@@ -145,15 +145,18 @@ def _panel(panel: Panel, rows: Sequence[Row], looks: dict[str, Look]) -> Markup 
     chart.x_ticks = _epoch_ticks(int(last))
     if panel.target is not None:
         chart.rule(*panel.target, below=panel.best is min)  # where curves come from above
+    parts = {label: [points] if panel.sparse else stretches(points) for label, points in curves.items()}
+    shown = {
+        label: [within(part, scale) if is_cut else (part, False) for part in each] for label, each in parts.items()
+    }
+    for label, each in shown.items():
+        for part, _ in each:
+            chart.band(part, looks[label])
+    # The best value so far exists at every epoch, even if few epochs are validated.
+    every = 1 if panel.sparse and panel.best is None else max(1, int(last) // 6)
     for label, points in curves.items():
-        for part in [points] if panel.sparse else stretches(points):
-            chart.band(within(part, scale)[0] if is_cut else part, looks[label])
-    for label, points in curves.items():
-        for part in [points] if panel.sparse else stretches(points):
-            # The best value so far exists at every epoch, even if few epochs are validated.
-            all_marked = panel.sparse and panel.best is None
-            shown, enters = within(part, scale) if is_cut else (part, False)
-            chart.line(shown, looks[label], every=1 if all_marked else max(1, int(last) // 6), enters=enters)
+        for part, enters in shown[label]:
+            chart.line(part, looks[label], every, enters=enters)
         if not scale.low <= points[-1].y <= scale.high:
             chart.far_off(points[-1], looks[label], f"{points[-1].y:.3g}")
     notes = [panel.note, "The axis leaves out the first epochs." if is_cut else ""]

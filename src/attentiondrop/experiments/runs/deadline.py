@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
+import multiprocessing
 import statistics
 import time
-from types import SimpleNamespace
 from typing import Any
 
 from ..methods.parse import read_method
@@ -23,13 +23,13 @@ class Deadline:
     `until` is in seconds as `time.time()` counts them. As long as no run has ended, nothing is known: then every run
     may start before `until`.
 
-    `pace` is where the seconds of a unit of work are kept, as its `value`; 0 if they are not known. Give processes one
-    that they share: the parent learns, and the workers ask.
+    `pace` holds the seconds of a unit of work, as its `value`; 0 if they are not known. It is in memory that processes
+    can share: the parent learns, and its workers ask.
     """
 
     def __init__(self, until: float = math.inf, pace: Any = None) -> None:
         self.until = until
-        self.pace = SimpleNamespace(value=0.0) if pace is None else pace
+        self.pace = multiprocessing.get_context("spawn").RawValue("d", 0.0) if pace is None else pace
         self._known: list[float] = []
 
     def learn(self, job: Job, result: Result) -> None:

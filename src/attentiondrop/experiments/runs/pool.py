@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -61,16 +61,15 @@ class LostGpuError(AttentionDropError):
 class Where:
     """Where jobs run: in this process, in `workers` processes of this machine, or on the Ray cluster at `ray`.
 
-    No job is started that would end after `until`, in seconds as `time.time()` counts them, see `Deadline`. If jobs are
-    left then, `OutOfTimeError` is raised once the started ones have ended. A Ray cluster takes all jobs at once, and is
-    not limited.
+    No job is started that would end after the `deadline`. If jobs are left then, `OutOfTimeError` is raised once the
+    started ones have ended. A Ray cluster takes all jobs at once, and is not limited.
     With 0 `workers`, a study takes as many as suit it, see `worker_count`.
     Several workers on one GPU use it at the same time, see `gpu_sharing`; without `mps` they take turns.
     """
 
     workers: int = 1
     ray: str | None = None
-    until: float = math.inf
+    deadline: Deadline = field(default_factory=Deadline, compare=False)
     mps: bool = True
 
 
@@ -92,18 +91,16 @@ def run_jobs(
     if not missing:
         return results
     check_jobs([job for job in missing if found[job].todo == "train"], listener.say)
-    shared = multiprocessing.get_context("spawn").RawValue("d", 0.0) if where.workers > 1 else None
-    deadline = Deadline(where.until, shared)
     if where.ray is not None:
         run = _on_ray(missing, where.ray, bar)
     elif where.workers > 1:
-        run = _in_processes(missing, where, bar, deadline)
+        run = _in_processes(missing, where, bar)
     else:
-        run = _in_sequence(missing, bar, deadline)
+        run = _in_sequence(missing, bar, where.deadline)
     for job, result in run:
         results[job] = result
         if found[job].todo == "train":
-            deadline.learn(job, result)
+            where.deadline.learn(job, result)
         bar.finished(job, result)
     if left := len([job for job in each if job not in results]):
         are = "is" if left == 1 else "are"
@@ -285,15 +282,15 @@ def _share_a_gpu(jobs: Sequence[Job], workers: int) -> bool:
     return any(device_of(job.settings().training) == "cuda" for job in jobs)
 
 
-def _in_processes(jobs: Sequence[Job], where: Where, bar: _Bar, deadline: Deadline) -> Iterator[tuple[Job, Result]]:
+def _in_processes(jobs: Sequence[Job], where: Where, bar: _Bar) -> Iterator[tuple[Job, Result]]:
     with ExitStack() as stack:
         share = where.mps and _share_a_gpu(jobs, where.workers)
         variables = stack.enter_context(sharing(bar.listener.say)) if share else {}
-        yield from _in_workers(jobs, where, bar, deadline, variables)
+        yield from _in_workers(jobs, where, bar, variables)
 
 
 def _in_workers(
-    jobs: Sequence[Job], where: Where, bar: _Bar, deadline: Deadline, variables: Mapping[str, str]
+    jobs: Sequence[Job], where: Where, bar: _Bar, variables: Mapping[str, str]
 ) -> Iterator[tuple[Job, Result]]:
     workers = where.workers
     context = multiprocessing.get_context("spawn")
@@ -302,12 +299,12 @@ def _in_workers(
         numbers.put(number)
     reports: Any = context.SimpleQueue()
     others = set(multiprocessing.active_children())
-    given = numbers, workers, variables, reports, deadline.pace
+    given = numbers, workers, variables, reports, where.deadline.pace
     pool = ProcessPoolExecutor(workers, context, _prepare_worker, given)
     bundles = _bundles(jobs, workers)
     waiting: set[Future[None]] = set()
     try:
-        waiting |= {pool.submit(_work, number, bundle, deadline.until) for number, bundle in enumerate(bundles)}
+        waiting |= {pool.submit(_work, number, bundle, where.deadline.until) for number, bundle in enumerate(bundles)}
         while waiting:
             done, _ = wait(waiting, timeout=_POLL, return_when=FIRST_COMPLETED)
             while not reports.empty():
