@@ -14,6 +14,7 @@ import scarce_or_noisy
 import studies
 import tables
 import verdicts
+import wording
 from studies import FULL, NOISY, NOISY_AGAIN, SCARCE, TRANSLATION, Runs, Study, is_called, is_of_the_paper, is_ours
 
 from attentiondrop.experiments.analysis.intervals import Difference, corrected, paired_difference, signed
@@ -22,6 +23,8 @@ from attentiondrop.experiments.methods.passes import passes
 
 #: The verdict of a headline claim that holds.
 EARNED = "**earned**"
+#: Its verdict if the method contains R-Drop, and R-Drop alone does as well.
+EARNED_BY_R_DROP = f"{EARNED}, but by R-Drop, a part of the method"
 
 
 def cheap(runs: Runs) -> bool:
@@ -61,6 +64,13 @@ def over_its_time(claim: str, study: Study, ours: Runs) -> str | None:
     return None if found <= share else f"not earned: {found:.2f} of the GPU time of `{other.label}`"
 
 
+def owes_r_drop(study: Study, ours: Runs) -> bool:
+    """Whether R-Drop is a part of the method, and was not shown to be worse without the other parts."""
+    alone = study.pick(is_called("r-drop")) if "r-drop" in ours.parts else None
+    added = None if alone is None else paired_difference(ours.test, alone.test)
+    return added is not None and not (added.interval is not None and added.interval.low > 0)
+
+
 def headlines() -> list[list[str]]:
     """A row for each headline claim; its last cell is the verdict."""
     rows = []
@@ -84,7 +94,7 @@ def headlines() -> list[list[str]]:
         cells = [*head, f"`{ours.label}`", f"`{theirs.label}`", str(len(found.seeds))]
         words = verdict(judged, need, claim.seeds)
         if words == EARNED:
-            words = over_its_time(claim.name, study, ours) or EARNED
+            words = over_its_time(claim.name, study, ours) or (EARNED_BY_R_DROP if owes_r_drop(study, ours) else EARNED)
         found_rows.append([*cells, f"{signed(found.mean, 2)} {interval}", words])
     return found_rows
 
@@ -115,15 +125,41 @@ def beside_scarce() -> str:
     )
 
 
+def beside_translation() -> str:
+    """What H5 does not ask: whether the part of its method that perturbs the attention has a share in the gain."""
+    ours, r_drop = TRANSLATION.ours(), TRANSLATION.pick(is_called("r-drop"))
+    if ours is None or r_drop is None:
+        return "H5 was not measured."
+    if not owes_r_drop(TRANSLATION, ours):
+        raise SystemExit(f"{TRANSLATION.folder}: {ours.label} is better than R-Drop alone: write this anew")
+    none, longer = (wording.picked(TRANSLATION, is_called(name)) for name in ("none", "longer"))
+    folder = studies.RESULTS / TRANSLATION.folder
+    to_none, to_r_drop, to_longer = (tables.read(folder, one) for one in (none, r_drop.label, longer))
+    if not wording.is_better(to_longer, ours.label):
+        raise SystemExit(f"{folder}: {ours.label} is not better than {longer}: write this anew")
+    alone, beside = wording.difference(to_none, r_drop.label), wording.difference(to_none, ours.label)
+    return (
+        "H5 is no success of ours: its method is R-Drop with a weak blur beside it. To the same "
+        f"`{none}`, R-Drop alone is {alone}, and the method {beside}. What the blur adds to R-Drop is "
+        f"{wording.difference(to_r_drop, ours.label)}: H6 failed. So no perturbation of the attention has a share in "
+        "it that we could see. To `none` with twice the epochs, the method is "
+        f"{wording.difference(to_longer, ours.label)}. "
+        "(Intervals corrected over all methods of the [table](translation.md).)"
+    )
+
+
 def summary() -> str:
     """What comes first on the page: how many claims are earned, and how many are not."""
-    ours = [row[-1] for row in headlines()]
-    earned, failed = ours.count(EARNED), sum(each.startswith("not earned") for each in ours)
+    judged_ours = headlines()
+    ours = [row[-1] for row in judged_ours]
+    earned, failed = (sum(each.startswith(words) for each in ours) for words in (EARNED, "not earned"))
+    by_r_drop = [row[0] for row in judged_ours if row[-1] == EARNED_BY_R_DROP]
+    beside = f" ({', '.join(by_r_drop)} by R-Drop, a part of the method)" if by_r_drop else ""
     judged = [row[-1] for row in comparisons.rows()]
     words = (verdicts.REPRODUCED, verdicts.NOT_REPRODUCED, verdicts.NOT_RESOLVED, verdicts.NOT_MEASURED)
     counts = [judged.count(each) for each in words]
     return (
-        f"**{earned} of {len(ours)} headline claims are earned, {failed} are not, "
+        f"**{earned} of {len(ours)} headline claims are earned{beside}, {failed} are not, "
         f"{len(ours) - earned - failed} are not measured or not complete. "
         f"{counts[0]} of {len(judged)} comparisons of the paper are reproduced, {counts[1]} are not, "
         f"{counts[2]} are not resolved, {counts[3]} are not measured. {other_claims.counted(others())}**"

@@ -139,7 +139,9 @@ def translated() -> Judged:
         return Judged(verdicts.NOT_MEASURED, f"{words}. {ELSEWHERE}", link)
     parts = [f"`{ours}` - `{theirs}` {_bleu(one)}" for (ours, theirs), one in measured.items()]
     verdict = verdicts.together([reproduced(one, is_ece=False) for one in measured.values()])
-    return Judged(verdict, f"On Multi30k, BLEU: {', '.join(parts)}. {ELSEWHERE}", link)
+    dropout = wording.picked(TRANSLATION, others["dropout"])
+    words = f"On Multi30k, BLEU (`dropout` is `{dropout}` there): {', '.join(parts)}"
+    return Judged(verdict, f"{words}. {ELSEWHERE}", link)
 
 
 def _bleu(found: Difference) -> str:

@@ -216,7 +216,9 @@ def _standalone(drawn: list[Markup], width: int, height: float, label: str) -> s
     return str(tag("svg", *inside, xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {width} {height:g}")) + "\n"
 
 
-def listed(headings: str, rows: list[list[str]]) -> str:
-    """A table in Markdown."""
-    lines = [headings.split(" | "), ["---"] * (headings.count(" | ") + 1), *rows]
+def listed(headings: str, rows: list[list[str]], words: int | None = None) -> str:
+    """A table in Markdown. The columns after the first `words` hold numbers, which stand at the right."""
+    names = headings.split(" | ")
+    left = len(names) if words is None else words
+    lines = [names, ["---"] * left + ["---:"] * (len(names) - left), *rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)

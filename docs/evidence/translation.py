@@ -1,4 +1,4 @@
-"""What study 3 found so far (Multi30k), as sentences whose numbers come from its published results."""
+"""What study 3 found (Multi30k), as sentences whose numbers come from its published results."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ import studies
 import tables
 from ranking import Ranking
 from result_files import csv_rows, recipe_of
-from wording import method, picked
+from wording import difference, method, picked
 
-from attentiondrop.experiments.analysis.intervals import signed
 from attentiondrop.experiments.methods.parse import read_method
 
 FOLDER = Path(__file__).parent / "results" / studies.TRANSLATION.folder
@@ -153,13 +152,13 @@ def _beside(found: Ranking, r_drop: str) -> str:
 
 
 def _other_trials(labels: list[str]) -> str:
-    """What the trials say of methods that have no runs yet."""
+    """What the trials say of methods that left before their first run."""
     if max(map(_trial, labels)) > _trial("none(lr=1.0,decay=0.2)"):
         raise SystemExit(f"{FOLDER}: one of {labels} is above none in its trials: write the sentence anew")
     shown = ", ".join(f"`{label}` {_trial(label):.1f}" for label in labels)
     return (
-        "Of methods without runs, only the trials are known so far (40 epochs, one seed, BLEU on the validation part), "
-        f"the best of each: {shown}. None of them is above the best of `none`."
+        "These left before their first run of 100 epochs. In their trials (40 epochs, one seed, BLEU on the validation "
+        f"part), the best of each had: {shown}. None of them is above the best of `none`."
     )
 
 
@@ -174,9 +173,7 @@ def _same_trials() -> str:
 
 def _apart(study: tables.Study, label: str) -> str:
     """The difference to the baseline of the study, and its seeds."""
-    found = method(study, label).difference
-    shown = found.times(study.primary.factor)
-    return f"{signed(shown.mean, 1)} BLEU {shown.holm_interval.text(1)} ({len(found.seeds)} seeds)"
+    return f"{difference(study, label)} ({len(method(study, label).difference.seeds)} seeds)"
 
 
 def _trial(label: str) -> float:

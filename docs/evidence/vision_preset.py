@@ -83,7 +83,7 @@ def front_page() -> str:
     return "\n".join(
         (
             f"**{said['alone']} `ad.presets.vision()` is not better than twice the epochs without a method if labels "
-            "are right. In our one study of translation so far, it was worse than no method with each of three "
+            "are right. In our one study of translation, it was worse than no method with each of three "
             "seeds.** The figure has all methods of the first row. The table has the "
             "differences of the preset to others, in points, with intervals after Holm's "
             "correction (bold: what survives it; a calibration error should be small, and ours is large because its "

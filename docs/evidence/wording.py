@@ -31,7 +31,8 @@ def difference(study: tables.Study, label: str) -> str:
     if found is None or found.holm_interval is None:
         raise SystemExit(f"expected a difference with an interval for {label}")
     shown = found.times(study.primary.factor)
-    return f"{signed(shown.mean, 1)} points {shown.holm_interval.text(1)}"
+    unit = study.primary.difference_unit or study.primary.label
+    return f"{signed(shown.mean, 1)} {unit} {shown.holm_interval.text(1)}"
 
 
 def is_better(study: tables.Study, label: str) -> bool:

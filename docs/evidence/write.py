@@ -7,10 +7,8 @@ python docs/evidence/write.py [--check]
 
 from __future__ import annotations
 
-import json
 import re
 import sys
-import tarfile
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -33,10 +31,12 @@ def filled(page: str, name: str, content: str, between: str = "\n\n") -> str:
 
 def protocol() -> dict[Path, str]:
     """The page of the protocol."""
+    import checks
     import plan
 
     path = HERE / "protocol.md"
     page = filled(path.read_text(encoding="utf-8"), "budget", plan.budget_table())
+    page = filled(page, "check of CIFAR-100", checks.cifar_100())
     return {path: filled(page, "power", plan.power_table())}
 
 
@@ -57,16 +57,10 @@ class Page:
 
 
 def baseline_check() -> str:
-    """What the checks of study 1's baseline reached on the validation part."""
-    lines = ["| epochs of `none` | validation accuracy, % |", "| ---: | ---: |"]
-    rows = []
-    for file in (HERE / "records").glob("cifar10-20pct-check*.tar.gz"):
-        with tarfile.open(file) as archive:
-            for member in archive.getmembers():
-                if member.name.endswith("result.json"):
-                    found = json.load(archive.extractfile(member))
-                    rows.append((found["epochs"], 100 * found["validation"]["accuracy"]))
-    return "\n".join(lines + [f"| {epochs} | {accuracy:.1f} |" for epochs, accuracy in sorted(rows)])
+    """What the checks of study 1's baseline reached."""
+    import checks
+
+    return checks.study_1()
 
 
 def bullets() -> str:
@@ -346,7 +340,8 @@ def judged() -> dict[Path, str]:
 
     path = HERE / "claims.md"
     page = filled(path.read_text(encoding="utf-8"), "summary", claims.summary())
-    beside = f"{claims.beside_scarce()}\n\nIn H3, R-Drop had tried weights up to 1.0 only. {findings.all_settings()}"
+    in_h3 = f"In H3, R-Drop had tried weights up to 1.0 only. {findings.all_settings()}"
+    beside = "\n\n".join((claims.beside_scarce(), in_h3, claims.beside_translation()))
     page = filled(page, "headlines", f"{claims.headline_table()}\n\n{beside}")
     page = filled(page, "paper", f"{comparisons.table()}\n\n{comparisons.remark()}")
     page = filled(page, "others", claims.others_table())

@@ -44,7 +44,11 @@ def corrected(label: str, baseline: str = BASE) -> str:
     smallest_first = sorted(labels, key=lambda other: stats.ttest_1samp(apart(other, baseline), 0).pvalue)
     found, step = apart(label, baseline), len(labels) - smallest_first.index(label)
     half = stats.t.ppf(1 - 0.025 / step, len(found) - 1) * found.std(ddof=1) / len(found) ** 0.5
-    return f"{found.mean():+.1f} BLEU [{found.mean() - half:+.1f}, {found.mean() + half:+.1f}] ({len(found)} seeds)"
+    mean, low, high = (
+        "0.0" if round(one, 1) == 0 else f"{one:+.1f}"
+        for one in (found.mean(), found.mean() - half, found.mean() + half)
+    )
+    return f"{mean} BLEU [{low}, {high}] ({len(found)} seeds)"
 
 
 def test_differences_are_paired_and_corrected(translation: Any) -> None:
@@ -58,6 +62,25 @@ def test_differences_are_paired_and_corrected(translation: Any) -> None:
     beside = "r-drop(weight=3.0,p=0.1)+blur(sigma_max=0.3)"
     assert f"`{beside}`, to R-Drop: {corrected(beside, R_DROP)}" in said
     assert f"not told apart from `none`: {corrected('r-drop(weight=0.0,p=0.3)')}" in said
+
+
+def test_the_page_of_claims_gives_r_drop_its_due(
+    docs_module: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claims = docs_module("claims")
+    ours, longer = claims.studies.SEARCHED_IN_TEXT, "longer(lr=1.0,decay=0.2,times=2)"
+    found = [corrected(*pair).partition(" (")[0] for pair in ((R_DROP,), (ours,), (ours, R_DROP), (ours, longer))]
+    said = claims.beside_translation()
+    assert said.startswith("H5 is no success of ours")
+    assert f"the same `{BASE}`, R-Drop alone is {found[0]}, and the method {found[1]}. What the blur" in said
+    assert f"adds to R-Drop is {found[2]}: H6 failed" in said and f"twice the epochs, the method is {found[3]}." in said
+    with monkeypatch.context() as other:
+        other.setattr(claims, "owes_r_drop", lambda *_: False)
+        with pytest.raises(SystemExit, match="is better than R-Drop alone"):
+            claims.beside_translation()
+    monkeypatch.setattr(claims.wording, "is_better", lambda *_: False)
+    with pytest.raises(SystemExit, match="is not better than longer"):
+        claims.beside_translation()
 
 
 def test_how_far_it_is_comes_first(translation: Any) -> None:

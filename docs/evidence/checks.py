@@ -1,0 +1,46 @@
+"""What the checks of the baselines reached on the validation part, read from their records."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import tables
+from record_texts import record_texts
+
+RECORDS = Path(__file__).parent / "records"
+
+
+def study_1() -> str:
+    """Study 1: more and more epochs."""
+    rows = sorted((result["epochs"], validation(result)) for _, result in runs("cifar10-20pct-check*"))
+    cells = [[str(epochs), accuracy] for epochs, accuracy in rows]
+    return tables.listed("epochs of `none` | validation accuracy, %", cells, words=0)
+
+
+def cifar_100() -> str:
+    """CIFAR-100: other settings than those of the reference."""
+    found = []
+    for request, result in runs("cifar100-check*"):
+        model, training = request["recipe"]["model"]["arguments"], request["recipe"]["training"]
+        pooled = "mean of the patches" if model.get("global_pool") == "avg" else "class token"
+        settings = f"{training['learning_rate']:g}", f"{training['weight_decay']:g}", str(result["epochs"])
+        found.append([pooled, *settings, validation(result)])
+    headings = "the head reads | learning rate | weight decay | epochs | validation accuracy, %"
+    return tables.listed(headings, sorted(found, key=lambda row: float(row[-1])), words=1)
+
+
+def runs(pattern: str) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """The request and the result of every run in the records of that name."""
+    for file in sorted(RECORDS.glob(f"{pattern}.tar.gz")):
+        texts = record_texts(file)
+        for name, text in texts.items():
+            if name.endswith("/result.json"):
+                yield json.loads(texts[name.replace("/result.json", "/run.json")]), json.loads(text)
+
+
+def validation(result: dict[str, Any]) -> str:
+    """The accuracy on the validation part, in per cent."""
+    return f"{100 * result['validation']['accuracy']:.1f}"
