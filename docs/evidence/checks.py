@@ -1,4 +1,4 @@
-"""What the checks of the baselines reached on the validation part, read from their records."""
+"""What the checks of the baselines reached, read from their records."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ RECORDS = Path(__file__).parent / "records"
 
 def study_1() -> str:
     """Study 1: more and more epochs."""
-    rows = sorted((result["epochs"], validation(result)) for _, result in runs("cifar10-20pct-check*"))
-    cells = [[str(epochs), accuracy] for epochs, accuracy in rows]
+    rows = sorted((result["epochs"], accuracy(result, "validation")) for _, result in runs("cifar10-20pct-check*"))
+    cells = [[str(epochs), score] for epochs, score in rows]
     return tables.listed("epochs of `none` | validation accuracy, %", cells, words=0)
 
 
@@ -27,9 +27,9 @@ def cifar_100() -> str:
         model, training = request["recipe"]["model"]["arguments"], request["recipe"]["training"]
         pooled = "mean of the patches" if model.get("global_pool") == "avg" else "class token"
         settings = f"{training['learning_rate']:g}", f"{training['weight_decay']:g}", str(result["epochs"])
-        found.append([pooled, *settings, validation(result)])
-    headings = "the head reads | learning rate | weight decay | epochs | validation accuracy, %"
-    return tables.listed(headings, sorted(found, key=lambda row: float(row[-1])), words=1)
+        found.append([pooled, *settings, accuracy(result, "validation"), accuracy(result, "test")])
+    headings = "the head reads | learning rate | weight decay | epochs | validation accuracy, % | test accuracy, %"
+    return tables.listed(headings, sorted(found, key=lambda row: float(row[-2])), words=1)
 
 
 def runs(pattern: str) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
@@ -41,6 +41,6 @@ def runs(pattern: str) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
                 yield json.loads(texts[name.replace("/result.json", "/run.json")]), json.loads(text)
 
 
-def validation(result: dict[str, Any]) -> str:
-    """The accuracy on the validation part, in per cent."""
-    return f"{100 * result['validation']['accuracy']:.1f}"
+def accuracy(result: dict[str, Any], part: str) -> str:
+    """The accuracy on a part of the data, in per cent."""
+    return f"{100 * result[part]['accuracy']:.1f}"

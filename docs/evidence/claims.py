@@ -13,8 +13,8 @@ import plan
 import scarce_or_noisy
 import studies
 import tables
+import translation_claims
 import verdicts
-import wording
 from studies import FULL, NOISY, NOISY_AGAIN, SCARCE, TRANSLATION, Runs, Study, is_called, is_of_the_paper, is_ours
 
 from attentiondrop.experiments.analysis.intervals import Difference, corrected, paired_difference, signed
@@ -64,13 +64,6 @@ def over_its_time(claim: str, study: Study, ours: Runs) -> str | None:
     return None if found <= share else f"not earned: {found:.2f} of the GPU time of `{other.label}`"
 
 
-def owes_r_drop(study: Study, ours: Runs) -> bool:
-    """Whether R-Drop is a part of the method, and was not shown to be worse without the other parts."""
-    alone = study.pick(is_called("r-drop")) if "r-drop" in ours.parts else None
-    added = None if alone is None else paired_difference(ours.test, alone.test)
-    return added is not None and not (added.interval is not None and added.interval.low > 0)
-
-
 def headlines() -> list[list[str]]:
     """A row for each headline claim; its last cell is the verdict."""
     rows = []
@@ -93,8 +86,10 @@ def headlines() -> list[list[str]]:
         interval = "-" if judged.holm_interval is None else judged.holm_interval.text(2)
         cells = [*head, f"`{ours.label}`", f"`{theirs.label}`", str(len(found.seeds))]
         words = verdict(judged, need, claim.seeds)
-        if words == EARNED:
-            words = over_its_time(claim.name, study, ours) or (EARNED_BY_R_DROP if owes_r_drop(study, ours) else EARNED)
+        if words == EARNED and translation_claims.owes_r_drop(study, ours):
+            words = EARNED_BY_R_DROP
+        if words.startswith(EARNED):
+            words = over_its_time(claim.name, study, ours) or words
         found_rows.append([*cells, f"{signed(found.mean, 2)} {interval}", words])
     return found_rows
 
@@ -126,44 +121,39 @@ def beside_scarce() -> str:
 
 
 def beside_translation() -> str:
-    """What H5 does not ask: whether the part of its method that perturbs the attention has a share in the gain."""
-    ours, r_drop = TRANSLATION.ours(), TRANSLATION.pick(is_called("r-drop"))
-    if ours is None or r_drop is None:
-        return "H5 was not measured."
-    if not owes_r_drop(TRANSLATION, ours):
-        raise SystemExit(f"{TRANSLATION.folder}: {ours.label} is better than R-Drop alone: write this anew")
-    none, longer = (wording.picked(TRANSLATION, is_called(name)) for name in ("none", "longer"))
-    folder = studies.RESULTS / TRANSLATION.folder
-    to_none, to_r_drop, to_longer = (tables.read(folder, one) for one in (none, r_drop.label, longer))
-    if not wording.is_better(to_longer, ours.label):
-        raise SystemExit(f"{folder}: {ours.label} is not better than {longer}: write this anew")
-    alone, beside = wording.difference(to_none, r_drop.label), wording.difference(to_none, ours.label)
-    return (
-        "H5 is no success of ours: its method is R-Drop with a weak blur beside it. To the same "
-        f"`{none}`, R-Drop alone is {alone}, and the method {beside}. What the blur adds to R-Drop is "
-        f"{wording.difference(to_r_drop, ours.label)}: H6 failed. So no perturbation of the attention has a share in "
-        "it that we could see. To `none` with twice the epochs, the method is "
-        f"{wording.difference(to_longer, ours.label)}. "
-        "(Intervals corrected over all methods of the [table](translation.md).)"
-    )
+    """What H5 and H6 do not say themselves."""
+    (h6,) = (row for row in headlines() if row[0] == "H6")
+    return translation_claims.beside(h6[6])
 
 
 def summary() -> str:
-    """What comes first on the page: how many claims are earned, and how many are not."""
-    judged_ours = headlines()
-    ours = [row[-1] for row in judged_ours]
-    earned, failed = (sum(each.startswith(words) for each in ours) for words in (EARNED, "not earned"))
-    by_r_drop = [row[0] for row in judged_ours if row[-1] == EARNED_BY_R_DROP]
-    beside = f" ({', '.join(by_r_drop)} by R-Drop, a part of the method)" if by_r_drop else ""
-    judged = [row[-1] for row in comparisons.rows()]
-    words = (verdicts.REPRODUCED, verdicts.NOT_REPRODUCED, verdicts.NOT_RESOLVED, verdicts.NOT_MEASURED)
-    counts = [judged.count(each) for each in words]
-    return (
-        f"**{earned} of {len(ours)} headline claims are earned{beside}, {failed} are not, "
-        f"{len(ours) - earned - failed} are not measured or not complete. "
-        f"{counts[0]} of {len(judged)} comparisons of the paper are reproduced, {counts[1]} are not, "
-        f"{counts[2]} are not resolved, {counts[3]} are not measured. {other_claims.counted(others())}**"
+    """What comes first on the page: how many claims failed, and how many hold."""
+    judged = {row[0]: row[-1] for row in headlines()}
+    failed, earned = (
+        [name for name, words in judged.items() if words.startswith(like)] for like in ("not earned", EARNED)
     )
+    by_r_drop = [name for name in earned if judged[name] == EARNED_BY_R_DROP]
+    ours = [name for name in earned if name not in by_r_drop]
+    ours += [f"{', '.join(by_r_drop)} by R-Drop, a part of its method"] if by_r_drop else []
+    of_the_paper = [row[-1] for row in comparisons.rows()]
+    words = (verdicts.NOT_REPRODUCED, verdicts.NOT_RESOLVED, verdicts.NOT_MEASURED, verdicts.REPRODUCED)
+    counts = ", ".join(f"{_are(of_the_paper.count(each))} {each}" for each in words)
+    return (
+        f"**Of {len(judged)} headline claims, {len(failed)} failed{_named(failed)}, "
+        f"{_are(len(judged) - len(earned) - len(failed))} not measured or not complete, and {_are(len(earned))} earned"
+        f"{_named(ours)}. "
+        f"Of {len(of_the_paper)} comparisons of the paper, {counts}. {other_claims.counted(others())}**"
+    )
+
+
+def _are(count: int) -> str:
+    """The number and its verb."""
+    return f"{count} {'is' if count == 1 else 'are'}"
+
+
+def _named(claims: list[str]) -> str:
+    """These claims in brackets; nothing if there are none."""
+    return f" ({', '.join(claims)})" if claims else ""
 
 
 def r_drop_gain(study: Study) -> float | None:

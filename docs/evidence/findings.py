@@ -10,6 +10,7 @@ import second_pass
 import studies
 import sureness
 import tables
+import translation
 import wrong_labels
 from result_files import csv_rows
 from wording import calibration, difference, is_better, method, picked, time_ratio
@@ -148,8 +149,8 @@ def in_short() -> str:
     return (
         "On CIFAR-10 with 20 % of the training set, hard masking alone and blur alone show no gain. Blur with a "
         f"consistency loss gains {difference(to_none, ours)}.\nIt is not better than twice the epochs without a "
-        f"method, which gain {difference(to_none, longer)}. But they take longer.\n{wrong_labels.in_short()} "
-        "We have no finished study of another data set yet."
+        f"method, which gain {difference(to_none, longer)}. But they take longer.\n{wrong_labels.in_short()}\n"
+        f"{translation.in_short()}"
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import verdicts
 from result_files import csv_rows, recipe_of
 
 from attentiondrop.experiments.analysis.improvement import Improvement, improvement
@@ -114,7 +115,7 @@ def table(study: Study, extra: dict[str, tuple[str, float, int]] | None = None) 
         if method is study.methods[0]:
             cells += ["baseline", "", "", ""]
         elif found is None:  # it shares no finished seed with the baseline
-            cells += ["-", "-", "-", "not resolved"]
+            cells += ["-", "-", "-", verdicts.NOT_RESOLVED if method.scores else "no finished run"]
         else:
             after = found.holm_interval
             cells.append(found.text(metric.digits) + (" *" if found.marked else ""))

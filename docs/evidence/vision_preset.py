@@ -41,7 +41,9 @@ class Measured:
 MEASURED = (
     Measured("CIFAR-10, 9,000 images", "study-1.md", studies.SCARCE),
     Measured("the same, 40 % of the labels wrong", "wrong-labels.md", studies.NOISY, "; this row was added later"),
-    Measured("translation, Multi30k", "translation.md", studies.TRANSLATION, "; BLEU, then stopped"),
+    Measured(
+        "translation, Multi30k", "translation.md", studies.TRANSLATION, "; BLEU, then stopped because of these scores"
+    ),
 )
 
 

@@ -25,14 +25,14 @@ def method(study: tables.Study, label: str) -> tables.Method:
     return next(one for one in study.methods if one.label == label)
 
 
-def difference(study: tables.Study, label: str) -> str:
+def difference(study: tables.Study, label: str, digits: int = 1) -> str:
     """To the baseline of the study, with its corrected interval: `+2.7 points [+2.1, +3.4]`."""
     found = method(study, label).difference
     if found is None or found.holm_interval is None:
         raise SystemExit(f"expected a difference with an interval for {label}")
     shown = found.times(study.primary.factor)
     unit = study.primary.difference_unit or study.primary.label
-    return f"{signed(shown.mean, 1)} {unit} {shown.holm_interval.text(1)}"
+    return f"{signed(shown.mean, digits)} {unit} {shown.holm_interval.text(digits)}"
 
 
 def is_better(study: tables.Study, label: str) -> bool:

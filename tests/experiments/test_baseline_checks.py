@@ -18,7 +18,11 @@ def record(path: Path, model: dict[str, str], rate: float, epochs: int, accuracy
     texts = {
         "comparison.json": {},
         "runs/longer/seed2000/run.json": {"recipe": {"model": {"arguments": model}, "training": training}},
-        "runs/longer/seed2000/result.json": {"epochs": epochs, "validation": {"accuracy": accuracy}},
+        "runs/longer/seed2000/result.json": {
+            "epochs": epochs,
+            "validation": {"accuracy": accuracy},
+            "test": {"accuracy": accuracy - 0.01},
+        },
         "tuning/none/seed1000/run.json": {},
     }
     with tarfile.open(path, "w:gz") as archive:
@@ -42,10 +46,10 @@ def test_each_check_is_a_row(checks: Any, tmp_path: Path) -> None:
     record(tmp_path / "cifar10-20pct-check-200.tar.gz", {}, 0.001, 200, 0.764)
     record(tmp_path / "cifar10-20pct-check.tar.gz", {}, 0.001, 100, 0.721)
     assert checks.cifar_100().splitlines() == [
-        "| the head reads | learning rate | weight decay | epochs | validation accuracy, % |",
-        "| --- | ---: | ---: | ---: | ---: |",
-        "| class token | 0.001 | 0.05 | 200 | 69.5 |",
-        "| mean of the patches | 0.002 | 0.05 | 150 | 75.0 |",
+        "| the head reads | learning rate | weight decay | epochs | validation accuracy, % | test accuracy, % |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
+        "| class token | 0.001 | 0.05 | 200 | 69.5 | 68.5 |",
+        "| mean of the patches | 0.002 | 0.05 | 150 | 75.0 | 74.0 |",
     ]
     assert checks.study_1().splitlines()[1:] == ["| ---: | ---: |", "| 100 | 72.1 |", "| 200 | 76.4 |"]
 

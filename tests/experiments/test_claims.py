@@ -108,14 +108,17 @@ def test_what_does_not_earn_a_claim(claims: Any, ours: float, seeds: int, words:
 
 
 def test_the_first_sentence_counts(claims: Any) -> None:
-    assert "0 of 8 headline claims are earned, 0 are not, 8 are not measured or not complete" in claims.summary()
-    assert "0 of 16 comparisons of the paper are reproduced, 0 are not, 0 are not resolved" in claims.summary()
+    start = "**Of 8 headline claims, "
+    assert claims.summary().startswith(
+        f"{start}0 failed, 8 are not measured or not complete, and 0 are earned. Of 16 comparisons of the paper, 0 are "
+        "not reproduced, 0 are not resolved, 16 are not measured, 0 are reproduced. "
+    )
     assert claims.summary().endswith(f" {claims.other_claims.counted(claims.others())}**")
     assert {claims.others()[name].verdict for name in ("P12", "P13")} == {"not measured"}
     scarce(claims, 0.74)
-    assert "1 of 8 headline claims are earned, 0 are not, 7" in claims.summary()
+    assert claims.summary().startswith(f"{start}0 failed, 7 are not measured or not complete, and 1 is earned (H3). ")
     scarce(claims, 0.70)
-    assert "0 of 8 headline claims are earned, 1 are not, 7" in claims.summary()
+    assert claims.summary().startswith(f"{start}1 failed (H3), 7 are not measured or not complete, and 0 are earned. ")
 
 
 def test_claims_that_were_not_measured_count_in_the_correction(claims: Any) -> None:
@@ -230,8 +233,8 @@ def publish_translation(claims: Any, tested: dict[str, tuple[float, float]], see
 @pytest.mark.parametrize(
     ("of_r_drop", "words", "counted"),
     [
-        (37.5, "**earned**, but by R-Drop, a part of the method", " (H5 by R-Drop, a part of the method)"),
-        (36.0, "**earned**", ""),
+        (37.5, "**earned**, but by R-Drop, a part of the method", "1 is earned (H5 by R-Drop, a part of its method)"),
+        (36.0, "**earned**", "2 are earned (H5, H6)"),  # H6, too: R-Drop alone is no better than `none`
     ],
 )
 def test_a_claim_that_r_drop_would_earn_without_us_says_so(
@@ -240,8 +243,8 @@ def test_a_claim_that_r_drop_would_earn_without_us_says_so(
     r_drop, ours = "r-drop(weight=3.0,p=0.1)", claims.studies.SEARCHED_IN_TEXT
     publish_translation(claims, {"none": (41.0, 35.8), r_drop: (43.0, of_r_drop), ours: (43.0, 37.4995)})
     assert row(claims.headline_table(), "H5")[7] == words
-    earned = 1 if of_r_drop > 37 else 2  # H6 then, too
-    assert claims.summary().startswith(f"**{earned} of 8 headline claims are earned{counted}, ")
+    failed = " failed (H6), 6 are" if of_r_drop > 37 else "0 failed, 6 are"
+    assert f"{failed} not measured or not complete, and {counted}. " in claims.summary()
 
 
 def test_translation_is_compared_with_the_better_of_dropout_and_none(claims: Any) -> None:
@@ -262,6 +265,11 @@ def test_translation_is_compared_with_the_better_of_dropout_and_none(claims: Any
     assert found.verdict == "reproduced in part"
     assert f"BLEU (`dropout` is `{none}` there): `hard`" in found.found
     assert "`blur+consistency` - `dropout` +1.00 [" in found.found and "`r-drop` -0.50 [" in found.found
+    assert found.found.startswith("Multi30k reproduces 1 of 6 comparisons. The intervals of 5 are below zero. BLEU (")
+    assert found.found.endswith(claims.comparisons.NOT_BLUR_ALONE)
+    two = judged(tested | {blur: (40.0, 37.0)}, 10).found
+    assert two.startswith("Multi30k reproduces 2 of 6") and claims.comparisons.NOT_BLUR_ALONE not in two
+    judged(tested, 10)
     ours = claims.studies.SEARCHED_IN_TEXT
     judged(tested | {ours: (42.0, 40.0)}, 10)
     assert [row(claims.headline_table(), name)[3:5] for name in ("H5", "H6")] == [

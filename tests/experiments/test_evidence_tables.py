@@ -25,7 +25,7 @@ def test_a_method_without_a_finished_run_is_no_baseline(tables: Any, tmp_path: P
     (tmp_path / "recipe.yaml").write_text("task: classification\n", encoding="utf-8")
     found = [line.split(" | ") for line in tables.table(tables.read(tmp_path)).splitlines()[2:]]
     assert [cells[3] for cells in found] == ["baseline", "0.00", "-"]
-    assert found[2][1:3] == ["0 of 3", "-"] and found[2][6].strip(" |") == "not resolved"
+    assert found[2][1:3] == ["0 of 3", "-"] and found[2][6].strip(" |") == "no finished run"
 
 
 def test_an_interval_that_is_cut_off_ends_in_arrows(tables: Any) -> None:
