@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -217,12 +218,15 @@ def test_other_differences_need_other_sentences(
         translation.bullets()
 
 
-def test_no_difference_to_r_drop_needs_another_sentence(translation: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("to", [R_DROP, "r-drop(weight=0.0,p=0.3)"])
+def test_no_difference_to_another_one_needs_another_sentence(
+    translation: Any, monkeypatch: pytest.MonkeyPatch, to: str
+) -> None:
     read = translation.tables.read
 
     def changed(folder: Path, baseline: str | None = None, *more: Any) -> Any:
         study = read(folder, baseline, *more)
-        if baseline != R_DROP:
+        if baseline != to:
             return study
         methods = [
             dataclasses.replace(one, difference=dataclasses.replace(one.difference, holm_p=1.0))
@@ -233,7 +237,7 @@ def test_no_difference_to_r_drop_needs_another_sentence(translation: Any, monkey
         return dataclasses.replace(study, methods=methods)
 
     monkeypatch.setattr(translation.tables, "read", changed)
-    with pytest.raises(SystemExit, match=r"weight=0.5\) differs in another way from r-drop"):
+    with pytest.raises(SystemExit, match=r"weight=0.5\) differs in another way from " + re.escape(to)):
         translation.bullets()
 
 
