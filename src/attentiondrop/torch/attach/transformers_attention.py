@@ -18,6 +18,7 @@ from ..call.blocks import Blocks
 from ..call.inputs import Options
 from .attend import attend
 from .packed_documents import refuse_unseparated_documents
+from .selected_keys import with_selection
 from .shared_masks import simple_form
 from .sites import Site, site_of
 from .transformers_masks import mask_of
@@ -40,6 +41,7 @@ def attention_forward(
 ) -> tuple[Tensor, Tensor | None]:
     """Attention as transformers calls it: [B, H, N, D] in, [B, N, H, D] and weights (or None) out."""
     site = site_of(module)
+    attention_mask = with_selection(module, query, key, attention_mask, kwargs)
     is_usual = isinstance(attention_mask, Tensor | None) and all(x is None for x in (softcap, s_aux, position_bias))
     if site is None and is_usual:
         # A model that nothing is attached to is plain, also in its dropout.
