@@ -13,6 +13,7 @@ from ..errors import ArgumentError, bad_argument
 from ..parsing import parse
 from ..specs import Spec
 from ..validation import number, one_of
+from .call.causal_bias import without_causal_bias
 from .call.inputs import Options, check_tensors, normalise, refuse_nested
 from .call.known_calls import Signature, signature_of
 from .call.leaves import Active, Driven, active_leaves
@@ -136,6 +137,7 @@ def perturbed_attention(
     `seed` replaces the seed that the call would draw. `monitor` measures the call, but not inside `torch.func`.
     `groups`: the batch has so many equal parts, one after the other, that share no draw, such as views.
     """
+    options = without_causal_bias(options, query, key)
     if monitor is not None and is_transformed():
         monitor.leave_out()  # its sums could not be kept
         monitor = None

@@ -26,6 +26,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from ...errors import AttachError
+from ..call.causal_bias import without_causal_bias
 from ..call.inputs import Options
 from ..fused.repeated_short import repeat
 from .attend import attend
@@ -102,7 +103,8 @@ def _perturbed(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    options = Options(attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    # (Here already: what follows may split masks.)
+    options = without_causal_bias(Options(attn_mask, dropout_p, is_causal, scale, enable_gqa), query, key)
     return attend(site, query, key, value, site.drop, options, site.backend, site.monitor).output
 
 
