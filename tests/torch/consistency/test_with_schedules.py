@@ -40,3 +40,30 @@ def test_a_scheduled_weight_needs_somebody_who_knows_the_progress() -> None:
     model = torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.Linear(4, 3))
     with pytest.raises(ad.AttentionDropError, match="a weight that is a number where nothing is attached"):
         consistency_loss(model, torch.randn(2, 4), torch.mean, ad.Consistency(ad.schedules.Warmup(1.0)))
+
+
+def test_a_scheduled_weight_has_the_progress_of_its_own_attachment() -> None:
+    """Nobody tells it to an attachment without schedules."""
+    model, x = build("encoder"), floats(BATCH, 6, 16)
+    attach(model, {"encoder.layers.0.*": "hard(p=0.5,k=3)"})
+    weight = ad.Consistency(weight=ad.schedules.Linear(0.0, 2.0))
+    second = attach(model, {"encoder.layers.3.*": ad.Compose([ad.DropKey(0.3), weight])})
+    second.set_progress(0.5)
+    for given in (None, weight):
+        result = consistency_loss(model, x, torch.mean, given)
+        assert result.divergence > 0 and torch.equal(result.loss, result.task + 1.0 * result.divergence)
+
+
+def test_progress_that_is_told_in_part_is_refused() -> None:
+    """Where the weight belongs to no attachment: those with schedules must agree."""
+    model, x = build("encoder"), floats(BATCH, 6, 16)
+    rising = ad.Compose([ad.DropKey(ad.schedules.Linear(0.1, 0.5)), ad.GaussianNoise(0.1)])
+    weight = ad.Consistency(weight=ad.schedules.Linear(0.0, 2.0))
+    attach(model, {"encoder.layers.0.*": "hard(p=0.5,k=3)"})
+    first, second = (attach(model, {f"encoder.layers.{layer}.*": rising}) for layer in (1, 2))
+    first.set_progress(0.5)
+    with pytest.raises(ad.ArgumentError, match=r"received 0\.0 and 0\.5: call set_progress on every attachment"):
+        consistency_loss(model, x, torch.mean, weight)
+    second.set_progress(0.5)
+    result = consistency_loss(model, x, torch.mean, weight)
+    assert torch.equal(result.loss, result.task + 1.0 * result.divergence)

@@ -13,7 +13,7 @@ from ...errors import ArgumentError, bad_argument
 from ...parsing import parse
 from ...specs import Consistency
 from ...specs.consistency import first_consistency
-from ..attach.sites import site_of
+from ..attach.sites import Site, site_of
 from .divergence import check_logits, compiled_divergence, divergence
 from .stacked_batch import check_parted
 from .views import Mode, views
@@ -131,10 +131,25 @@ def settings_for(model: nn.Module, consistency: Consistency | str | float | None
         raise bad_argument(
             "consistency", "a weight that is a number where nothing is attached: nothing knows the progress", str(given)
         )
-    # A scheduled weight is evaluated at the progress of the attachment (`set_progress`).
-    evaluated: Any = given.at(sites[0].progress if sites else 0.0)
+    evaluated: Any = given.at(_progress(sites, given)) if given.scheduled() else given
     result: Consistency = evaluated
     return result
+
+
+def _progress(sites: Sequence[Site], given: Consistency) -> float:
+    """The progress at which a scheduled weight is evaluated: that of its attachment (`set_progress`).
+
+    Several attachments may have different ones, since nobody tells it to one without schedules.
+    """
+    holders = [site for site in sites if site.spec.consistency == given]
+    told = holders or [site for site in sites if any(leaf.scheduled() for leaf in site.spec.leaves())] or sites
+    found = sorted({site.progress for site in told})
+    if len(found) > 1:
+        raise ArgumentError(
+            "consistency: expected one progress for its scheduled weight, received "
+            f"{' and '.join(map(str, found))}: call set_progress on every attachment"
+        )
+    return found[0]
 
 
 def _of_weight(weight: float, attached: Consistency | None) -> Consistency:
