@@ -43,9 +43,10 @@ def test_a_scheduled_weight_needs_somebody_who_knows_the_progress() -> None:
 
 
 def test_a_scheduled_weight_has_the_progress_of_its_own_attachment() -> None:
-    """Nobody tells it to an attachment without schedules."""
+    """Nobody tells it to an attachment without schedules, and perhaps not to another one."""
     model, x = build("encoder"), floats(BATCH, 6, 16)
     attach(model, {"encoder.layers.0.*": "hard(p=0.5,k=3)"})
+    attach(model, {"encoder.layers.1.*": ad.DropKey(ad.schedules.Linear(0.1, 0.3))})  # nobody told it, either
     weight = ad.Consistency(weight=ad.schedules.Linear(0.0, 2.0))
     second = attach(model, {"encoder.layers.3.*": ad.Compose([ad.DropKey(0.3), weight])})
     second.set_progress(0.5)

@@ -30,6 +30,7 @@ from ..call.causal_bias import without_causal_bias
 from ..call.inputs import Options
 from ..fused.repeated_short import repeat
 from .attend import attend
+from .head_places import has_heads_first, heads_last, remember_heads
 from .multihead import perturbed_multi_head
 from .own_calls import SDPA, makes_own_calls
 from .read_code import methods_of, plain_function
@@ -105,6 +106,12 @@ def _perturbed(
 ) -> Tensor:
     # (Here already: what follows may split masks.)
     options = without_causal_bias(Options(attn_mask, dropout_p, is_causal, scale, enable_gqa), query, key)
+    if has_heads_first(site, query):
+        mask = None if options.attn_mask is None else heads_last(options.attn_mask)
+        options = options._replace(attn_mask=mask)
+        query, key, value = heads_last(query), heads_last(key), heads_last(value)
+        attended = attend(site, query, key, value, site.drop, options, site.backend, site.monitor)
+        return heads_last(attended.output)
     return attend(site, query, key, value, site.drop, options, site.backend, site.monitor).output
 
 
@@ -257,8 +264,8 @@ def _set_switch(self: nn.Module, value: bool) -> None:
 
 
 def _remember_switch(module: nn.Module) -> dict[str, Any]:
-    return {SWITCH: module.__dict__[SWITCH]}
+    return {SWITCH: module.__dict__[SWITCH], **remember_heads(module)}
 
 
-WAYS["sdpa"] = Way(members)
+WAYS["sdpa"] = Way(members, remember_heads)
 WAYS["sdpa with a switch"] = Way(members_with_switch, _remember_switch)
