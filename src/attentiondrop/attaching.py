@@ -9,6 +9,7 @@ import abc
 import fnmatch
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
 from .errors import AttachError, bad_argument, warn_outside
@@ -69,15 +70,21 @@ class BaseAttachment(abc.ABC):
         return found and found.at(self.progress)  # type: ignore[return-value]
 
     def update(self, spec: Choice | Patterns) -> None:
-        """Give the sites other specs; every site must still get one. A compiled model uses the new specs, too."""
+        """Give the sites other specs; every site must still get one. A compiled model uses the new specs, too.
+
+        A pattern that matches none of the sites is an error, as in `attach`, unless it says None.
+        """
         patterns = read_patterns(spec)
         if not self.rows():
             raise AttachError("update: expected an attachment that is in place; this one was removed")
+        # A pattern that says None may be there for a module that `attach` left alone.
+        asking = [pattern for pattern, drop in patterns.items() if drop is not None]
+        check_patterns([site.name for site, _ in self.rows()], asking)
         chosen = [(site, choose(site.name, patterns)) for site, _ in self.rows()]
         left = [site.name for site, new in chosen if new is None]
         if left:
             raise AttachError(f"spec: expected one for every attached site, received none for {', '.join(left)}")
-        check_schedules([new for _, new in chosen if new is not None])
+        check_schedules([new for _, new in chosen if new is not None], self.progress)
         for site, new in chosen:
             if new is not None:
                 self.assign(site, new)
@@ -129,22 +136,42 @@ def choose(name: str, patterns: Mapping[str, Spec | None]) -> Spec | None:
     return next((drop for pattern, drop in patterns.items() if fnmatch.fnmatchcase(name, pattern)), None)
 
 
-def chosen_sites(names: Sequence[str], patterns: Mapping[str, Spec | None]) -> list[tuple[int, Spec]]:
-    """(index in `names`, spec) of every site that gets a spec; a pattern that matches no site is an error."""
+def check_patterns(names: Sequence[str], patterns: Iterable[str]) -> None:
+    """Raise if a pattern matches no site: it is probably misspelt."""
     for pattern in patterns:
         if not any(fnmatch.fnmatchcase(name, pattern) for name in names):
             raise AttachError(f"spec: pattern {pattern!r} matches no attention site; there is {_listed(names)}")
+
+
+def chosen_sites(names: Sequence[str], patterns: Mapping[str, Spec | None]) -> list[tuple[int, Spec]]:
+    """(index in `names`, spec) of every site that gets a spec; a pattern that matches no site is an error."""
+    check_patterns(names, patterns)
     chosen = [(place, drop) for place, name in enumerate(names) if (drop := choose(name, patterns)) is not None]
     if not chosen:
         raise AttachError(f"spec: no site is left to attach to; there is {_listed(names)}")
     return chosen
 
 
-def check_schedules(specs: list[Spec]) -> None:
-    """Evaluate all schedules now, so that values that do not fit raise here and not in the middle of a run."""
+def check_schedules(specs: Sequence[Spec], progress: float = 0.0) -> None:
+    """Evaluate all schedules now, so that values that do not fit raise here and not in the middle of a run.
+
+    `progress` is where the run is now.
+    """
     for layer, spec in enumerate(specs):
-        for quarter in range(5):
-            spec.at(quarter / 4, layer, len(specs))
+        check_over_training(spec, layer, len(specs), progress)
+
+
+def check_over_training(spec: Spec, layer: int = 0, layers: int = 1, progress: float = 0.0) -> None:
+    """Evaluate the schedules of one spec at many places, so that values that do not fit raise now.
+
+    Straight lines differ most where one of them bends or ends. Curves are looked at in between, too.
+    """
+    corners = {corner for leaf in spec.leaves() for rate in leaf.scheduled().values() for corner in rate.corners()}
+    ends = sorted({0.0, 0.25, 0.5, 0.75, 1.0, progress} | corners)
+    for begin, end in pairwise(ends):
+        for quarter in range(4):
+            spec.at(begin + (end - begin) * quarter / 4, layer, layers)
+    spec.at(1.0, layer, layers)
 
 
 def warn_of_unreached(model: Any, unreached: Sequence[Unreached]) -> None:

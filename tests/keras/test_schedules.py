@@ -175,3 +175,49 @@ def test_what_keras_cannot_do_yet_is_said(spec: ad.Spec, message: str) -> None:
 def test_functions_take_numbers() -> None:
     with pytest.raises(ad.AttentionDropError, match=r"drop.p: expected a number \(spec.at\(progress\)"):
         attention(*[np.ones((1, 3, 2, 4), dtype="float32")] * 3, ad.DropKey(sc.Linear(0.0, 0.1)), seed=0)
+
+
+class Dip(sc.Schedule):
+    """Too small at one place of the last layer, which it does not tell."""
+
+    def at(self, progress: float, layer: int = 0, layers: int = 1) -> float:
+        return 0.1 if progress == 0.123 and layer == layers - 1 else 1.0 + progress
+
+    def extremes(self) -> Any:
+        yield from (0.1, 2.0)
+
+
+@pytest.mark.parametrize("how", ["attachment", "callback"])
+def test_a_progress_with_rates_that_do_not_fit_changes_nothing(how: str) -> None:
+    plain = model()
+    attachment = attach(plain, ad.BlurSmoothing(sigma_min=0.3, sigma_max=Dip()))
+    callback = ScheduleCallback()
+    callback.set_model(plain)
+    setter: Any = attachment if how == "attachment" else callback
+    setter.set_progress(0.5)
+    with pytest.raises(ad.ArgumentError, match=r"sigma_min: expected at most sigma_max=0\.1"):
+        setter.set_progress(0.123)
+    assert setter.progress == 0.5
+    assert [site.spec.sigma_max for site in attachment.sites] == [1.5, 1.5]
+    for site in attachment.sites:
+        assert keras.ops.convert_to_numpy(site.rates.state) == pytest.approx([1.5, 0.3])
+
+
+def test_a_dip_between_quarters_is_found_before_training() -> None:
+    dip = ad.BlurSmoothing(sigma_min=0.3, sigma_max=sc.Piecewise([0.0, 0.1, 0.2], [1.0, 0.1, 1.0]))
+    attachment = attach(plain := model(), "hard(p=0.1)")
+    for begin in (
+        lambda: attach(plain, dip),
+        lambda: attachment.update(dip),
+        lambda: MultiHeadAttention(2, 4, attention_drop=dip),
+    ):
+        with pytest.raises(ad.ArgumentError, match=r"sigma_min: expected at most sigma_max=0\.1"):
+            begin()
+    assert [site.spec.name for site in attachment.sites] == ["hard", "hard"]
+
+
+def test_update_refuses_a_pattern_that_matches_no_site() -> None:
+    attachment = attach(model(), "hard(p=0.1)")
+    with pytest.raises(ad.AttachError, match="pattern 'atention0' matches no attention site; there is attention0, "):
+        attachment.update({"atention0": "blur", "*": "hard(p=0.2)"})
+    assert [site.spec.p for site in attachment.sites] == [0.1, 0.1]

@@ -23,7 +23,7 @@ from ..attaching import (
 from ..errors import AttachError, bad_argument
 from ..schedules import check_progress
 from ..specs import Spec
-from .rates import set_all, take_back_jax_state
+from .rates import set_all, set_all_progress
 from .sites import RegularisedAttention, Site, install, site_of, take_off
 
 #: The layers whose attention can be reached, and their subclasses that do not override `_compute_attention`.
@@ -61,10 +61,9 @@ class Attachment(BaseAttachment):
 
         Nothing is compiled again. `ScheduleCallback` calls it in `fit`.
         """
-        self.progress = check_progress(progress)
-        take_back_jax_state(self.model)
-        for site in self.sites:
-            site.rates.set_progress(self.progress)
+        progress = check_progress(progress)
+        set_all_progress(self.model, [site.rates for site in self.sites], progress)
+        self.progress = progress
 
     def set_rates(self, rates: Mapping[str, float]) -> None:
         """Change numbers of the specs, such as `{"p": 0.05}` or `{"hard.p": 0.05}`; nothing is compiled again."""

@@ -12,7 +12,7 @@ from ..schedules import check_progress
 from ..validation import one_of
 from .attach import named_layers
 from .consistency import ConsistencyModel
-from .rates import Rates, set_all, take_back_jax_state
+from .rates import Rates, set_all, set_all_progress
 from .sites import site_of
 
 
@@ -84,14 +84,12 @@ class ScheduleCallback(keras.callbacks.Callback):
 
     def set_progress(self, progress: float) -> None:
         """Set every rate to its value at `progress`."""
-        self.progress = check_progress(progress)
-        entries = rates_in(self.model)
-        take_back_jax_state(self.model)
-        for entry in entries:
-            entry.set_progress(self.progress)
+        progress, entries = check_progress(progress), rates_in(self.model)
+        set_all_progress(self.model, entries, progress)
         if self.schedules:
-            rates = {name: float(schedule(self.progress)) for name, schedule in self.schedules.items()}
+            rates = {name: float(schedule(progress)) for name, schedule in self.schedules.items()}
             set_all(self.model, entries, rates)
+        self.progress = progress
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Read the number of batches of an epoch, and start at progress 0."""

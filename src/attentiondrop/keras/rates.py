@@ -13,6 +13,7 @@ import keras
 import numpy as np
 
 from ..adaptive import EntropyTarget, Learnable
+from ..attaching import check_over_training
 from ..errors import AttachError, bad_argument
 from ..schedules import PerHead
 from ..specs import Compose, HardMasking, HeadMask, OneOf, Spec
@@ -86,6 +87,7 @@ class Rates:
 
     def __init__(self, spec: Spec, dtype: str = "float32", layer: int = 0, layers: int = 1) -> None:
         check_computable(spec)
+        check_over_training(spec, layer, layers)
         #: The spec with its schedules, and the numbers of `set`; and which of how many layers it is for.
         self.template, self.layer, self.layers = spec, layer, layers
         self.spec = spec.at(0.0, layer, layers)
@@ -111,8 +113,15 @@ class Rates:
 
     def set_progress(self, progress: float) -> None:
         """Evaluate the schedules of the spec, if it has any."""
-        if any(leaf.scheduled() for leaf in self.template.leaves()):
-            self._assign(self.template.at(progress, self.layer, self.layers))
+        spec = self.at(progress)
+        if spec is not None:
+            self._assign(spec)
+
+    def at(self, progress: float) -> Spec | None:
+        """The spec with its schedules evaluated; None if it has none."""
+        if not any(leaf.scheduled() for leaf in self.template.leaves()):
+            return None
+        return self.template.at(progress, self.layer, self.layers)
 
     def _assign(self, spec: Spec) -> None:
         if _is_in_a_jax_step(self.state):
@@ -122,6 +131,15 @@ class Rates:
             )
         self.spec = spec
         self.state.assign(np.array(rate_values(self.spec), dtype=self.state.dtype))
+
+
+def set_all_progress(model: Any, entries: Sequence[Rates], progress: float) -> None:
+    """Evaluate the schedules of several specs in `model`. If a value does not fit, nothing is changed."""
+    found = [(entry, entry.at(progress)) for entry in entries]
+    take_back_jax_state(model)
+    for entry, spec in found:
+        if spec is not None:
+            entry._assign(spec)
 
 
 def set_all(model: Any, entries: Sequence[Rates], rates: Mapping[str, float]) -> None:

@@ -35,6 +35,17 @@ class Schedule:
         """Values that include the smallest and the largest one, so that a new spec can check them."""
         raise NotImplementedError
 
+    def corners(self) -> Iterator[float]:
+        """Where a line over the progress bends, and both sides of a jump, also in the schedules inside this one.
+
+        Between two neighbours the value has no kink. So whoever checks rates against each other looks at these places.
+        """
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            for inner in value if isinstance(value, tuple) else (value,):
+                if isinstance(inner, Schedule):
+                    yield from inner.corners()
+
     def __str__(self) -> str:
         fields = (f"{field.name}={_text(getattr(self, field.name))}" for field in dataclasses.fields(self))
         return f"{self.name}({','.join(fields)})"

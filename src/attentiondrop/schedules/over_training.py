@@ -114,6 +114,11 @@ class Warmup(Schedule):
         """0 and the target."""
         yield from extremes_of(0.0, self.to)
 
+    def corners(self) -> Iterator[float]:
+        """The end of the ramp."""
+        yield self.share
+        yield from super().corners()
+
 
 @dataclass(frozen=True)
 class Piecewise(Schedule):
@@ -144,6 +149,11 @@ class Piecewise(Schedule):
         """All corners."""
         yield from extremes_of(*self.values)
 
+    def corners(self) -> Iterator[float]:
+        """The given places."""
+        yield from self.at_progress
+        yield from super().corners()
+
 
 @dataclass(frozen=True)
 class Steps(Schedule):
@@ -171,6 +181,13 @@ class Steps(Schedule):
     def extremes(self) -> Iterator[float]:
         """All steps."""
         yield from extremes_of(*self.values)
+
+    def corners(self) -> Iterator[float]:
+        """The start of each step, and the last moment before it."""
+        for place in self.at_progress:
+            yield place
+            yield math.nextafter(place, 0.0)
+        yield from super().corners()
 
 
 @dataclass(frozen=True)
@@ -204,6 +221,11 @@ class VShape(Schedule):
     def extremes(self) -> Iterator[float]:
         """Both ends."""
         yield from extremes_of(self.high, self.low)
+
+    def corners(self) -> Iterator[float]:
+        """The turn."""
+        yield self.turn
+        yield from super().corners()
 
 
 def _check_points(schedule: Any) -> None:

@@ -10,6 +10,7 @@ from ..errors import bad_argument, warn_once
 from ..validation import integer, one_of
 from .base import Rate, Spec, refuse_learning, set_probability, set_rate
 from .draws import EVERY_LOGIT, Draws
+from .ordered_rates import check_order
 
 
 @dataclass(frozen=True)
@@ -75,9 +76,7 @@ class BlurSmoothing(Spec):
     def __post_init__(self) -> None:
         set_rate(self, "sigma_max")
         set_rate(self, "sigma_min")
-        # With schedules, `Spec.at` builds a spec of numbers, which is checked here.
-        if not self.scheduled() and self.sigma_min > self.sigma_max:
-            raise bad_argument("sigma_min", f"at most sigma_max={self.sigma_max}", self.sigma_min)
+        check_order(self, "sigma_min", "sigma_max")
         self._set("width", integer("width", self.width, minimum=1))
         if self.width % 2 == 0:
             raise bad_argument("width", "an odd integer", self.width)

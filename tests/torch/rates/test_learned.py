@@ -115,7 +115,7 @@ def test_parameters_belong_to_the_attachment() -> None:
     names = [name for name, _ in model.named_parameters()]
     keys = list(model.state_dict())
     # With a lower end: a narrow blur has a gradient of exactly 0.
-    attachment = attach(model, ad.BlurSmoothing(ad.Learnable(0.5, high=2.0, heads=2), sigma_min=0.3))
+    attachment = attach(model, ad.BlurSmoothing(ad.Learnable(0.5, low=0.3, high=2.0, heads=2), sigma_min=0.3))
     assert [name for name, _ in model.named_parameters()] == names and list(model.state_dict()) == keys
     (raw,) = attachment.parameters()
     assert raw.shape == (2,)

@@ -65,7 +65,11 @@ class Attachment(BaseAttachment):
         return str(site.spec) if self.kinds is None else f"{site.spec}  {site.kind}"
 
     def update(self, spec: Choice | Patterns) -> None:
-        """Give the sites other specs; every site must still get one. A compiled model uses the new specs, too."""
+        """Give the sites other specs; every site must still get one. A compiled model uses the new specs, too.
+
+        A pattern that matches none of the sites is an error, as in `attach`, unless it says None. After `watch`, the
+        sites stay watched. The measurements start anew, since those so far belong to the old specs.
+        """
         super().update(spec)
         self._evaluate_rates()
 
@@ -91,8 +95,14 @@ class Attachment(BaseAttachment):
         >>> attachment.specs()
         {'self_attn': HardMasking(p=0.1, k=5, fill='zero', heads='independent')}
         """
+        before = self.progress, self._is_told
         self.progress, self._is_told = check_progress(progress), True
-        self._evaluate_rates()
+        try:
+            self._evaluate_rates()
+        except BaseException:  # rates that do not fit: nothing changes
+            self.progress, self._is_told = before
+            self._evaluate_rates()
+            raise
 
     def _evaluate_rates(self) -> None:
         """Set the rates of all schedules for the present progress."""

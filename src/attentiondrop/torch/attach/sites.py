@@ -100,11 +100,14 @@ class Site:
         first = self.driven is None
         self.driven = driven_at(self.spec, progress, layer, layers, module, self.driven)
         if first and (controllers := controllers_of(self.spec, self.driven)):
-            self.monitor = Monitor(controllers=controllers)
+            self.monitor = Monitor() if self.monitor is None else self.monitor
+            self.monitor.controllers = controllers
 
     def respec(self, spec: Spec) -> None:
-        """Replace the spec; `set_progress` must be called next."""
-        self.spec, self.driven, self.monitor = spec, None, None
+        """Replace the spec; `set_progress` must be called next. If the site is watched, the sums start at zero."""
+        before = self.monitor
+        self.monitor = Monitor(before.rows, before.samples, watched=True) if before and before.watched else None
+        self.spec, self.driven = spec, None
         self._look_at_spec()
 
     def _look_at_spec(self) -> None:
@@ -134,7 +137,7 @@ class Site:
     def watch(self, rows: int, samples: int) -> None:
         """Start to measure, with sums of zero."""
         before = Monitor() if self.monitor is None else self.monitor
-        self.monitor = Monitor(rows, samples, before.controllers, before.recent)
+        self.monitor = Monitor(rows, samples, before.controllers, before.recent, watched=True)
 
     def unwatch(self) -> None:
         """Stop to measure, except for what adaptive rates need."""

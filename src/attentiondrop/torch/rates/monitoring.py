@@ -44,14 +44,19 @@ class SiteStats:
 class Monitor:
     """The running sums of one site. It measures `rows` queries of `samples` samples in each call."""
 
+    #: Whether somebody asked for the sums; else only the controllers need them. (Older pickles do not say so.)
+    watched: bool = False
+
     def __init__(
         self,
         rows: int = 8,
         samples: int = 1,
         controllers: tuple[Controller, ...] = (),
         recent: Recent | None = None,
+        watched: bool = False,
     ) -> None:
         self.rows, self.samples = rows, samples
+        self.watched = watched
         #: They get the evenness of every call.
         self.controllers = controllers
         #: The rates of the last calls, which recomputation needs.
