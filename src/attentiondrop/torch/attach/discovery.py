@@ -113,7 +113,8 @@ def _reachable(name: str, module: nn.Module, way: str) -> Found:
 def _without_nested(entry: Found, found: list[Found]) -> Found | None:
     """Leave out modules that contain other sites: a site around sites would perturb their attention twice."""
     prefix = f"{entry.name}." if entry.name else ""
-    if entry.way is None or not any(o.way and o is not entry and o.name.startswith(prefix) for o in found):
+    inside = (o for o in found if o is not entry and o.name.startswith(prefix))
+    if entry.way is None or not any(o.way or site_of(o.module) is not None for o in inside):
         return entry
     if entry.way == "transformers":
         return None  # a model that only passes the attention function on to its layers
