@@ -204,3 +204,13 @@ def test_torchvision_swin_is_reported() -> None:
         model = torchvision.models.swin_t()
     with pytest.raises(ad.AttachError, match="12 x ShiftedWindowAttention  it computes its softmax itself"):
         attach(model, "hard")
+
+
+def test_weights_and_fused_do_not_go_together() -> None:
+    """None instead of the weights would be a surprise later."""
+    module, x = nn.MultiheadAttention(16, 2, batch_first=True).train(), torch.randn(2, 5, 16)
+    attach(module, "hard(p=0.5,k=2)", backend="fused")
+    with pytest.raises(ad.BackendError, match='the model: backend="fused" cannot run here: the attention weights are'):
+        module(x, x, x)
+    assert module(x, x, x, need_weights=False)[0].shape == x.shape
+    assert module.eval()(x, x, x)[1].shape == (2, 5, 5)

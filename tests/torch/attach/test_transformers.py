@@ -38,6 +38,18 @@ def test_promises_with_eager_attention(key: str) -> None:
         assert len(weights) == 2 and (weights[0][0] == 0).any()
 
 
+def test_weights_and_fused_do_not_go_together() -> None:
+    model = build("bert", attn_implementation="eager").train()
+    attach(model, ad.HardMasking(p=0.4, k=8), backend="fused")
+    model(**text())
+    with pytest.raises(ad.BackendError, match=r"layer.0.*weights are asked for.*pass output_attentions=False"):
+        model(**text(), output_attentions=True)
+    model.config.output_attentions = True
+    with pytest.raises(ad.BackendError, match="weights are asked for"):
+        model(**text())
+    assert len(model(**text(), output_attentions=False)) == 2
+
+
 #: Compiled in every run. Tracing the others shows more of the same.
 COMPILED = ("bert",)
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ...errors import BackendError
 from ..call.inputs import Options
 from ..call.visibility import split
 from .attend import attend
@@ -121,7 +122,10 @@ def perturbed_multi_head(
     if add_zero_attn:
         k, v = F.pad(k, (0, 0, 0, 1)), F.pad(v, (0, 0, 0, 1))
         mask = _with_visible_key(mask)
-    backend = "eager" if need_weights and site.backend == "auto" else site.backend
+    backend = site.backend
+    if need_weights:
+        refuse_fused(site, "need_weights=False")
+        backend = "eager"
     options = Options(mask, dropout_p if training else 0.0, causal)
     attended = attend(site, q, k, v, site.drop, options, backend, site.monitor)
     output = F.linear(attended.output.transpose(1, 2).flatten(-2), out_proj_weight, out_proj_bias)
@@ -134,6 +138,15 @@ def perturbed_multi_head(
     weights = attended.weights.to(output.dtype)
     weights = weights.mean(dim=1) if average_attn_weights else weights
     return output, weights if batched else weights.squeeze(0)
+
+
+def refuse_fused(site: Site, instead: str) -> None:
+    """Refuse `backend="fused"` where weights are asked for. `instead`: what to call the module with."""
+    if site.backend == "fused":
+        raise BackendError(
+            f'{site.name or "the model"}: backend="fused" cannot run here: the attention weights are asked for, which '
+            f'fused paths never build; pass {instead}, or use "auto" or "eager"'
+        )
 
 
 def _project(

@@ -17,6 +17,7 @@ from ...errors import AttachError
 from ..call.blocks import Blocks
 from ..call.inputs import Options
 from .attend import attend
+from .multihead import refuse_fused
 from .packed_documents import refuse_unseparated_documents
 from .selected_keys import with_selection
 from .shared_masks import simple_form
@@ -51,6 +52,8 @@ def attention_forward(
         return plain
     # Read in each call: a user may set it after `attach`, and transformers builds the mask for the present one.
     origin = None if site is None else implementation_now(module, site)
+    if site is not None and origin == "eager" and _asks_for_weights(site, kwargs):
+        refuse_fused(site, "output_attentions=False")
     if origin == "eager":
         # Eager attention of transformers ignores is_causal: its mask holds causality.
         causal = False
@@ -93,6 +96,12 @@ def attention_forward(
     )
     weights = attended.weights if origin == "eager" else None
     return attended.output.transpose(1, 2).contiguous(), None if weights is None else weights.to(query.dtype)
+
+
+def _asks_for_weights(site: Site, options: dict[str, Any]) -> bool:
+    """Whether the user asked for the weights. (Eager attention of transformers returns them in any case.)"""
+    asked = options.get("output_attentions")
+    return bool(getattr(site.extra["config"], "output_attentions", False) if asked is None else asked)
 
 
 def _reads_masks(site: Site, origin: str | None) -> bool:
