@@ -98,6 +98,7 @@ def test_extending(tmp_path: Path) -> None:
         (["training.precision=int8"], "training.precision: expected one of 'float32', 'bfloat16', 'float16'"),
         (["training.accumulate=7"], "training.accumulate: expected a divisor of the batch size 32, received 7"),
         (["training.compile=1"], "training.compile: expected true or false, received 1"),
+        (["training.ema=1"], "training.ema: expected a number < 1, received 1"),
         (["training.ema=2"], "training.ema: expected a number in [0, 1], received 2"),
         (["data.label_noise=2"], "data.label_noise: expected a number in [0, 1], received 2"),
         (["methods=none"], "methods: expected a list, received 'none'"),
@@ -109,6 +110,20 @@ def test_extending(tmp_path: Path) -> None:
         (["methods=[none, wieghts]"], "methods: unknown group 'wieghts': did you mean 'weights'?"),
         (["training.epochs"], "set: expected SECTION.SETTING=VALUE"),
         (["training.epochs=[1"], "set training.epochs: expected YAML, but"),
+        (["data.root=/a #b"], "set data.root: expected a value without a YAML comment (a text with # needs quotes"),
+        (["data.root=#b"], "set data.root: expected a value without a YAML comment"),
+        (["methods=[none, # hard]\n]"], "set methods: expected a value without a YAML comment"),
+        (["training.epochs=010"], "set training.epochs: expected YAML, but line 1 has 010: write a number without"),
+        (["training.learning_rate=-0_1"], "line 1 has -0_1: write a number without zeros at its beginning"),
+        (["model.arguments.depth=010"], "set model.arguments.depth: expected YAML, but line 1 has 010"),
+        (["training.epochs=1:30"], "training.epochs: expected an integer, received '1:30'"),
+        (["training.learning_rate=1:30.5"], "training.learning_rate: expected a number, received '1:30.5'"),
+        (
+            ["data.root=123"],
+            "data.root: expected a text, received 123; in quotes, 123, no and null are texts: --set 'S",
+        ),
+        (["data.root=no"], "data.root: expected a text, received False; in quotes, 123, no and null are texts: --set"),
+        (["methods=[none, 1.5]"], "methods[1]: expected a text, received 1.5; in quotes, 123, no and null are texts"),
     ],
 )
 def test_wrong_settings_are_refused(changes: list[str], message: str) -> None:
@@ -148,3 +163,50 @@ def test_capture_is_a_text_although_yaml_reads_on_and_off_as_true_and_false(tmp_
 def test_capture_is_not_part_of_what_a_run_is() -> None:
     one, other = (read_recipe("digits", "demo", [f"training.capture={text}"]).to_dict() for text in ("off", "auto"))
     assert one != other and recorded(one) == recorded(other)
+
+
+@pytest.mark.parametrize(
+    ("change", "root"),
+    [
+        ("data.root=/a#b", "/a#b"),
+        ('data.root="/a #b"', "/a #b"),
+        ("data.root='/a # b'", "/a # b"),
+        ('data={root: "/a #b"}', "/a #b"),
+        ("data.root='123'", "123"),
+        ('data.root="no"', "no"),
+        ("data.root=1:30", "1:30"),
+        ("data.root='010'", "010"),
+    ],
+)
+def test_a_text_stays_as_it_was_written(change: str, root: str) -> None:
+    assert read_recipe("digits", changes=[change]).data.root == root
+
+
+@pytest.mark.parametrize(
+    ("change", "rate"), [("0", 0.0), ("-0", 0.0), ("0.05", 0.05), ("00.5", 0.5), ("+0x1", 1.0), ("1_0e-1", 1.0)]
+)
+def test_numbers_that_begin_with_a_single_zero_are_numbers(change: str, rate: float) -> None:
+    assert read_recipe("digits", changes=[f"training.warmup={change}"]).training.warmup == rate
+
+
+def test_what_a_list_or_a_mapping_is_needs_no_hint() -> None:
+    for given in ("[1]", "{a: 1}"):
+        with pytest.raises(AttentionDropError, match=r"data\.root: expected a text, received [^;]*$"):
+            read_recipe("digits", changes=[f"data.root={given}"])
+
+
+def test_a_file_has_the_same_numbers_and_may_have_comments(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("extends: digits # as it is\ntraining:\n  epochs: 7 # few\n")
+    assert read_recipe(str(path)).training.epochs == 7
+    for content, message in (
+        (
+            "epochs: 010",
+            r"mine\.yaml: expected YAML, but line 3 has 010: write a number without zeros at its beginning",
+        ),
+        ("epochs: 1:30", r"mine\.yaml: training\.epochs: expected an integer, received '1:30'"),
+        ("device: on", r"training\.device: expected a text, received True; in quotes, 123, no and null are texts$"),
+    ):
+        path.write_text(f"extends: digits\ntraining:\n  {content}\n")
+        with pytest.raises(AttentionDropError, match=message):
+            read_recipe(str(path))

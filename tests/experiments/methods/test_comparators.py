@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from attentiondrop import AttentionDropError
+from attentiondrop.experiments.config.schema import TrainingSettings
 from attentiondrop.experiments.methods import COMPARATORS
 from attentiondrop.experiments.methods.parse import Method, read_method
 from attentiondrop.experiments.tasks.interface import Batch
@@ -105,6 +106,27 @@ def test_what_lists_say_is_there(name: str) -> None:
     assert one.__doc__ and one.__doc__.strip().endswith(".")
     for field in dataclasses.fields(one):
         assert read_method(f"{name}({field.name}={getattr(one(), field.name)})").text == read_method(name).text
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_integer_and_the_equal_float_have_one_text(name: str) -> None:
+    numbers = [field for field in dataclasses.fields(COMPARATORS[name]) if field.type != "str"]
+    assert numbers
+    for field in numbers:
+        # A rate of 1 is refused by one of them, and advised against by another.
+        value = 0 if f"{name}.{field.name}" in ("patchdropout.p", "tailhard.p") else 1
+        one, other = (COMPARATORS[name](**{field.name: given}) for given in (value, float(value)))
+        assert str(one) == str(other) and one == other
+        is_whole = field.type == "int" or (name, field.name) == ("longer", "times")
+        stored = [getattr(each, field.name) for each in (one, other)]
+        assert [type(number) for number in stored] == [int if is_whole else float] * 2
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_names_the_settings_of_training_that_it_replaces(name: str) -> None:
+    one = COMPARATORS[name]
+    assert set(one().training(TrainingSettings())) == set(one.replaces)
+    assert set(one.replaces) <= {field.name for field in dataclasses.fields(TrainingSettings)}
 
 
 @pytest.mark.parametrize("name", ["layerdrop", "branchdrop", "dropconnect"])

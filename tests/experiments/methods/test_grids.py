@@ -7,7 +7,7 @@ import pytest
 import attentiondrop as ad
 from attentiondrop import errors
 from attentiondrop.experiments.config.recipe_files import read_recipe
-from attentiondrop.experiments.methods.grids import candidates, check_grids
+from attentiondrop.experiments.methods.grids import candidates, check_grids, grid_methods
 from attentiondrop.experiments.studies.compare import _trials
 
 
@@ -48,3 +48,14 @@ def test_the_trials_of_a_recipe_are_drawn_if_it_says_so() -> None:
 def test_fields_that_are_given_are_not_varied_if_they_equal_the_defaults(text: str) -> None:
     assert candidates(text, trials=3, seed=1000, draw=True) == [text]
     assert len(candidates("hard(fill=-inf)", trials=3, seed=1000)) == 3
+
+
+@pytest.mark.parametrize("values", [[0.1, 0.1], [0.1, 0.2, 0.10], ["0.1", "1e-1"]])
+def test_a_grid_with_the_same_setting_twice_is_refused(values: list[float | str]) -> None:
+    with pytest.raises(
+        ad.AttentionDropError, match=r"grid of hard: .* received p=0\.1,.*: hard\(p=0\.1,k=5\) is there"
+    ):
+        grid_methods("hard", {(0, "p"): values})
+    with pytest.raises(ad.AttentionDropError, match=r"received p=.* k=3: hard\(p=0\.1,k=3\) is there twice"):
+        grid_methods("hard", {(0, "p"): values, (0, "k"): [3]})
+    assert grid_methods("hard", {(0, "p"): [0.1, 0.2]}) == ["hard(p=0.1,k=5)", "hard(p=0.2,k=5)"]

@@ -77,6 +77,11 @@ def test_reads_a_method_and_its_canonical_text(text: str, method: Method) -> Non
         ("consistency", "a consistency loss alone compares equal passes"),
         ("r-drop+blur+consistency", "expected at most one consistency loss, found 2"),
         ("r-drop+dropout", "the same rate of the model is set twice"),
+        (
+            "longer+shorter",
+            "expected at most one of longer and shorter, since each replaces training.epochs",
+        ),
+        ("shorter+longer(lr=0.5,times=1)+hard", "expected at most one of longer and shorter"),
     ],
 )
 def test_refuses_with_a_clear_message(text: str, message: str) -> None:
@@ -95,6 +100,23 @@ def test_what_a_method_is_made_of() -> None:
     assert read_method("r-drop(weight=3.0)").consistency == r_drop(3.0)
     assert read_method("none").consistency is None
     assert read_method("none").label_smoothing is None
+
+
+def test_parts_that_a_text_cannot_join_are_refused_too() -> None:
+    with pytest.raises(AttentionDropError, match=r"at most one of none and longer, .* training\.learning_rate"):
+        Method((COMPARATORS["none"](lr=0.5), COMPARATORS["longer"]()))
+
+
+def test_parts_that_replace_different_settings_are_joined() -> None:
+    settings = read_method("longer(lr=0.5)+tailblur").training(TrainingSettings(learning_rate=0.1, epochs=3))
+    assert (settings.learning_rate, settings.epochs, settings.consistency_mode) == (0.05, 6, "shared")
+
+
+def test_a_number_of_yaml_is_the_method_that_a_group_has() -> None:
+    for text in ("r-drop(weight=0)", "r-drop(weight=0.0,p=0.1)"):
+        found = expanded(["none", text, "controls"])
+        assert found == ["none", text, *(each for each in found[2:] if not each.startswith("r-drop"))]
+        assert len(read_methods(found)) == len(found)
 
 
 def test_a_method_given_twice_is_an_error() -> None:
@@ -187,6 +209,11 @@ class TestCandidates:
     def test_grids_of_the_recipe_count_in_both_forms(self) -> None:
         for grid in ({"p": [0.4]}, [{}, {"p": 0.4}]):
             assert candidates("dropout", 2, 0, {"dropout": grid}, points=2) == ["dropout(p=0.1)", "dropout(p=0.4)"]
+
+    def test_an_integer_in_a_grid_is_the_default_and_not_tried_twice(self) -> None:
+        for values in ([1, 2], [1.0, 2.0]):
+            grids = {"r-drop": {"weight": values}}
+            assert candidates("r-drop", 2, 0, grids, points=2) == [f"r-drop(weight={w},p=0.1)" for w in (1.0, 2.0)]
 
     def test_parts_that_cannot_be_tuned_are_refused_or_kept(self) -> None:
         with pytest.raises(AttentionDropError, match="cannot be tuned: oneof"):

@@ -7,9 +7,10 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ...errors import bad_argument
+from ...errors import AttentionDropError, bad_argument
 from ...validation import one_of
 from ..files.whole_files import DamagedRecordError
+from ..methods.parse import read_method
 from ..runs.kinds import TUNING
 from ..runs.store import Result
 from ..studies.plan import Ablation, Comparison, Entry, Grid, Study
@@ -57,9 +58,13 @@ def summarise(study: Study, interval: str = "t", baseline: str | None = None) ->
 
 
 def with_baseline(study: Study, name: str) -> Study:
-    """The study with another method first: one of its methods, as the user asked for it or as it is written in full."""
+    """The study with another method first: one of its methods, as the user asked for it, or in full in any spelling."""
     methods = [] if study.comparison is None else study.comparison.methods
     wanted = [each for each in methods if name in (each.name, each.method)]
+    if not wanted:
+        # Only with what tuning has chosen: `hard(k=5,p=0.1)` is not what was asked for as `hard`, and then tuned.
+        full = _in_full(name)
+        wanted = [each for each in methods if each.method is not None and _in_full(each.method) == full]
     if not wanted:
         known = ", ".join(each.name for each in methods) or "no comparison"
         raise bad_argument("baseline", f"a method of the comparison ({known})", name)
@@ -76,6 +81,14 @@ def against(summary: Summary, baseline: Row) -> Summary:
     )
     tuning = tuple(sorted(summary.tuning, key=lambda tuned: tuned.entry is not baseline.entry))
     return dataclasses.replace(summary, study=_with_first(summary.study, baseline.entry), rows=rows, tuning=tuning)
+
+
+def _in_full(text: str) -> str:
+    """The canonical text of a method; a text that is none stays as it is."""
+    try:
+        return read_method(text).text
+    except AttentionDropError:
+        return text
 
 
 def _with_first(study: Study, entry: Entry) -> Study:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterable
 from importlib.resources import files
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any, NamedTuple
 
 from ...errors import ArgumentError, AttentionDropError, bad_argument
 from ..files.typed_settings import check_text, merged, unknown
-from ..files.yaml_text import read_yaml, read_yaml_file
+from ..files.yaml_text import read_yaml, read_yaml_file, read_yaml_value
 from ..methods.grids import check_grids
 from ..methods.groups import expanded
 from ..methods.parse import read_methods
@@ -80,12 +81,19 @@ def read_recipe(name: str, size: str | None = None, changes: Iterable[str] = ())
         changed = merged(changed, _change(change))
     try:
         return _built(changed)
-    except ArgumentError:
+    except ArgumentError as of_changes:
         try:
             _built(content)
         except ArgumentError as error:  # the file is wrong even without the changes, so the message names the file
-            raise ArgumentError(f"{name}: {error}") from None
-        raise
+            raise ArgumentError(f"{name}: {_with_hint(error)}") from None
+        # The shell takes the outer quotes away.
+        raise _with_hint(of_changes, ": --set 'SECTION.SETTING=\"VALUE\"'") from None
+
+
+def _with_hint(error: ArgumentError, example: str = "") -> ArgumentError:
+    """The error, and how to write a text that YAML takes for a number, a boolean or nothing."""
+    is_read_otherwise = re.search(r": expected a text, received [^\[{]", str(error)) is not None
+    return ArgumentError(f"{error}; in quotes, 123, no and null are texts{example}") if is_read_otherwise else error
 
 
 def _built(content: dict[str, Any]) -> Recipe:
@@ -166,7 +174,7 @@ def _change(text: str) -> dict[str, Any]:
     path, equals, value = text.partition("=")
     if not equals or not path.strip():
         raise bad_argument("set", "SECTION.SETTING=VALUE, such as training.epochs=3", text)
-    content: Any = read_yaml(value, f"set {path.strip()}")
+    content: Any = read_yaml_value(value, f"set {path.strip()}")
     for key in reversed(path.strip().split(".")):
         content = {key: content}
     result: dict[str, Any] = content

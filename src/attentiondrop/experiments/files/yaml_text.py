@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from ...errors import ArgumentError
+from ...errors import ArgumentError, bad_argument
 
 #: Far more than a recipe needs. An alias counts as many values as the part that it repeats.
 _MOST_BYTES, _MOST_VALUES, _DEEPEST = 1_000_000, 10_000, 20
@@ -39,6 +40,19 @@ def read_yaml(text: str, name: str) -> Any:
         raise ArgumentError(f"{name}: expected YAML, but {' '.join(str(error).split())}") from None
 
 
+def read_yaml_value(text: str, name: str) -> Any:
+    """As `read_yaml`, for a value on a command line: a comment there is a part of the value that would be lost."""
+    content = read_yaml(text, name)
+    end = 0
+    for token in yaml.scan(text, yaml.SafeLoader):
+        # Between two tokens there are only spaces and comments.
+        if "#" in text[end : token.start_mark.index]:
+            expected = "a value without a YAML comment (a text with # needs quotes within those of the shell)"
+            raise bad_argument(name, expected, text)
+        end = max(end, token.end_mark.index)
+    return content
+
+
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]
     """Refuses a key that is given twice. PyYAML would silently keep the last one."""
 
@@ -53,6 +67,24 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
                     )
                 seen.add(key.value)
         return super().construct_mapping(node, deep)
+
+
+def _number(loader: Any, node: Any) -> Any:
+    """The number that everybody reads. YAML 1.1 takes 010 for eight, and 1:30 for ninety."""
+    text = loader.construct_scalar(node)
+    if ":" in text:
+        return text
+    if re.fullmatch(r"[-+]?0[0-9_]+", text):
+        line = node.start_mark.line + 1
+        raise yaml.constructor.ConstructorError(
+            None, None, f"line {line} has {text}: write a number without zeros at its beginning, and a text in quotes"
+        )
+    return loader.construct_yaml_int(node) if node.tag == _INTEGER else loader.construct_yaml_float(node)
+
+
+_INTEGER, _FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
+_Loader.add_constructor(_INTEGER, _number)
+_Loader.add_constructor(_FLOAT, _number)
 
 
 @dataclass

@@ -20,7 +20,7 @@ from ...torch.consistency.loss import compared_views
 from ..tasks.interface import Batch, Task, forward
 from .comparator import Acting, Pass
 from .compiled_losses import compiled_loss, compiled_losses_of_views
-from .parse import Method
+from .parse import Method, joined
 
 Mode = Literal["batch", "sequential", "shared"]
 #: From the model and a batch to the mean loss of the batch.
@@ -52,8 +52,8 @@ class Applied:
         spec = method.attached
         self.attachment: Attachment | None = None
         if spec is not None:
-            share = min((part.attached_share for part in method.comparators), default=1.0)
-            self.attachment = _attach_last(model, _rates_in_tensors(spec) if compiled else spec, kinds, share)
+            parts = [(_rates_in_tensors(one) if compiled else one, share) for one, share in method.attached_parts]
+            self.attachment = _attach_parts(model, parts, kinds)
         elif own_kernels:
             self.attachment = attach(model, plain())
         self.acting = {part.name: acting for part in method.comparators if (acting := part.act(model)) is not None}
@@ -210,15 +210,17 @@ class Applied:
             self.attachment.average_gradients()
 
 
-def _attach_last(model: nn.Module, spec: Spec, kinds: Any, share: float) -> Attachment:
-    """Attach to the last `share` of the attention, in the order of the model; at least to one of it."""
-    attachment = attach(model, spec, kinds=kinds)
-    names = [site.name for site, _ in attachment.rows()]
-    last = names[len(names) - max(1, round(share * len(names))) :]
-    if last == names:
+def _attach_parts(model: nn.Module, parts: Sequence[tuple[Spec, float]], kinds: Any) -> Attachment:
+    """Attach each spec to its share of the attention: the last in the order of the model, and at least one."""
+    everywhere: Any = joined(spec for spec, _ in parts)
+    attachment = attach(model, everywhere, kinds=kinds)
+    if all(share == 1.0 for _, share in parts):
         return attachment
+    names = [site.name for site, _ in attachment.rows()]
     attachment.remove()
-    return attach(model, {glob.escape(name): spec for name in last}, kinds=kinds)
+    firsts = [(spec, len(names) - max(1, round(share * len(names)))) for spec, share in parts]
+    of_each = {name: joined(spec for spec, first in firsts if place >= first) for place, name in enumerate(names)}
+    return attach(model, {glob.escape(name): spec for name, spec in of_each.items() if spec is not None}, kinds=kinds)
 
 
 def _rates_in_tensors(spec: Spec) -> Spec:

@@ -9,12 +9,13 @@ No file in `comparators/` imports a framework at its top: texts of methods are r
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from ...specs import Consistency, Spec
-from ...validation import number
+from ...validation import integer, number
 from ..tasks.interface import Batch
 
 if TYPE_CHECKING:
@@ -111,18 +112,34 @@ class Comparator:
     kernel: ClassVar[str] = ""
     #: Why a step with it cannot be captured as a CUDA graph; empty if it can.
     not_captured: ClassVar[str] = ""
+    #: The settings of training that `training` returns. Two parts of a method must not replace the same one.
+    replaces: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if cls.name:
             COMPARATORS[cls.name] = cls
 
+    def __post_init__(self) -> None:
+        """Check the fields, then store numbers in the types of their fields: `p=1` and `p=1.0` have one text."""
+        self._check()
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            # (Types are texts in a module with `from __future__ import annotations`.)
+            if field.type in ("float", float):
+                object.__setattr__(self, field.name, number(field.name, value, -math.inf))
+            elif field.type in ("int", int):
+                object.__setattr__(self, field.name, integer(field.name, value))
+
+    def _check(self) -> None:
+        """Refuse fields with wrong values. A subclass overrides this, and not `__post_init__`."""
+
     def __str__(self) -> str:
         fields = ",".join(f"{field.name}={getattr(self, field.name)!r}" for field in dataclasses.fields(self))
         return f"{self.name}({fields})".replace("'", "")
 
     def training(self, settings: Any) -> dict[str, Any]:
-        """Settings of training to use instead of those of the recipe (`settings`)."""
+        """Settings of training to use instead of those of the recipe (`settings`): those that `replaces` names."""
         return {}
 
     def counts_from(self, epochs: int) -> int:
@@ -150,7 +167,7 @@ class Comparator:
 
     @property
     def attached_share(self) -> float:
-        """The share of the model's attention, counted from its end, that specs are attached to."""
+        """The share of the model's attention, counted from its end, that `attached` is attached to."""
         return 1.0
 
     @property
@@ -171,5 +188,5 @@ class Dropping(Comparator):
     p: float = 0.1
     grid = [{"p": p} for p in (0.1, 0.05, 0.2, 0.3, 0.4, 0.5)]
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         number("p", self.p, 0.0, 1.0)

@@ -88,13 +88,19 @@ def candidates(
 
 def grid_methods(text: str, axes: Mapping[tuple[int, str], list[Any]]) -> list[str]:
     """The methods of a grid, in the order of `itertools.product`. A key is (index of a part of the method, field)."""
-    found = []
+    found: list[str] = []
     for values in itertools.product(*axes.values()):
         chosen: dict[int, dict[str, Any]] = {}
         for (part, field), value in zip(axes, values, strict=True):
             chosen.setdefault(part, {})[field] = value
         parts = [term.having(**chosen.get(index, {})) for index, term in enumerate(terms(text))]
-        found.append(read_method("+".join(parts)).text)
+        method = read_method("+".join(parts)).text
+        if method in found:
+            varied = " ".join(f"{field}={','.join(map(str, each))}" for (_, field), each in axes.items())
+            raise ArgumentError(
+                f"grid of {text}: expected different settings, received {varied}: {method} is there twice"
+            )
+        found.append(method)
     return found
 
 

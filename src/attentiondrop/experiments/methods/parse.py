@@ -48,6 +48,13 @@ class Method:
         rates = [rate for part in self.comparators for rate in part.model_rates()]
         if len(rates) != len(set(rates)):
             raise ArgumentError(f"method {self.text!r}: the same rate of the model is set twice")
+        replaced = [(setting, part.name) for part in self.comparators for setting in part.replaces]
+        for setting in dict(replaced):
+            if len(both := [name for each, name in replaced if each == setting]) > 1:
+                raise ArgumentError(
+                    f"method {self.text!r}: expected at most one of {' and '.join(both)}, since each replaces "
+                    f"training.{setting}"
+                )
         rebuilt = [part.name for part in self.comparators if type(part).build is not Comparator.build]
         if len(rebuilt) > 1:
             raise ArgumentError(f"method {self.text!r}: expected at most one of {' and '.join(rebuilt)}")
@@ -76,10 +83,15 @@ class Method:
     @cached_property
     def attached(self) -> Spec | None:
         """What is attached to the attention: the specs of comparators, and the spec without its consistency."""
+        return joined(spec for spec, _ in self.attached_parts)
+
+    @cached_property
+    def attached_parts(self) -> list[tuple[Spec, float]]:
+        """The parts of `attached`, each with the share of the attention, counted from its end, that it acts on."""
         leaves = () if self.spec is None else self.spec.parts if isinstance(self.spec, Compose) else (self.spec,)
-        kept = [part.attached for part in self.comparators if part.attached is not None]
-        kept += [leaf for leaf in leaves if not isinstance(leaf, Consistency)]
-        return None if not kept else kept[0] if len(kept) == 1 else Compose(kept)
+        kept = [(part.attached, part.attached_share) for part in self.comparators]
+        kept += [(leaf, 1.0) for leaf in leaves if not isinstance(leaf, Consistency)]
+        return [(spec, share) for spec, share in kept if spec is not None]
 
     @property
     def label_smoothing(self) -> float | None:
@@ -108,6 +120,12 @@ class Method:
         of_spec = None if self.spec is None else self.spec.consistency
         found = [*(part.consistency for part in self.comparators), of_spec]
         return [loss for loss in found if loss is not None]
+
+
+def joined(specs: Iterable[Spec]) -> Spec | None:
+    """One spec that does what all of them do; None for none."""
+    found = list(specs)
+    return Compose(found) if len(found) > 1 else next(iter(found), None)
 
 
 def read_methods(texts: Iterable[str]) -> list[Method]:

@@ -17,7 +17,8 @@ def passes(method: Method) -> float:
     1.33
     """
     views = 1 if method.consistency is None else method.consistency.views
-    share = min((part.attached_share for part in method.comparators), default=1.0)
+    # The views part at the first attention that anything is attached to. What comes before it runs once.
+    share = max((share for _, share in method.attached_parts), default=1.0)
     more = 4 / 3 if any(part.name == "emateacher" for part in method.comparators) else 1.0
     times: float = math.prod(getattr(part, "times", 1) for part in method.comparators)
     return times * more * (1 + (views - 1) * share)

@@ -19,8 +19,9 @@ class TailConsistency(Comparator):
     group = "loss"
     perturbs = "logits of the last layers, and the loss"
     reference = "AttentionDrop; Liang et al. 2021, R-Drop"
+    replaces = ("consistency_mode",)
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         if not number("share", self.share, 0.0, 1.0) > 0:
             raise bad_argument("share", "a number in (0, 1]", self.share)
         _ = self.consistency, self.attached  # refuse a wrong weight, or a wrong rate

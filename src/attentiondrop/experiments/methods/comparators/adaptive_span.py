@@ -51,7 +51,7 @@ class AdaptiveSpan(OtherAttention):
     )
     reference = "Sukhbaatar et al. 2019, Adaptive Attention Span in Transformers"
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         if not number("ramp", self.ramp, 0.0) > 0:
             raise bad_argument("ramp", "a number > 0", self.ramp)
         number("penalty", self.penalty, 0.0)

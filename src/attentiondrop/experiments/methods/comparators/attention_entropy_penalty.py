@@ -39,7 +39,7 @@ class AttentionEntropyPenalty(Comparator):
     formula = "task loss - weight * sum over blocks of the mean entropy of the rows of A, averaged over heads"
     reference = "Attanasio et al. 2022, Entropy-based Attention Regularization (EAR)"
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         number("weight", self.weight, -math.inf)
 
     def act(self, model: nn.Module) -> Acting:

@@ -38,7 +38,7 @@ class ConfidencePenalty(Comparator):
     formula = "task loss - weight * H(prediction)"
     reference = "Pereyra et al. 2017, Regularizing Neural Networks by Penalizing Confident Output Distributions"
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         number("weight", self.weight, 0.0)
 
     def act(self, model: nn.Module) -> Acting:

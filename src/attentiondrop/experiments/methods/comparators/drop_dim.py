@@ -63,8 +63,8 @@ class DropDim(Dropping):
     formula = "x * m / E(m), m in {0, 1}^d is the same for all tokens, a share p of m is 0 (random, or one span)"
     reference = "Zhang et al. 2022, DropDim"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check(self) -> None:
+        super()._check()
         one_of("kind", self.kind, ("random", "span"))
 
     def change(self, model: nn.Module) -> None:

@@ -45,7 +45,7 @@ class EaDRA(Comparator):
     formula = "task loss + sum over blocks of entropy * mean H(A_i) + distance * mean over rows of sum_j A_ij |i - j|"
     reference = "Araabi et al. 2024, Entropy- and Distance-Regularized Attention"
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         number("entropy", self.entropy, 0.0)
         number("distance", self.distance, 0.0)
 

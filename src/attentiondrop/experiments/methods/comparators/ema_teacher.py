@@ -88,7 +88,7 @@ class EMATeacher(Comparator):
     formula = "task loss + weight * KL(teacher | model), teacher = moving average of the model with this decay"
     reference = "Tarvainen and Valpola 2017, Mean Teacher; with KL as in DOCR (double consistency, Electronics 2023)"
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         number("weight", self.weight, 0.0)
         number("decay", self.decay, 0.0, 1.0)
 

@@ -120,7 +120,7 @@ class HeadPruning(Comparator):
     reference = "Michel et al. 2019, Are Sixteen Heads Really Better than One?"
     training_only = False
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         number("share", self.share, 0.0, 1.0)
         number("at", self.at, 0.0, 1.0)
 

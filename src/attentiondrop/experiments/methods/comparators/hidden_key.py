@@ -33,7 +33,7 @@ class HiddenKey(Comparator):
     formula = "dropkey(p=key, by=column) + dropout(p) + weight * (KL(P1 | P2) + KL(P2 | P1)) / 2"
     reference = "Wang et al. 2024, LoRA Meets Dropout under a Unified Framework"
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         number("key", self.key, 0.0, 1.0)
         number("p", self.p, 0.0, 1.0)
         number("weight", self.weight, 0.0)

@@ -20,7 +20,7 @@ class LabelSmoothing(Comparator):
     formula = "(1 - epsilon) * target + epsilon / classes"
     reference = "Szegedy et al. 2016, Rethinking the Inception Architecture"
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         number("epsilon", self.epsilon, 0.0, 1.0)
 
     @property

@@ -17,12 +17,16 @@ class Longer(Untouched):
     name = "longer"
     formula = "the same as `none`, with the number of epochs multiplied by `times`"
     reference = "control: the time of two passes, spent on more epochs"
+    replaces = (*Untouched.replaces, "epochs")
+
+    def _check(self) -> None:
+        super()._check()
+        number("times", self.times, minimum=1)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        times = number("times", self.times, minimum=1)
         # One text for equal methods: `times=2`, also if 2.0 was given.
-        object.__setattr__(self, "times", int(times) if times.is_integer() else times)
+        object.__setattr__(self, "times", int(self.times) if float(self.times).is_integer() else self.times)
 
     def training(self, settings: Any) -> dict[str, Any]:
         """The epochs, multiplied, beside what `none` multiplies."""

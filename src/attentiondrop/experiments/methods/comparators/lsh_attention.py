@@ -32,7 +32,7 @@ class LSH(Comparator):
     kernel = "in memory, by chunks"
     not_captured = "Python code reads whether tokens are masked"
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         integer("chunk", self.chunk, minimum=1)
         integer("hashes", self.hashes, minimum=1)
 

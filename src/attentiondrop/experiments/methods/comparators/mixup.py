@@ -23,7 +23,7 @@ class Mixing(Comparator):
     group = "data"
     perturbs = "images and targets"
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         if not number("alpha", self.alpha, 0.0) > 0:
             raise bad_argument("alpha", "a number > 0", self.alpha)
         number("p", self.p, 0.0, 1.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from ....errors import bad_argument
 from ....validation import number
@@ -27,8 +27,9 @@ class Untouched(Comparator):
     perturbs = "nothing"
     formula = "the recipe, with its learning rate multiplied by `lr` and its weight decay by `decay`"
     reference = "AdamW: Loshchilov and Hutter 2019"
+    replaces: ClassVar[tuple[str, ...]] = ("learning_rate", "weight_decay")
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         if not number("lr", self.lr, 0.0) > 0:
             raise bad_argument("lr", "a number > 0", self.lr)
         number("decay", self.decay, 0.0)

@@ -25,7 +25,7 @@ class PatchDropout(Comparator):
     formula = "floor((1 - p) * patches) random patches and the class token are kept"
     reference = "Liu et al. 2022, PatchDropout"
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         if number("p", self.p, 0.0, 1.0) == 1.0:
             raise bad_argument("p", "a number < 1", self.p)
 

@@ -26,7 +26,7 @@ class RDrop(Comparator):
     formula = "mean of both task losses + weight * (KL(P1 | P2) + KL(P2 | P1)) / 2, with dropout(p)"
     reference = "Liang et al. 2021, R-Drop"
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         number("weight", self.weight, 0.0)
         number("p", self.p, 0.0, 1.0)
 

@@ -20,8 +20,9 @@ class Shorter(Comparator):
     perturbs = "nothing"
     formula = "the method that it is joined with, with the number of epochs multiplied by `times`"
     reference = "control: two passes in the time of 1.32"
+    replaces = ("epochs",)
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         if not number("times", self.times, 0.0, 1.0) > 0:
             raise bad_argument("times", "a number > 0", self.times)
 

@@ -23,7 +23,7 @@ class SinkhornAttention(OtherAttention):
     formula = "A = exp(S), then rows and columns are divided by their sums alternately"
     reference = "Sander et al. 2022, Sinkformers"
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         integer("iterations", self.iterations, minimum=1)
 
     def weigh(self, logits: Tensor, learned: Mapping[str, Tensor], prefix: int) -> Tensor:

@@ -22,7 +22,7 @@ class SlidingWindow(SparseAttention):
     formula = "S = -inf if |i - j| > radius, except for global tokens"
     reference = "Beltagy et al. 2020, Longformer"
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         integer("radius", self.radius, minimum=0)
 
     def visible(self, tokens: int, prefix: int) -> Tensor:

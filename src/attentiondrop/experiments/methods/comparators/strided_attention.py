@@ -23,7 +23,7 @@ class StridedAttention(SparseAttention):
     formula = "S = -inf unless |i - j| < stride or |i - j| mod stride = 0, except for global tokens"
     reference = "Child et al. 2019, Sparse Transformers; here in both directions"
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         integer("stride", self.stride, minimum=0)
 
     def visible(self, tokens: int, prefix: int) -> Tensor:

@@ -24,7 +24,7 @@ class TalkingHeads(OtherAttention):
     formula = "A = P_w softmax(P_l S), with P_l and P_w [heads, heads]"
     reference = "Shazeer et al. 2020, Talking-Heads Attention"
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         number("mix", self.mix, -1.0, 1.0)
 
     def learned(self, heads: int) -> dict[str, Tensor]:

@@ -23,7 +23,7 @@ class TopKAttention(OtherAttention):
     formula = "A = softmax(S where S >= the k-th largest of its row, else -inf)"
     reference = "Zhao et al. 2019, Explicit Sparse Transformer"
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         integer("k", self.k, minimum=1)
 
     def weigh(self, logits: Tensor, learned: Mapping[str, Tensor], prefix: int) -> Tensor:
