@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,8 @@ from attentiondrop.cli.main import main
 from attentiondrop.experiments.analysis.collect import summarise
 from attentiondrop.experiments.config.recipe_files import read_recipe
 from attentiondrop.experiments.runs.finished_run import load_run
+from attentiondrop.experiments.runs.identity import differences, scored_from
+from attentiondrop.experiments.runs.kinds import FINAL
 from attentiondrop.experiments.runs.store import read_run
 from attentiondrop.experiments.studies.compare import compare
 from attentiondrop.experiments.studies.plan import read_study
@@ -48,13 +51,26 @@ def test_its_numbers_are_those_of_the_table_then(study: Path) -> None:
 
 def test_the_same_command_finds_everything_done(study: Path, listener, capsys) -> None:
     # Older versions drew other points of grids, and did not tune `none`. Its fields are given here, so it is not tuned.
+    # They also attacked the first test images.
     grids = "{hard: [{}, {p: 0.05, k: 10}], blur: {sigma_max: [1.0]}, consistency: {weight: [1.0]}}"
-    changes = ["training.device=cpu", "tuning.points=2", f"tuning.grids={grids}"]
+    changes = ["training.device=cpu", "tuning.points=2", f"tuning.grids={grids}", "evaluation.pgd_choice=first"]
     recipe = read_recipe(str(OLDER / "recipe.yaml"), changes=changes)
     compare(recipe, ["none(lr=1.0,decay=1.0)", "hard", "blur+consistency"], recipe.seeds, study, listener)
     assert "10 of 10 runs are finished already" in listener.lines  # four trials and six final runs
     assert main(["report", str(study)]) == 0
     assert (study / "report.html").stat().st_size > 10_000
+
+
+def test_attacks_on_the_first_images_are_other_attacks() -> None:
+    """Where nothing is attacked, the choice of images does not matter."""
+
+    def scores(*changes: str) -> dict[str, Any]:
+        return scored_from(read_recipe(str(OLDER / "recipe.yaml"), changes=changes).to_dict(), {}, FINAL)
+
+    then = scores("evaluation.pgd_choice=first")
+    assert "pgd_choice" not in then["evaluation"]
+    assert differences(then, scores()) == ["evaluation.pgd_choice None -> stratified"]
+    assert scores("evaluation.pgd_epsilons=[]") == scores("evaluation.pgd_epsilons=[]", "evaluation.pgd_choice=first")
 
 
 def test_stored_weights_give_the_stored_scores(study: Path) -> None:

@@ -39,6 +39,7 @@ _ADDED = (
     ("data", "mix", 0.0),
     ("data", "resplit", False),
     ("data", "mirror", False),
+    ("evaluation", "pgd_choice", "first"),
 )
 _TRAINED = ("task", "data", "model", "training", "measure")
 _EVALUATION = "evaluation"
@@ -58,6 +59,9 @@ def recorded(recipe: Recipe) -> dict[str, Any]:
     for section, name, usual in _ADDED:
         if isinstance(found.get(section), dict) and found[section].get(name) == usual:
             found[section].pop(name, None)
+    attack = found.get(_EVALUATION)
+    if isinstance(attack, dict) and not attack.get("pgd_epsilons"):
+        attack.pop("pgd_choice", None)  # older versions did not have it, and nothing is attacked
     return found
 
 

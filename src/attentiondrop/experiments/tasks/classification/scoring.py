@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 
 import torch
 from accelerate import Accelerator
-from torch import Tensor, nn
+from torch import nn
 
 from ....evaluation import RobustnessReport, robust_accuracy
 from ..class_scores import judge_classes
-from ..interface import Judgement
+from ..interface import Batch, Judgement
 from .data.dataset import ImageData
 from .settings import AttackSettings
 
@@ -33,7 +33,7 @@ def attack(
     """Accuracy under PGD attack; None if the settings name no epsilon."""
     if not settings.pgd_epsilons:
         return None
-    batches = list(_first(data, settings))
+    batches = list(attacked_images(data, settings))
     device = batches[0][0].device
     return robust_accuracy(
         model,
@@ -48,10 +48,14 @@ def attack(
     )
 
 
-def _first(data: ImageData, settings: AttackSettings) -> Iterator[tuple[Tensor, Tensor]]:
+def attacked_images(data: ImageData, settings: AttackSettings) -> Iterator[Batch]:
+    """The test images to attack, in [0, 1], in batches."""
+    if settings.pgd_choice == "stratified":
+        yield from data.some("test", settings.pgd_examples, settings.batch_size)
+        return
     left = settings.pgd_examples
     for images, labels in data.batches("test", settings.batch_size, normalise=False):
-        yield images[:left], labels[:left]
+        yield Batch(images[:left], labels[:left])
         left -= len(labels)
         if left <= 0:
             return

@@ -47,8 +47,11 @@ class AttackSettings(EvaluationSettings):
     pgd_steps: int = 20
     #: Random starts of each attack; the worst one counts.
     pgd_restarts: int = 1
-    #: Attack only this many of the test images, the first ones.
+    #: Attack only this many of the test images.
     pgd_examples: int = 1000
+    #: Which ones: `stratified` for images of all classes in their shares, the same ones in all runs; or `first`, as
+    #: older versions did. Where test images are sorted by class, the first ones belong to few classes.
+    pgd_choice: str = "stratified"
     WITHOUT_TEST: ClassVar[dict[str, Any]] = {"pgd_epsilons": []}
 
     def __post_init__(self) -> None:
@@ -56,6 +59,7 @@ class AttackSettings(EvaluationSettings):
         for name in ("pgd_steps", "pgd_restarts", "pgd_examples"):
             integer(name, getattr(self, name), minimum=1)
         one_of("pgd_norm", self.pgd_norm, ("linf", "l2"))
+        one_of("pgd_choice", self.pgd_choice, ("stratified", "first"))
         for index, epsilon in enumerate(self.pgd_epsilons):
             number(f"pgd_epsilons[{index}]", epsilon, minimum=0.0)
 

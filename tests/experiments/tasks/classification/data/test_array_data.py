@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +13,8 @@ import torch
 from attentiondrop import AttentionDropError
 from attentiondrop.experiments.tasks.classification.data import ImageSettings, load_data
 from attentiondrop.experiments.tasks.classification.data.dataset import channel_statistics
+from attentiondrop.experiments.tasks.classification.scoring import attacked_images
+from attentiondrop.experiments.tasks.classification.settings import AttackSettings
 
 PARTS = ("train", "validation", "test")
 
@@ -248,3 +252,25 @@ def test_wrong_calls_are_refused_at_once(call, message: str) -> None:
     with pytest.raises(AttentionDropError) as caught:
         call(data)
     assert str(caught.value) == message
+
+
+def test_attacked_images_have_the_classes_in_their_shares(tmp_path: Path) -> None:
+    labels = np.repeat(np.arange(4), (40, 20, 20, 20))
+    pixels = np.arange(100, dtype=np.uint8)[:, None, None].repeat(8, 1).repeat(8, 2)
+    path = tmp_path / "sorted.npz"
+    np.savez(path, x_train=pixels, y_train=labels, x_test=pixels, y_test=labels)
+    data = load(name="npz", root=str(path))
+
+    def attacked(**settings: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        images, labels = zip(*attacked_images(data, AttackSettings(batch_size=16, **settings)), strict=True)
+        return torch.cat(images), torch.cat(labels)
+
+    images, chosen = attacked(pgd_examples=25)
+    assert np.bincount(chosen).tolist() == pytest.approx([10, 5, 5, 5], abs=1)
+    places = (255 * images[:, 0, 0, 0]).round().long()
+    assert torch.equal(chosen, torch.from_numpy(labels)[places]) and places.tolist() == sorted(set(places.tolist()))
+    assert torch.equal(attacked(pgd_examples=25)[0], images)
+    assert attacked(pgd_examples=25, pgd_choice="first")[1].unique().tolist() == [0]
+    assert all(map(torch.equal, attacked(pgd_examples=100), attacked(pgd_examples=300, pgd_choice="first")))
+    with pytest.raises(AttentionDropError, match="pgd_choice: expected one of"):
+        AttackSettings(pgd_choice="last")

@@ -51,6 +51,19 @@ def test_own_images_are_read_like_imagenet(root: Path) -> None:
         ImageSettings("folder", mix=0.5)
 
 
+def test_some_images_belong_to_all_classes(root: Path) -> None:
+    """Folders are sorted by class. The images are always the same ones, in the order of the part."""
+    data = load(root)
+    whole = torch.cat([labels for _, labels in data.batches("test", 4)])
+    assert whole[:6].unique().numel() == 2
+    for workers in (0, 2):
+        images, labels = zip(*load(root, workers=workers).some("test", 6, 4), strict=True)
+        assert [len(each) for each in labels] == [4, 2]
+        assert torch.cat(labels).tolist() == [0, 0, 1, 1, 2, 2]
+        pixels = torch.cat([x for x, _ in data.batches("test", 4, normalise=False)])
+        assert all(any(torch.equal(image, other) for other in pixels) for image in torch.cat(images))
+
+
 def test_a_folder_as_npz_says_what_to_set(root: Path) -> None:
     with pytest.raises(AttentionDropError, match=r"for a folder with train/CLASS/\*.png .* set data.name=folder"):
         load_data(ImageSettings("npz", root=str(root)))

@@ -23,12 +23,14 @@ from .augment_policies import draw_operations
 from .erase_boxes import draw_boxes, erase
 from .image_settings import POLICIES, ImageSettings
 from .mix_images import mixed
-from .source import Images, Source
-from .splitting import checksum, split
+from .source import Images, Labels, Source
+from .splitting import checksum, split, stratified_order
 
 PARTS = ("train", "validation", "test")
 #: Batch size for reading a whole part.
 _AT_ONCE = 1024
+#: Decides which images `some` chooses.
+_SOME = 0
 #: Training images are augmented in groups of batches of about this many bytes as float32: fewer and larger operations.
 _GROUP_BYTES = 2**25
 
@@ -89,8 +91,12 @@ class ImageData(ABC):
         """Batches of the training images `order[share]`, augmented, in [0, 1]."""
 
     @abstractmethod
-    def _plain(self, part: str, shares: Sequence[slice]) -> Batches:
-        """Batches of consecutive images of a part, in [0, 1]."""
+    def _plain(self, part: str, shares: Sequence[slice | list[int]]) -> Batches:
+        """Batches of images of a part, in [0, 1]."""
+
+    @abstractmethod
+    def labels_of(self, part: str) -> Labels:
+        """The labels of a part, in order."""
 
     def steps(self, batch_size: int) -> int:
         """The number of batches in an epoch. An incomplete last batch is left out, unless it is the only one."""
@@ -123,7 +129,8 @@ class ImageData(ABC):
         count, batch_size = self.counts[part], integer("batch_size", batch_size, 1)
         _check_rank(rank, world)
         starts = range(0, count, batch_size)
-        found = self._plain(part, [_share(start, min(count, start + batch_size), rank, world) for start in starts])
+        ends = [(start, min(count, start + batch_size)) for start in starts]
+        found = self._plain(part, [_share(start, end, rank, world) for start, end in ends])
         return self._normalised(found) if normalise else found
 
     def normalise(self, images: Tensor) -> Tensor:
@@ -138,6 +145,11 @@ class ImageData(ABC):
         """A whole part at once, in [-1, 1]. Not normalised, since `mean` and `std` come from the training part."""
         images, labels = zip(*self.published(part), strict=True)
         return Batch(2.0 * torch.cat(images) - 1.0, torch.cat(labels))
+
+    def some(self, part: str, examples: int, batch_size: int) -> Batches:
+        """At most so many images of a part, in [0, 1]: always the same ones, with the classes in about their shares."""
+        chosen = sorted(stratified_order(self.labels_of(part), _SOME)[:examples].tolist())
+        return self._plain(part, [chosen[start : start + batch_size] for start in range(0, len(chosen), batch_size)])
 
     def sample(self, examples: int, seed: int) -> Batch:
         """Random examples of the training part, without augmentation."""
@@ -234,7 +246,11 @@ class ArrayData(ImageData):
             lengths = [share.stop - share.start for share in group]
             yield from map(Batch, chosen.split(lengths), labels[which].split(lengths))
 
-    def _plain(self, part: str, shares: Sequence[slice]) -> Batches:
+    def labels_of(self, part: str) -> Labels:
+        """The labels of a part, in order."""
+        return np.asarray(self.labels[part].cpu(), dtype=np.int64)
+
+    def _plain(self, part: str, shares: Sequence[slice | list[int]]) -> Batches:
         for share in shares:
             yield Batch(unit_range(self.images[part][share]), self.labels[part][share])
 

@@ -22,7 +22,7 @@ from ...interface import Batch
 from ...missing_files import how_to_name, missing
 from .dataset import PARTS, Batches, ImageData, unit_range
 from .image_settings import ImageSettings
-from .source import one_line
+from .source import Labels, one_line
 from .splitting import split
 from .torchvision_sets import import_torchvision
 
@@ -66,11 +66,13 @@ class FolderData(ImageData):
             Decoded(self.files["train"], transform, (seed, epoch)), [order[share].tolist() for share in shares]
         )
 
-    def _plain(self, part: str, shares: Sequence[slice]) -> Batches:
-        transform = evaluation_transform(self.size)
-        return self._read(
-            Decoded(self.files[part], transform), [list(range(share.start, share.stop)) for share in shares]
-        )
+    def labels_of(self, part: str) -> Labels:
+        """The labels of a part, in order."""
+        return np.asarray(self.files[part].labels, dtype=np.int64)
+
+    def _plain(self, part: str, shares: Sequence[slice | list[int]]) -> Batches:
+        places = [list(range(share.start, share.stop)) if isinstance(share, slice) else share for share in shares]
+        return self._read(Decoded(self.files[part], evaluation_transform(self.size)), places)
 
     def _read(self, images: Decoded, indices: list[list[int]]) -> Batches:
         loader = DataLoader(
