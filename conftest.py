@@ -11,6 +11,9 @@ from collections.abc import Iterator
 
 import pytest
 
+# As `make test` does: processes that tests start have one thread, and a sum over more threads has other last bits.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # A process has one Keras backend, so its tests and doctests run apart: `KERAS_BACKEND=jax pytest tests/keras`.
 collect_ignore = [] if os.environ.get("KERAS_BACKEND") else ["tests/keras", "src/attentiondrop/keras"]
 

@@ -16,6 +16,7 @@ from attentiondrop.experiments.report.words import facts, heading, paragraphs
 from attentiondrop.experiments.runs.folders import run_folder
 from attentiondrop.experiments.studies.plan import read_study
 
+from ..conftest import write_epochs
 from .pages import Maker, written
 
 BASE = [0.90, 0.91, 0.90, 0.92, 0.91]
@@ -54,6 +55,7 @@ def test_runs_with_more_epochs_than_the_recipe_are_said(comparison: Maker, tmp_p
     assert dict(facts(read(folder)))["epochs"] == "12"
     for seed in range(len(BASE)):
         file = run_folder(folder, "longer", seed) / "result.json"
+        write_epochs(file.parent, 24, first=13)
         file.write_text(json.dumps(json.loads(file.read_text()) | {"epochs": 24}))
     assert "12 to 24 epochs each" in paragraphs(read(folder))[0]
     assert dict(facts(read(folder)))["epochs"] == "12 to 24"

@@ -15,8 +15,9 @@ from attentiondrop.experiments.runs.identity import recipe_of
 from attentiondrop.experiments.runs.kinds import FINAL, VARIED
 from attentiondrop.experiments.runs.store import Request, Result, write_request, write_result
 from attentiondrop.experiments.studies.plan import Ablation, Comparison, Entry, Grid, read_study, write_study
-from attentiondrop.experiments.train.epoch_log import Epoch, write_epoch
+from attentiondrop.experiments.train.epoch_log import EPOCHS, Epoch, write_epoch
 
+from ..conftest import write_epochs
 from .pages import Maker, Page
 
 RECIPE: dict[str, Any] = {"task": "language", "data": {}, "model": {}, "training": {"epochs": 1}, "evaluation": {}}
@@ -34,6 +35,7 @@ def write_losses(out: Path, losses: dict[str, list[float]], part: str) -> None:
             write_request(folder, Request(method, seed, recipe_of(part, RECIPE), {}), {})
             scores = {"loss": loss, "perplexity": 4.0, "bits_per_byte": 2.0}
             test = scores if part == FINAL else None
+            write_epochs(folder, 1)
             write_result(folder, Result("finished", 1.0, 1, best_epoch=1, validation=scores, test=test))
 
 
@@ -63,8 +65,9 @@ def test_a_lower_loss_is_an_improvement_and_is_reached_from_above(tmp_path: Path
     write_study(tmp_path, Comparison("compare", RECIPE, list(range(5)), 1000, methods))
     write_losses(tmp_path, LOSSES, FINAL)
     for method, values in (("none", [2.0, 1.9]), ("dropout(p=0.1)", [2.001, 1.99]), ("hard(p=0.1,k=5)", [2.1, 2.2])):
-        for epoch, loss in enumerate(values, start=1):
-            for seed in range(5):
+        for seed in range(5):
+            (run_folder(tmp_path, method, seed) / EPOCHS).unlink()
+            for epoch, loss in enumerate(values, start=1):
                 scores = {"loss": loss, "perplexity": 4.0, "bits_per_byte": 2.0}
                 write_epoch(run_folder(tmp_path, method, seed), Epoch(epoch, 0.1, 1.0, scores, 1.0, 10))
     none, lower, higher = summarise(read_study(tmp_path)).rows

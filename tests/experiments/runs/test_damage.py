@@ -55,6 +55,17 @@ def halfway(finished, run: Path) -> Path:
     return run
 
 
+def test_epochs_that_a_finished_run_lacks_are_damage(run: Path) -> None:
+    """They would count as no time, and so would make a method look fast."""
+    lines = (run / EPOCHS).read_text()
+    for left in (lines[: len(lines) // 2], lines[:-2], ""):
+        (run / EPOCHS).write_text(left)
+        with pytest.raises(DamagedRecordError, match=rf"{EPOCHS}.* of \d epochs"):
+            read_run(run)
+    (run / EPOCHS).write_text(lines + lines.splitlines()[-1] + "\n")  # older versions may have repeated one
+    assert read_run(run).result.status == "finished"
+
+
 def test_a_run_of_an_unknown_task_names_its_request(run: Path) -> None:
     stored = json.loads((run / REQUEST).read_text())
     stored["recipe"]["task"] = "painting"

@@ -124,13 +124,13 @@ def read_run(folder: Path) -> Run | None:
     environment = request.pop("environment", None) if isinstance(request, dict) else None
     stored = _build(_Environment, {"environment": environment}, folder / REQUEST)
     asked = _build(Request, request, folder / REQUEST)
-    return Run(
-        folder,
-        asked,
-        stored.environment,
-        [_build(Epoch, upgraded_epoch(line), folder / EPOCHS) for line in lines],
-        None if result is None else _result(result, asked, folder / RESULT),
-    )
+    epochs = [_build(Epoch, upgraded_epoch(line), folder / EPOCHS) for line in lines]
+    ended = None if result is None else _result(result, asked, folder / RESULT)
+    # A killed run may lack the end of its last line. A finished one has all of them.
+    known = len({epoch.epoch for epoch in epochs})
+    if ended is not None and ended.status == "finished" and known < ended.epochs:
+        raise damaged(folder / EPOCHS, ValueError(f"it has {known} of {ended.epochs} epochs"))
+    return Run(folder, asked, stored.environment, epochs, ended)
 
 
 @dataclass(frozen=True)
