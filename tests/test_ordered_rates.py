@@ -8,7 +8,8 @@ import pytest
 
 import attentiondrop as ad
 from attentiondrop import schedules as sc
-from attentiondrop.attaching import check_schedules
+from attentiondrop.attaching import check_over_training, check_schedules
+from attentiondrop.specs.base import Spec
 
 ENTROPY = "blur(sigma_min={},sigma_max=entropy(0.1,start=0.9,high=1.0))"
 
@@ -116,3 +117,21 @@ def test_the_present_progress_is_checked() -> None:
 def test_schedules_that_fit_everywhere_are_accepted() -> None:
     check_schedules([ad.BlurSmoothing(sigma_min=0.1, sigma_max=DIP)] * 2)
     check_schedules([ad.BlurSmoothing(sigma_min=sc.Warmup(0.3, 0.1), sigma_max=sc.Piecewise([0.0, 0.1], [0.0, 0.3]))])
+
+
+def test_rates_are_compared_where_they_must_keep_an_order_and_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rate for each of thousands of steps must not make `attach` wait."""
+    many = ad.schedules.Steps([step / 2000 for step in range(2000)], [0.3 + 0.1 * (step % 2) for step in range(2000)])
+    evaluated: list[float] = []
+    at = Spec.at
+    monkeypatch.setattr(Spec, "at", lambda spec, place, *layer: evaluated.append(place) or at(spec, place, *layer))
+    for spec, most in (
+        (ad.HardMasking(p=many), 3),
+        (ad.BlurSmoothing(many), 3),
+        (ad.BlurSmoothing(many, sigma_min=0.3), 4100),
+    ):
+        evaluated.clear()
+        check_over_training(spec)
+        assert len(evaluated) <= most
+    with pytest.raises(ad.ArgumentError, match="sigma_min"):
+        check_over_training(ad.BlurSmoothing(many, sigma_min=ad.schedules.Constant(0.35)))

@@ -8,12 +8,13 @@ from __future__ import annotations
 import abc
 import fnmatch
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
 from .errors import AttachError, bad_argument, warn_outside
 from .parsing import parse
+from .schedules import Schedule
 from .specs import Consistency, Spec
 from .specs.consistency import first_consistency
 
@@ -162,16 +163,29 @@ def check_schedules(specs: Sequence[Spec], progress: float = 0.0) -> None:
 
 
 def check_over_training(spec: Spec, layer: int = 0, layers: int = 1, progress: float = 0.0) -> None:
-    """Evaluate the schedules of one spec at many places, so that values that do not fit raise now.
+    """Evaluate the schedules of one spec, so that values that do not fit raise now.
 
-    Straight lines differ most where one of them bends or ends. Curves are looked at in between, too.
+    A spec knows the extremes of each of its rates. Two rates that must keep an order are compared at many places.
     """
-    corners = {corner for leaf in spec.leaves() for rate in leaf.scheduled().values() for corner in rate.corners()}
-    ends = sorted({0.0, 0.25, 0.5, 0.75, 1.0, progress} | corners)
-    for begin, end in pairwise(ends):
-        for quarter in range(4):
-            spec.at(begin + (end - begin) * quarter / 4, layer, layers)
-    spec.at(1.0, layer, layers)
+    for place in (0.0, progress, 1.0):
+        spec.at(place, layer, layers)
+    for leaf in spec.leaves():
+        if leaf.ordered and getattr(leaf, leaf.ordered[0]) != 0.0:
+            for place in _telling_places(leaf.scheduled().values()):
+                leaf.at(place, layer, layers)
+
+
+#: With more bends than that, curves between them are hardly curved.
+_MANY = 64
+
+
+def _telling_places(schedules: Iterable[Schedule]) -> Iterator[float]:
+    """Where one schedule may cross another one: straight lines differ most where one of them bends or ends."""
+    bends = sorted({0.0, 0.25, 0.5, 0.75, 1.0}.union(*(schedule.corners() for schedule in schedules)))
+    yield from bends
+    if len(bends) <= _MANY:
+        for begin, end in pairwise(bends):
+            yield from (begin + (end - begin) * quarter / 4 for quarter in (1, 2, 3))
 
 
 def warn_of_unreached(model: Any, unreached: Sequence[Unreached]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -139,7 +140,7 @@ class Piecewise(Schedule):
     def at(self, progress: float, layer: int = 0, layers: int = 1) -> Any:
         """On the line between two neighbours."""
         places = self.at_progress
-        after = next((i for i, place in enumerate(places) if place >= progress), len(places) - 1)
+        after = min(bisect.bisect_left(places, progress), len(places) - 1)
         before = max(after - 1, 0) if progress < places[after] else after
         gap = places[after] - places[before]
         share = 0.0 if gap == 0 else (progress - places[before]) / gap
@@ -175,7 +176,7 @@ class Steps(Schedule):
 
     def at(self, progress: float, layer: int = 0, layers: int = 1) -> Any:
         """The value of the last step that was reached."""
-        reached = max(i for i, place in enumerate(self.at_progress) if place <= progress)
+        reached = bisect.bisect_right(self.at_progress, progress) - 1
         return evaluate(self.values[reached], progress, layer, layers)
 
     def extremes(self) -> Iterator[float]:

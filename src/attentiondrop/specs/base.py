@@ -38,6 +38,8 @@ class Spec:
     level: ClassVar[Level]
     #: Fields that `str` always shows; the others appear only when they differ from their default.
     headline: ClassVar[tuple[str, ...]] = ()
+    #: Two rates of which the first must not exceed the second, also where they change; empty if there are none.
+    ordered: ClassVar[tuple[str, ...]] = ()
     #: What tuning tries: six settings (field -> value), the published one first. Empty if the spec is not tuned.
     grid: ClassVar[Sequence[Mapping[str, Any]]] = ()
     #: Texts of specs that show the effect well in a picture (`attentiondrop show`).

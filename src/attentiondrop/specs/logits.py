@@ -70,13 +70,14 @@ class BlurSmoothing(Spec):
     name = "blur"
     level = "logits"
     headline = ("sigma_max",)
+    ordered = ("sigma_min", "sigma_max")
     grid = [{"sigma_max": s, "width": w} for s, w in ((0.5, 5), (0.3, 5), (1.0, 5), (2.0, 5), (1.0, 9), (2.0, 9))]
     shown = ("blur(sigma_min=1.0,sigma_max=1.0)",)
 
     def __post_init__(self) -> None:
         set_rate(self, "sigma_max")
         set_rate(self, "sigma_min")
-        check_order(self, "sigma_min", "sigma_max")
+        check_order(self, *self.ordered)
         self._set("width", integer("width", self.width, minimum=1))
         if self.width % 2 == 0:
             raise bad_argument("width", "an odd integer", self.width)

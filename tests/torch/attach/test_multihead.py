@@ -212,5 +212,9 @@ def test_weights_and_fused_do_not_go_together() -> None:
     attach(module, "hard(p=0.5,k=2)", backend="fused")
     with pytest.raises(ad.BackendError, match='the model: backend="fused" cannot run here: the attention weights are'):
         module(x, x, x)
+    # A layer that calls its attention so and throws the weights away can be left out.
+    layers = nn.ModuleList([nn.MultiheadAttention(16, 2, batch_first=True) for _ in range(2)]).train()
+    with attach(layers, {"0": None, "*": "hard(p=0.5,k=2)"}, backend="fused"):
+        layers[1](*[layers[0](x, x, x)[0]] * 3, need_weights=False)
     assert module(x, x, x, need_weights=False)[0].shape == x.shape
     assert module.eval()(x, x, x)[1].shape == (2, 5, 5)

@@ -66,6 +66,36 @@ def test_keys_that_were_not_selected_stay_hidden(name: str, implementation: str)
     assert (dense - plain).abs().max() > 0.01  # the selection matters here
 
 
+@pytest.mark.parametrize(
+    ("name", "packed"),
+    [
+        ("minimax_m3_vl_text", {"position_ids": [[*range(12), *range(12)]]}),
+        ("minimax_m3_vl_text", {"cu_seq_lens_q": [0, 12, 24], "cu_seq_lens_k": [0, 12, 24]}),
+        ("deepseek_v32", {"cu_seq_lens_q": [0, 12, 24], "cu_seq_lens_k": [0, 12, 24]}),
+    ],
+)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_selection_separates_no_documents(name: str, packed: dict[str, list[Any]], seed: int) -> None:
+    """That a token did not select those before its document, or itself, does not mean that it never will."""
+    model, ids = build(name, "sdpa"), torch.randint(3, 50, (1, 24), generator=torch.Generator().manual_seed(seed))
+    attach(model, "hard(p=0.0,k=2)")
+    with pytest.raises(AttachError, match=r"no mask separates|packs 2 documents"), torch.no_grad():
+        model(input_ids=ids, **{name: torch.tensor(values) for name, values in packed.items()})
+
+
+def test_a_selection_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looking waits for a GPU, and each layer has a selection of its own. Without one, a blur looks once in a pass."""
+    from attentiondrop.torch.attach import shared_masks
+
+    seen: list[torch.Tensor] = []
+    monkeypatch.setattr(shared_masks, "_read", lambda mask, of=shared_masks._read: seen.append(mask) or of(mask))
+    model = build("deepseek_v32", "sdpa")
+    attach(model, "blur(sigma_max=0.5)")
+    padding = torch.tensor([[0, 0] + [1] * 10, [1] * 12])
+    model(input_ids=torch.randint(3, 50, (2, 12)), attention_mask=padding, use_cache=False)
+    assert not seen
+
+
 def test_a_selection_joins_any_mask() -> None:
     key = query = torch.zeros(1, 1, 4, 2)
     indices = torch.tensor([[[0, 1], [0, 1], [1, 2], [0, 3]]])

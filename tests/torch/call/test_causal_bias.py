@@ -58,9 +58,16 @@ def test_attached_modules_may_use_it(make: Any) -> None:
 def test_lengths_must_fit() -> None:
     x = torch.randn(1, 2, 6, 8)
     with pytest.raises(ShapeError, match=r"a CausalBias of \[6, 6\] rows and keys, received one of \[5, 6\]"):
-        attention(x, x, x, SPECS[0], attn_mask=causal_upper_left(5, 6))
+        attention(x, x, x, SPECS[0], attn_mask=causal_lower_right(5, 6))
     with pytest.raises(ArgumentError, match="is_causal: expected False"):
         attention(x, x, x, SPECS[0], attn_mask=causal_upper_left(6, 6), is_causal=True)
+
+
+def test_a_mask_for_more_rows_and_keys_is_read_as_sdpa_reads_it() -> None:
+    x = torch.randn(1, 2, 6, 8)
+    for mask in (causal_upper_left(16, 16), causal_lower_right(16, 16), causal_upper_left(16, 20)):
+        wanted = F.scaled_dot_product_attention(x, x, x, attn_mask=mask)
+        torch.testing.assert_close(attention(x, x, x, SPECS[0], attn_mask=mask), wanted)
 
 
 @pytest.mark.no_cover

@@ -55,6 +55,18 @@ def test_a_scheduled_weight_has_the_progress_of_its_own_attachment() -> None:
         assert result.divergence > 0 and torch.equal(result.loss, result.task + 1.0 * result.divergence)
 
 
+@pytest.mark.parametrize(
+    "other", ["hard(p=heads([0.1,0.2,0.1,0.2]),k=3)", "hard(p=constant(0.1),k=3)", "blur", "hard(p=entropy(0.5),k=3)"]
+)
+@pytest.mark.parametrize("rate", ["0.1", "linear(start=0.1,end=0.2)"])
+def test_rates_that_do_not_depend_on_the_progress_have_no_say(rate: str, other: str) -> None:
+    model, x = build("encoder"), floats(BATCH, 6, 16)
+    attach(model, {"encoder.layers.0.*": f"hard(p={rate},k=3)"}).set_progress(0.5)
+    attach(model, {"encoder.layers.1.*": other})
+    result = consistency_loss(model, x, torch.mean, ad.Consistency(weight=ad.schedules.Linear(0.0, 2.0)))
+    assert result.divergence > 0 and torch.equal(result.loss, result.task + 1.0 * result.divergence)
+
+
 def test_progress_that_is_told_in_part_is_refused() -> None:
     """Where the weight belongs to no attachment: those with schedules must agree."""
     model, x = build("encoder"), floats(BATCH, 6, 16)

@@ -110,6 +110,7 @@ class Attachment(BaseAttachment):
         modules = [module for module in self._modules if site_of(module) is not None]
         for layer, (site, module) in enumerate(zip(sites, modules, strict=True)):
             site.set_progress(self.progress, layer, len(sites), module)
+            site.told = self._is_told
             if self._is_told:
                 site.done("progress")
 

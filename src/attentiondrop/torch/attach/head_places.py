@@ -25,7 +25,8 @@ def remember_heads(module: nn.Module) -> dict[str, Any]:
     cls = own_class(type(module))
     numbers = (getattr(module, name, None) for name in ("num_heads", "heads"))
     heads = next((number for number in numbers if isinstance(number, int)), None)
-    return {HEADS: heads, KNOWN: (cls.__module__, cls.__name__) in _HEADS_FIRST}
+    # (A subclass is known, too.)
+    return {HEADS: heads, KNOWN: any((base.__module__, base.__name__) in _HEADS_FIRST for base in cls.__mro__)}
 
 
 def has_heads_first(site: Site, query: Tensor) -> bool:

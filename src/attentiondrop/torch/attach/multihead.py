@@ -145,7 +145,8 @@ def refuse_fused(site: Site, instead: str) -> None:
     if site.backend == "fused":
         raise BackendError(
             f'{site.name or "the model"}: backend="fused" cannot run here: the attention weights are asked for, which '
-            f'fused paths never build; pass {instead}, or use "auto" or "eager"'
+            f'fused paths never build. Pass {instead}. If the call is not yours, attach with "auto", '
+            f"or leave this module out: {{{site.name!r}: None, '*': spec}}"
         )
 
 

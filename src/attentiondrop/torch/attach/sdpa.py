@@ -111,7 +111,7 @@ def _perturbed(
         options = options._replace(attn_mask=mask)
         query, key, value = heads_last(query), heads_last(key), heads_last(value)
         attended = attend(site, query, key, value, site.drop, options, site.backend, site.monitor)
-        return heads_last(attended.output)
+        return heads_last(attended.output).contiguous()  # as SDPA gives it
     return attend(site, query, key, value, site.drop, options, site.backend, site.monitor).output
 
 

@@ -45,6 +45,8 @@ class Site:
     driven: Driven | None = None
     #: The progress at which the schedules were evaluated.
     progress: float = 0.0
+    #: Whether somebody said so, with `set_progress`.
+    told: bool = False
     #: Its number among the attached layers, and their number.
     layer: tuple[int, int] = (0, 1)
     #: Measures what happens to the attention, for `watch` and for adaptive rates.

@@ -42,7 +42,9 @@ def attention_forward(
 ) -> tuple[Tensor, Tensor | None]:
     """Attention as transformers calls it: [B, H, N, D] in, [B, N, H, D] and weights (or None) out."""
     site = site_of(module)
+    of_model = attention_mask
     attention_mask = with_selection(module, query, key, attention_mask, kwargs)
+    is_selected = attention_mask is not of_model
     is_usual = isinstance(attention_mask, Tensor | None) and all(x is None for x in (softcap, s_aux, position_bias))
     if site is None and is_usual:
         # A model that nothing is attached to is plain, also in its dropout.
@@ -61,14 +63,17 @@ def attention_forward(
         causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
         causal = query.shape[2] > 1 and attention_mask is None and causal
     if site is not None and module.training:
-        refuse_unseparated_documents(module, site, query, key, attention_mask, kwargs)
+        # The mask without the selection: what a row did not select tells nothing about documents.
+        refuse_unseparated_documents(module, site, query, key, of_model, kwargs)
     blocks: Blocks | None = None
     window: tuple[int, int] | None = None
     if isinstance(attention_mask, Blocks):
         attention_mask, blocks = None, attention_mask
     if attention_mask is not None and attention_mask.shape[-1] > key.shape[-2]:
         attention_mask = attention_mask[..., : key.shape[-2]]
-    if isinstance(attention_mask, Tensor) and site is not None and module.training and _reads_masks(site, origin):
+    # (A selection differs between layers and rows, so it has no simple form.)
+    may_read = site is not None and module.training and not is_selected and _reads_masks(site, origin)
+    if may_read and site is not None and isinstance(attention_mask, Tensor):
         attention_mask, window = simple_form(attention_mask, site)
     attended = attend(
         site,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -11,9 +12,10 @@ from torch import Tensor, nn
 
 from ...errors import ArgumentError, bad_argument
 from ...parsing import parse
-from ...specs import Consistency
+from ...specs import Consistency, Spec
 from ...specs.consistency import first_consistency
 from ..attach.sites import Site, site_of
+from ..rates.scheduled import changing_rates
 from .divergence import check_logits, compiled_divergence, divergence
 from .stacked_batch import check_parted
 from .views import Mode, views
@@ -139,17 +141,23 @@ def settings_for(model: nn.Module, consistency: Consistency | str | float | None
 def _progress(sites: Sequence[Site], given: Consistency) -> float:
     """The progress at which a scheduled weight is evaluated: that of its attachment (`set_progress`).
 
-    Several attachments may have different ones, since nobody tells it to one without schedules.
+    Several attachments may have different ones, since nobody tells it to one whose rates do not depend on it.
     """
     holders = [site for site in sites if site.spec.consistency == given]
-    told = holders or [site for site in sites if any(leaf.scheduled() for leaf in site.spec.leaves())] or sites
-    found = sorted({site.progress for site in told})
+    knowing = holders or [site for site in sites if site.told or _depends(site.spec, *site.layer)] or sites
+    found = sorted({site.progress for site in knowing})
     if len(found) > 1:
         raise ArgumentError(
             "consistency: expected one progress for its scheduled weight, received "
             f"{' and '.join(map(str, found))}: call set_progress on every attachment"
         )
     return found[0]
+
+
+@functools.lru_cache
+def _depends(spec: Spec, layer: int, layers: int) -> bool:
+    """Whether a rate of the spec depends on the progress. (This runs in each step.)"""
+    return bool(changing_rates(spec, layer, layers))
 
 
 def _of_weight(weight: float, attached: Consistency | None) -> Consistency:
