@@ -98,7 +98,7 @@ def test_extending(tmp_path: Path) -> None:
         (["training.precision=int8"], "training.precision: expected one of 'float32', 'bfloat16', 'float16'"),
         (["training.accumulate=7"], "training.accumulate: expected a divisor of the batch size 32, received 7"),
         (["training.compile=1"], "training.compile: expected true or false, received 1"),
-        (["training.ema=1"], "training.ema: expected a number < 1, received 1"),
+        (["training.ema=1"], "training.ema: expected a number < 1: with 1, the average would stay at"),
         (["training.ema=2"], "training.ema: expected a number in [0, 1], received 2"),
         (["data.label_noise=2"], "data.label_noise: expected a number in [0, 1], received 2"),
         (["methods=none"], "methods: expected a list, received 'none'"),

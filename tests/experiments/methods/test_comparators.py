@@ -122,6 +122,10 @@ def test_an_integer_and_the_equal_float_have_one_text(name: str) -> None:
         assert [type(number) for number in stored] == [int if is_whole else float] * 2
 
 
+def test_minus_zero_is_zero() -> None:
+    assert str(COMPARATORS["dropout"](p=-0.0)) == "dropout(p=0.0)"
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_it_names_the_settings_of_training_that_it_replaces(name: str) -> None:
     one = COMPARATORS[name]

@@ -77,11 +77,6 @@ def test_reads_a_method_and_its_canonical_text(text: str, method: Method) -> Non
         ("consistency", "a consistency loss alone compares equal passes"),
         ("r-drop+blur+consistency", "expected at most one consistency loss, found 2"),
         ("r-drop+dropout", "the same rate of the model is set twice"),
-        (
-            "longer+shorter",
-            "expected at most one of longer and shorter, since each replaces training.epochs",
-        ),
-        ("shorter+longer(lr=0.5,times=1)+hard", "expected at most one of longer and shorter"),
     ],
 )
 def test_refuses_with_a_clear_message(text: str, message: str) -> None:
@@ -102,9 +97,22 @@ def test_what_a_method_is_made_of() -> None:
     assert read_method("none").label_smoothing is None
 
 
-def test_parts_that_a_text_cannot_join_are_refused_too() -> None:
+def test_parts_that_replace_one_setting_are_no_method_to_train() -> None:
+    """But records of older versions, which did not refuse them, can be read."""
+    message = r"expected at most one of longer and shorter, since each replaces training\.epochs"
+    for text in ("longer+shorter", "shorter+longer(lr=0.5,times=1)+hard"):
+        with pytest.raises(AttentionDropError, match=message):
+            read_methods(["none", text])
+        with pytest.raises(AttentionDropError, match=message):
+            read_method(text).training(TrainingSettings())
     with pytest.raises(AttentionDropError, match=r"at most one of none and longer, .* training\.learning_rate"):
-        Method((COMPARATORS["none"](lr=0.5), COMPARATORS["longer"]()))
+        Method((COMPARATORS["none"](lr=0.5), COMPARATORS["longer"]())).check_replaced()
+
+
+def test_where_consistency_stands_makes_no_other_method() -> None:
+    with pytest.raises(AttentionDropError, match=r"'consistency\+blur' is given twice: it means blur"):
+        read_methods(["blur+consistency", "consistency+blur"])
+    read_methods(["blur+hard+consistency", "hard+blur+consistency"])  # which of these comes first matters
 
 
 def test_parts_that_replace_different_settings_are_joined() -> None:

@@ -14,9 +14,11 @@ import pytest
 from attentiondrop.cli.main import main
 from attentiondrop.experiments.files.whole_files import DamagedRecordError
 from attentiondrop.experiments.runs.execute import execute
-from attentiondrop.experiments.runs.job import LOCK
+from attentiondrop.experiments.runs.finished_run import load_run
+from attentiondrop.experiments.runs.job import LOCK, WouldEraseError
 from attentiondrop.experiments.runs.leftovers import remove_temporary
 from attentiondrop.experiments.runs.store import REQUEST, RESULT, read_run
+from attentiondrop.experiments.studies.plan import Study
 from attentiondrop.experiments.train.checkpoint import load_state, save_state, save_weights
 from attentiondrop.experiments.train.epoch_log import BEST, EPOCHS, LAST, STATE
 
@@ -57,13 +59,23 @@ def halfway(finished, run: Path) -> Path:
 
 def test_epochs_that_a_finished_run_lacks_are_damage(run: Path) -> None:
     """They would count as no time, and so would make a method look fast."""
-    lines = (run / EPOCHS).read_text()
+    lines, study = (run / EPOCHS).read_text(), Study(run.parents[2], None, None)
     for left in (lines[: len(lines) // 2], lines[:-2], ""):
         (run / EPOCHS).write_text(left)
-        with pytest.raises(DamagedRecordError, match=rf"{EPOCHS}.* of \d epochs"):
-            read_run(run)
+        with pytest.raises(DamagedRecordError, match=rf"{EPOCHS} has \d of 2 epochs"):
+            study.run("none", 0)
     (run / EPOCHS).write_text(lines + lines.splitlines()[-1] + "\n")  # older versions may have repeated one
-    assert read_run(run).result.status == "finished"
+    assert study.run("none", 0).result.status == "finished"
+
+
+def test_a_finished_run_that_lost_epochs_is_not_erased_without_being_asked(run: Path, job) -> None:
+    """Its weights and scores are there."""
+    (run / EPOCHS).write_text((run / EPOCHS).read_text()[:-1])
+    with pytest.raises(WouldEraseError, match=rf"damaged \({EPOCHS} has 1 of 2 epochs\), 1 finished run would be"):
+        execute(job())
+    assert load_run(run).record.result.status == "finished"
+    execute(job(overwrite=True))
+    assert len(read_run(run).epochs) == 2
 
 
 def test_a_run_of_an_unknown_task_names_its_request(run: Path) -> None:

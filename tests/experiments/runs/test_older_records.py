@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -12,12 +13,14 @@ import pytest
 from attentiondrop.cli.main import main
 from attentiondrop.experiments.analysis.collect import summarise
 from attentiondrop.experiments.config.recipe_files import read_recipe
+from attentiondrop.experiments.runs.execute import execute
 from attentiondrop.experiments.runs.finished_run import load_run
 from attentiondrop.experiments.runs.identity import differences, scored_from
+from attentiondrop.experiments.runs.job import standing
 from attentiondrop.experiments.runs.kinds import FINAL
-from attentiondrop.experiments.runs.store import read_run
+from attentiondrop.experiments.runs.store import changed_scores, read_run
 from attentiondrop.experiments.studies.compare import compare
-from attentiondrop.experiments.studies.plan import read_study
+from attentiondrop.experiments.studies.plan import COMPARISON, read_study
 
 OLDER = Path(__file__).parents[1] / "older"
 
@@ -69,7 +72,7 @@ def test_attacks_on_the_first_images_are_other_attacks() -> None:
 
     then = scores("evaluation.pgd_choice=first")
     assert "pgd_choice" not in then["evaluation"]
-    assert differences(then, scores()) == ["evaluation.pgd_choice None -> stratified"]
+    assert differences(then, scores()) == ["evaluation.pgd_choice first -> stratified"]
     assert scores("evaluation.pgd_epsilons=[]") == scores("evaluation.pgd_epsilons=[]", "evaluation.pgd_choice=first")
 
 
@@ -78,3 +81,56 @@ def test_stored_weights_give_the_stored_scores(study: Path) -> None:
     assert run.task.name == "classification"
     found = run.task.scores(run.model, run.data, "test", 60, None)
     assert found == pytest.approx(run.record.result.test, rel=1e-4)
+
+
+def test_an_attack_on_all_images_was_the_same_attack() -> None:
+    run = read_run(OLDER / "study" / "runs" / "none" / "seed0")
+    now = scored_from(run.request.recipe, run.request.checksums, FINAL)
+    now["evaluation"] = now["evaluation"] | {"pgd_choice": "stratified"}
+    asked, attacked = now["evaluation"]["pgd_examples"], run.result.robustness.examples
+    assert asked == attacked
+    assert changed_scores(run, now) == ["evaluation.pgd_choice first -> stratified"]
+    for counts, changes in (
+        ({"test": attacked}, []),
+        ({"test": attacked + 1}, ["evaluation.pgd_choice first -> stratified"]),
+    ):
+        assert (
+            changed_scores(dataclasses.replace(run, result=dataclasses.replace(run.result, counts=counts)), now)
+            == changes
+        )
+    fewer = dataclasses.replace(run.result.robustness, examples=attacked - 1)
+    assert changed_scores(dataclasses.replace(run, result=dataclasses.replace(run.result, robustness=fewer)), now) == []
+
+
+def test_folders_with_numbers_as_they_were_written_are_found(tiny, listener, tmp_path, trained) -> None:
+    methods = ["none", "r-drop(weight=1.0,p=0.1)"]
+    compare(tiny, methods, 1, tmp_path, listener)
+    today, older = (tmp_path / "runs" / name for name in ("r-drop_weight=1.0_p=0.1", "r-drop_weight=1_p=0.1"))
+    today.rename(older)
+    plan = tmp_path / COMPARISON
+    plan.write_text(plan.read_text().replace("weight=1.0", "weight=1"))
+    assert summarise(read_study(tmp_path)).rows[1].outcomes[0].status == "finished"
+    compare(tiny, methods, 1, tmp_path, listener)
+    assert len(trained) == 2 and "2 of 2 runs are finished already" in listener.lines and not today.exists()
+
+
+def test_a_tail_and_another_part_mean_something_else_now(job, trained) -> None:
+    """All parts acted on the last layers."""
+    for method, known in (("tailblur+hard", 2), ("tailblur", 3), ("hard", 3)):
+        one = job(method)
+        execute(one)
+        file = one.folder / "run.json"
+        content = json.loads(file.read_text())
+        file.write_text(json.dumps(content | {"format": 2}))
+        found = standing(one, content["checksums"])
+        assert (found.todo, found.changes) == (("train", ("format 2 -> 3",)) if known == 2 else ("done", ()))
+
+
+def test_what_is_refused_today_can_be_read(tiny, listener, tmp_path, trained) -> None:
+    compare(tiny, ["none", "longer(lr=1.0,decay=1.0,times=2)"], 1, tmp_path, listener)
+    plan = tmp_path / COMPARISON
+    plan.write_text(plan.read_text().replace("times=2)", "times=2)+shorter(times=0.5)"))
+    content = json.loads(plan.read_text())
+    content["recipe"]["training"]["ema"] = 1.0
+    plan.write_text(json.dumps(content))
+    assert [row.outcomes[0].status for row in summarise(read_study(tmp_path)).rows] == ["of another recipe", "missing"]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ..files.whole_files import DamagedRecordError
 from ..runs.identity import differences, recipe_of, scored_from, trained_from
 from ..runs.kinds import FINAL
-from ..runs.store import Result, Run, scored_by
+from ..runs.store import Result, Run, changed_scores
 from ..studies.plan import Ablation, Comparison, Study
 
 #: The statuses without a result that counts: the study still has to run these.
@@ -89,7 +89,7 @@ def other_recipe(run: Run, plan: Comparison | Ablation, part: str) -> list[str]:
     changes = differences(then, trained_from(recipe, plan.checksums, part))
     if changes or part != FINAL or run.result is None or run.result.status != "finished":
         return changes
-    changes = differences(scored_by(run), scored_from(recipe, plan.checksums, part))
+    changes = changed_scores(run, scored_from(recipe, plan.checksums, part))
     return changes or (["it was not tested"] if run.result.test is None else [])
 
 

@@ -98,6 +98,10 @@ def _with_hint(error: ArgumentError, example: str = "") -> ArgumentError:
 
 def _built(content: dict[str, Any]) -> Recipe:
     recipe = build_recipe(content)
+    # Only here, so that records of older versions can be read.
+    if recipe.training.ema == 1.0:
+        expected = "a number < 1: with 1, the average would stay at the weights after the first step"
+        raise bad_argument("training.ema", expected, recipe.training.ema)
     try:
         read_methods(expanded(recipe.methods))
     except AttentionDropError as error:

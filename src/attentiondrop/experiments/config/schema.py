@@ -87,9 +87,8 @@ class TrainingSettings:
         number("weight_decay", self.weight_decay, minimum=0.0)
         number("warmup", self.warmup, minimum=0.0, maximum=1.0)
         number("label_smoothing", self.label_smoothing, minimum=0.0, maximum=1.0)
-        # With a decay of 1, the average would stay at the weights after the first step.
-        if self.ema is not None and number("ema", self.ema, minimum=0.0, maximum=1.0) == 1.0:
-            raise bad_argument("ema", "a number < 1", self.ema)
+        if self.ema is not None:
+            number("ema", self.ema, minimum=0.0, maximum=1.0)
         if integer("average_last", self.average_last, minimum=1) > 1 and self.ema is not None:
             raise bad_argument("average_last", "1 with training.ema, which is another average", self.average_last)
         if len(self.betas) != 2 or not all(0.0 <= number("betas", beta, 0.0, 1.0) < 1.0 for beta in self.betas):

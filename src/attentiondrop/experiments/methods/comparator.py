@@ -127,7 +127,7 @@ class Comparator:
             value = getattr(self, field.name)
             # (Types are texts in a module with `from __future__ import annotations`.)
             if field.type in ("float", float):
-                object.__setattr__(self, field.name, number(field.name, value, -math.inf))
+                object.__setattr__(self, field.name, number(field.name, value, -math.inf) + 0.0)
             elif field.type in ("int", int):
                 object.__setattr__(self, field.name, integer(field.name, value))
 

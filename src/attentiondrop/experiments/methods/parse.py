@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import hashlib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -19,10 +18,10 @@ from ...errors import ArgumentError, ParseError, did_you_mean
 from ...parsing import parse, read_call, split_terms
 from ...specs import REGISTRY, Compose, Consistency, Spec
 from . import COMPARATORS, Comparator
+from .folder_names import slug
 
 NONE = "none"
 Settings = TypeVar("Settings")
-_SLUG_LENGTH = 100
 
 
 @dataclass(frozen=True)
@@ -48,13 +47,6 @@ class Method:
         rates = [rate for part in self.comparators for rate in part.model_rates()]
         if len(rates) != len(set(rates)):
             raise ArgumentError(f"method {self.text!r}: the same rate of the model is set twice")
-        replaced = [(setting, part.name) for part in self.comparators for setting in part.replaces]
-        for setting in dict(replaced):
-            if len(both := [name for each, name in replaced if each == setting]) > 1:
-                raise ArgumentError(
-                    f"method {self.text!r}: expected at most one of {' and '.join(both)}, since each replaces "
-                    f"training.{setting}"
-                )
         rebuilt = [part.name for part in self.comparators if type(part).build is not Comparator.build]
         if len(rebuilt) > 1:
             raise ArgumentError(f"method {self.text!r}: expected at most one of {' and '.join(rebuilt)}")
@@ -67,13 +59,13 @@ class Method:
 
     @property
     def slug(self) -> str:
-        """The text as a folder name that needs no quotes. A nested or long text gets a checksum, to stay unique."""
-        text = self.text
-        slug = re.sub(r"[^\w.=+-]+", "_", text.replace(")", "")).strip("_")
-        nested = re.search(r"\([^)]*\(", text) is not None
-        if nested or len(slug) > _SLUG_LENGTH:
-            slug = f"{slug[:_SLUG_LENGTH]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
-        return slug
+        """The text as a folder name."""
+        return slug(self.text)
+
+    @property
+    def trains_as(self) -> tuple[object, ...]:
+        """What two methods that train alike have in common: it does not matter where `consistency` stands."""
+        return self.comparators, self.attached, self.consistency
 
     @cached_property
     def consistency(self) -> Consistency | None:
@@ -94,6 +86,11 @@ class Method:
         return [(spec, share) for spec, share in kept if spec is not None]
 
     @property
+    def has_tail_and_others(self) -> bool:
+        """Whether its parts act on different shares of the attention."""
+        return len({share for _, share in self.attached_parts}) > 1
+
+    @property
     def label_smoothing(self) -> float | None:
         """The label smoothing of the method, which replaces that of the recipe; None if it has none."""
         return next((part.label_smoothing for part in self.comparators if part.label_smoothing is not None), None)
@@ -104,9 +101,20 @@ class Method:
 
     def training(self, settings: Settings) -> Settings:
         """The settings of training (a dataclass) with what comparators change in them."""
+        self.check_replaced()
         changes = {key: value for part in self.comparators for key, value in part.training(settings).items()}
         changed: Settings = dataclasses.replace(settings, **changes)  # type: ignore[type-var]
         return changed
+
+    def check_replaced(self) -> None:
+        """Refuse two parts that replace the same setting: only one would count. (Older records have such methods.)"""
+        replaced = [(setting, part.name) for part in self.comparators for setting in part.replaces]
+        for setting in dict(replaced):
+            if len(both := [name for each, name in replaced if each == setting]) > 1:
+                raise ArgumentError(
+                    f"method {self.text!r}: expected at most one of {' and '.join(both)}, since each replaces "
+                    f"training.{setting}"
+                )
 
     def counts_from(self, epochs: int) -> int:
         """The first epoch, counted from zero, whose weights may be chosen as the best."""
@@ -133,8 +141,10 @@ def read_methods(texts: Iterable[str]) -> list[Method]:
     methods: list[Method] = []
     for text in texts:
         method = read_method(text)
-        if method in methods:
-            raise ArgumentError(f"method {text!r} is given twice: it means {method.text}")
+        method.check_replaced()
+        for other in methods:
+            if method.trains_as == other.trains_as:
+                raise ArgumentError(f"method {text!r} is given twice: it means {other.text}")
         methods.append(method)
     if not methods:
         raise ArgumentError(f"expected at least one method: {_choices()}")

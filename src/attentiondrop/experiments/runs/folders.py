@@ -5,14 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from ..methods.folder_names import older_slugs, slug
 from ..methods.parse import read_method
 from .kinds import FINAL, KINDS
 from .store import REQUEST
 
 
 def run_folder(out: Path, method: str, seed: int, part: str = FINAL) -> Path:
-    """The folder of a run; `part` is its kind, see `kinds`."""
-    return out / part / read_method(method).slug / f"seed{seed}"
+    """The folder of a run; `part` is its kind, see `kinds`. An older folder of the same method is kept."""
+    text = read_method(method).text
+    folder = out / part / slug(text) / f"seed{seed}"
+    if not folder.exists():
+        for older in older_slugs(text):
+            if (found := out / part / older / folder.name).exists():
+                return found
+    return folder
 
 
 def run_folders(out: Path) -> Iterator[tuple[str, Path]]:

@@ -41,6 +41,7 @@ _ADDED = (
     ("data", "mirror", False),
     ("evaluation", "pgd_choice", "first"),
 )
+_MEANT = {f"{section}.{name}": usual for section, name, usual in _ADDED}
 _TRAINED = ("task", "data", "model", "training", "measure")
 _EVALUATION = "evaluation"
 #: This setting of training only decides which of the stored weights are scored.
@@ -107,7 +108,8 @@ def scored_from(recipe: Recipe, checksums: Checksums, kind: str) -> dict[str, An
 def differences(then: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> list[str]:
     """How `now` differs from `then`, in words.
 
-    A top-level entry that only one of them has is ignored. Within a section, a missing value counts as None.
+    A top-level entry that only one of them has is ignored. Within a section, a missing value counts as what older
+    versions did, or else as None.
 
     >>> differences({"training": {"epochs": 3, "ema": None}}, {"training": {"epochs": 8}})
     ['training.epochs 3 -> 8']
@@ -118,7 +120,8 @@ def differences(then: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "
     found: list[str] = []
     keys = now.keys() | then.keys() if prefix else now.keys() & then.keys()
     for key in keys:
-        old, new, name = then.get(key), now.get(key), f"{prefix}{key}"
+        name = f"{prefix}{key}"
+        old, new = (each.get(key, _MEANT.get(name)) for each in (then, now))
         if isinstance(old, Mapping) and isinstance(new, Mapping):
             found += differences(old, new, f"{name}.")
         elif old != new:

@@ -16,7 +16,7 @@ from ..train.epoch_log import BEST, EPOCHS, LAST
 from .folders import run_folder
 from .identity import differences, recorded, scored_from, trained_from
 from .kinds import FINAL, NAMES
-from .store import Request, Result, Run, read_run, scored_by
+from .store import FORMAT, FORMAT_OF_TAILS, Request, Result, Run, changed_scores, lost_epochs, read_run
 
 #: The lock file that a process holds while it works on a run.
 LOCK = ".lock"
@@ -66,7 +66,8 @@ class Job:
     def request(self, checksums: Mapping[str, str]) -> Request:
         """The request to store with the run. The checksum of the test part is left out unless the run is final."""
         given = {part: checksum for part, checksum in checksums.items() if self.final or part != "test"}
-        return Request(self.method, self.seed, recorded(self.settings().to_dict()), given)
+        meaning = FORMAT_OF_TAILS if read_method(self.method).has_tail_and_others else FORMAT
+        return Request(self.method, self.seed, recorded(self.settings().to_dict()), given, meaning)
 
     def scored(self, checksums: Mapping[str, str]) -> dict[str, Any]:
         """What decides its scores beside the weights, see `scored_from`."""
@@ -106,6 +107,8 @@ class Standing:
     stale: bool = False
     #: Whether that would erase a finished run.
     erases: bool = False
+    #: Whether it would be erased because it is damaged, not because it is of another recipe.
+    damaged: bool = False
     #: The reason, in words for people.
     why: str | None = None
 
@@ -129,6 +132,9 @@ def standing(job: Job, checksums: Mapping[str, str]) -> Standing:
         return Standing("train")
     now, result = job.request(checksums), run.result
     ended = result is not None and result.status != "failed"
+    if lost := lost_epochs(run):
+        why = f"{job.label}: run again, since {lost}"
+        return Standing("train", run, changes=(lost,), stale=True, erases=True, damaged=True, why=why)
     changes = tuple(differences(_trained(run.request, job.part), _trained(now, job.part)))
     if changes:
         why = f"{job.label}: run again, since settings changed ({'; '.join(changes)})"
@@ -139,7 +145,7 @@ def standing(job: Job, checksums: Mapping[str, str]) -> Standing:
         return Standing("done", run, result.without_test())
     if result.status == "diverged":
         return Standing("done", run, result)
-    changes = tuple(differences(scored_by(run), job.scored(checksums)))
+    changes = tuple(changed_scores(run, job.scored(checksums)))
     if not changes and result.test is not None:
         return Standing("done", run, result)
     changes = changes or ("it was not tested",)
@@ -155,20 +161,22 @@ def check_erasing(jobs: Sequence[Job], standings: Mapping[Job, Standing]) -> Non
     if lost:
         more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
         changes = dict.fromkeys(change for job in lost for change in standings[job].changes)
-        raise would_erase(f"{lost[0].label}{more} in {lost[0].out}", list(changes), len(lost))
+        what = "damaged" if all(standings[job].damaged for job in lost) else "made with another recipe"
+        raise would_erase(f"{lost[0].label}{more} in {lost[0].out}", list(changes), len(lost), what)
 
 
 #: How many differences an error names.
 _SHOWN = 4
 
 
-def would_erase(where: str, changes: Sequence[str], finished: int) -> WouldEraseError:
+def would_erase(
+    where: str, changes: Sequence[str], finished: int, what: str = "made with another recipe"
+) -> WouldEraseError:
     """The error that names what differs and how many runs would be erased, in one line."""
     runs = "1 finished run" if finished == 1 else f"{finished} finished runs"
     shown = [*changes[:_SHOWN], *([f"and {len(changes) - _SHOWN} more"] if len(changes) > _SHOWN else [])]
     return WouldEraseError(
-        f"{where}: made with another recipe ({'; '.join(shown)}), {runs} would be erased; "
-        "use another --out, or --overwrite to train anew"
+        f"{where}: {what} ({'; '.join(shown)}), {runs} would be erased; use another --out, or --overwrite to train anew"
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,11 +15,13 @@ from ..files.whole_files import damaged, read_json, read_lines, write_json
 from ..tasks.exhibits import Exhibits
 from ..tasks.registry import task_of
 from ..train.epoch_log import EPOCHS, Epoch, upgraded_epoch
-from .identity import scored_from
+from .identity import differences, scored_from
 from .kinds import FINAL
 
 #: Increase this when training or evaluation changes its meaning. Results of an older format are not reused.
 FORMAT = 2
+#: The same, for methods of which some parts act on the last layers and others on all: all acted on the last ones.
+FORMAT_OF_TAILS = 3
 
 REQUEST, RESULT, TRACEBACK = "run.json", "result.json", "traceback.txt"
 
@@ -115,6 +118,27 @@ def scored_by(run: Run) -> dict[str, Any]:
     return scored_from(run.request.recipe, run.request.checksums, FINAL)
 
 
+def changed_scores(run: Run, now: Mapping[str, Any]) -> list[str]:
+    """How what decides the scores now (`scored_from`) differs from what decided those of a final run, in words."""
+    then = scored_by(run)
+    if _attacked_all(run, then):
+        then, now = (_without_choice(each) for each in (then, now))
+    return differences(then, now)
+
+
+def _attacked_all(run: Run, then: Mapping[str, Any]) -> bool:
+    """Whether the attack took all test images, whichever way it chooses some of them."""
+    if run.result is None or run.result.robustness is None:
+        return False
+    attacked, asked = run.result.robustness.examples, then.get("evaluation", {}).get("pgd_examples")
+    return attacked == (run.result.counts or {}).get("test") or (asked is not None and attacked < asked)
+
+
+def _without_choice(scored: Mapping[str, Any]) -> dict[str, Any]:
+    evaluation = {key: value for key, value in scored.get("evaluation", {}).items() if key != "pgd_choice"}
+    return {**scored, "evaluation": evaluation}
+
+
 def read_run(folder: Path) -> Run | None:
     """The run in `folder`, or None if there is none. Raises `DamagedRecordError` if it cannot be read."""
     request = read_json(folder / REQUEST)
@@ -124,13 +148,24 @@ def read_run(folder: Path) -> Run | None:
     environment = request.pop("environment", None) if isinstance(request, dict) else None
     stored = _build(_Environment, {"environment": environment}, folder / REQUEST)
     asked = _build(Request, request, folder / REQUEST)
-    epochs = [_build(Epoch, upgraded_epoch(line), folder / EPOCHS) for line in lines]
-    ended = None if result is None else _result(result, asked, folder / RESULT)
-    # A killed run may lack the end of its last line. A finished one has all of them.
-    known = len({epoch.epoch for epoch in epochs})
-    if ended is not None and ended.status == "finished" and known < ended.epochs:
-        raise damaged(folder / EPOCHS, ValueError(f"it has {known} of {ended.epochs} epochs"))
-    return Run(folder, asked, stored.environment, epochs, ended)
+    return Run(
+        folder,
+        asked,
+        stored.environment,
+        [_build(Epoch, upgraded_epoch(line), folder / EPOCHS) for line in lines],
+        None if result is None else _result(result, asked, folder / RESULT),
+    )
+
+
+def lost_epochs(run: Run) -> str | None:
+    """Which epochs of a finished run were lost, in words: they would count as no time. None if all are there.
+
+    A killed run may lack the end of its last line. A finished one has all of them.
+    """
+    known = len({epoch.epoch for epoch in run.epochs})
+    if run.result is None or run.result.status != "finished" or known >= run.result.epochs:
+        return None
+    return f"{EPOCHS} has {known} of {run.result.epochs} epochs"
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from ..files.whole_files import damaged, read_json, write_json
 from ..methods.parse import read_method
 from ..runs.folders import run_folder
 from ..runs.kinds import FINAL
-from ..runs.store import Run, read_run
+from ..runs.store import Run, lost_epochs, read_run
 
 COMPARISON, ABLATION = "comparison.json", "ablation.json"
 
@@ -99,8 +99,12 @@ class Study:
         return plan
 
     def run(self, method: str, seed: int, part: str = FINAL) -> Run | None:
-        """One of its runs, or None if it does not exist yet."""
-        return read_run(run_folder(self.folder, method, seed, part))
+        """One of its runs, or None if it does not exist yet. One that lost epochs is damaged."""
+        run = read_run(run_folder(self.folder, method, seed, part))
+        lost = None if run is None else lost_epochs(run)
+        if run is not None and lost is not None:
+            raise damaged(run.folder, ValueError(lost))
+        return run
 
 
 def write_study(out: Path, study: Comparison | Ablation) -> None:

@@ -49,8 +49,8 @@ class AttackSettings(EvaluationSettings):
     pgd_restarts: int = 1
     #: Attack only this many of the test images.
     pgd_examples: int = 1000
-    #: Which ones: `stratified` for images of all classes in their shares, the same ones in all runs; or `first`, as
-    #: older versions did. Where test images are sorted by class, the first ones belong to few classes.
+    #: Which ones: `stratified` for images of all classes in their shares, the same ones in all runs with one test part;
+    #: or `first`, as older versions did. Where test images are sorted by class, the first ones belong to few classes.
     pgd_choice: str = "stratified"
     WITHOUT_TEST: ClassVar[dict[str, Any]] = {"pgd_epsilons": []}
 
