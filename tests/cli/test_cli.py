@@ -210,6 +210,12 @@ def test_compare_ablate_report_and_evaluate(
     found = json.loads((Path(run) / "evaluation.json").read_text())
     stored = json.loads((Path(run) / "result.json").read_text())
     assert found["test"] == stored["test"] and found["robustness"]["examples"] == 8
+    attack = ["--epsilon", "8/255", "--steps", "2", "--examples", "12", "--device", "cpu"]
+    scores = []
+    for choice in ([], ["--choice", "stratified"], ["--choice", "first"]):
+        assert main(["evaluate", run, *attack, *choice]) == 0
+        scores.append(json.loads((Path(run) / "evaluation.json").read_text())["robustness"]["accuracy"])
+    assert scores[0] == scores[1] != scores[2]
 
 
 @pytest.mark.parametrize("text", ["8/", "/255", "8/0", "x"])

@@ -45,7 +45,12 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     parser.add_argument(
         "--examples",
         type=recipes.positive,
-        help="How many test images to attack, with all classes in their shares. Default: 1000.",
+        help="How many test images to attack. Default: 1000.",
+    )
+    parser.add_argument(
+        "--choice",
+        choices=("stratified", "first"),
+        help="Which test images to attack: all classes in their shares, or the first ones. Default: stratified.",
     )
     recipes.add_place_arguments(parser)
     return parser
@@ -54,7 +59,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 def run(args: argparse.Namespace) -> int:
     """Test, print, write."""
     recipes.need()
-    for name in ("norm", "steps", "restarts", "examples"):
+    for name in ("norm", "steps", "restarts", "examples", "choice"):
         if not args.epsilon and getattr(args, name) is not None:
             raise bad_argument("epsilon", f"sizes of the attack, since --{name} is given", None)
     from .progress import show_progress
@@ -74,6 +79,7 @@ def run(args: argparse.Namespace) -> int:
             "pgd_steps": args.steps,
             "pgd_restarts": args.restarts,
             "pgd_examples": args.examples,
+            "pgd_choice": args.choice,
         }
         given = {name: value for name, value in attack.items() if value is not None}
         cls = loaded.task.evaluation_settings

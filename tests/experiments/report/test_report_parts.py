@@ -16,13 +16,14 @@ from attentiondrop.experiments.report.chart import Chart, Point
 from attentiondrop.experiments.report.figures import listed, p_value, plural
 from attentiondrop.experiments.report.markup import Markup, join, tag
 from attentiondrop.experiments.report.palette import COLOURS, looks
+from attentiondrop.experiments.report.robustness import _which
 from attentiondrop.experiments.report.scales import Scale, fit
 from attentiondrop.experiments.report.series import by_epoch, stretches
 from attentiondrop.experiments.runs.store import Request, Result, Run
 from attentiondrop.experiments.studies.plan import Entry
 from attentiondrop.experiments.tasks.classification.task import Classification
 from attentiondrop.experiments.train.epoch_log import Epoch
-from attentiondrop.scores import ReliabilityDiagram
+from attentiondrop.scores import ReliabilityDiagram, RobustnessReport
 
 from ..conftest import scored
 
@@ -183,3 +184,17 @@ def test_words() -> None:
     assert listed(["a"]) == "a" and listed(["a", "b", "c"]) == "a, b and c"
     assert plural(1, "seed") == "1 seed" and plural(0, "seed") == "0 seeds"
     assert p_value(0.0001) == "< 0.001" and p_value(0.0456) == "0.046"
+
+
+@pytest.mark.parametrize(
+    ("choice", "counts", "said"),
+    [
+        ({}, None, "the first 200 test examples"),
+        ({"pgd_choice": "stratified"}, {"test": 360}, "200 test examples of all classes"),
+        ({"pgd_choice": "stratified"}, {"test": 200}, "all 200 test examples"),
+    ],
+)
+def test_which_images_were_attacked_is_said(choice: dict[str, str], counts: dict[str, int] | None, said: str) -> None:
+    attack = RobustnessReport("linf", [0.0, 0.1], [0.9, 0.1], 20, 1, 200, True)
+    scored_from = {"evaluation": choice} if choice else None
+    assert _which(Result("finished", 1.0, 1, robustness=attack, counts=counts, scored=scored_from), attack) == said

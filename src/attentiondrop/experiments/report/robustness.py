@@ -6,6 +6,7 @@ from collections import Counter
 
 from ...scores import RobustnessReport
 from ..analysis.summary import Row, Summary
+from ..runs.store import Result
 from .blocks import Block, Cell, Notes, Picture, Section, Table, name
 from .chart import Chart, Point
 from .figures import BLANK, NOTHING, epsilon, spread
@@ -81,15 +82,29 @@ def _point(value: float, place: float, row: Row) -> Point:
 
 
 def _attacks(row: Row) -> list[RobustnessReport]:
-    return [each.result.robustness for each in row.outcomes if each.result and each.result.robustness]
+    return [result.robustness for result in _attacked(row) if result.robustness]
+
+
+def _attacked(row: Row) -> list[Result]:
+    return [each.result for each in row.outcomes if each.result and each.result.robustness]
+
+
+def _which(result: Result, attack: RobustnessReport) -> str:
+    """Which test examples were attacked. Records of older versions do not say it: they were the first ones."""
+    if attack.examples == (result.counts or {}).get("test"):
+        return f"all {attack.examples} test examples"
+    if (result.scored or {}).get("evaluation", {}).get("pgd_choice") == "stratified":
+        return f"{attack.examples} test examples of all classes"
+    return f"the first {attack.examples} test examples"
 
 
 def _how(rows: list[Row]) -> list[str]:
     ways = Counter(
         f"PGD in {_NORMS.get(each.norm, each.norm)}, {each.steps} steps, {each.restarts} random starts, "
-        f"{each.examples} test examples"
+        f"{_which(result, each)}"
         for row in rows
-        for each in _attacks(row)
+        for result in _attacked(row)
+        if (each := result.robustness)
     )
     return [f"Attack: {'; '.join(ways)}. The accuracy is an upper bound: a stronger attack may lower it."]
 
