@@ -50,6 +50,14 @@ def test_weights_and_fused_do_not_go_together() -> None:
     assert len(model(**text(), output_attentions=False)) == 2
 
 
+def test_also_in_a_model_that_does_not_tell_its_attention() -> None:
+    model = build("gpt2", attn_implementation="eager").train()
+    attach(model, ad.HardMasking(p=0.4, k=8), backend="fused")
+    model(**text(), output_hidden_states=True)
+    with pytest.raises(ad.BackendError, match="weights are asked for"):
+        model(**text(), output_attentions=True)
+
+
 #: Compiled in every run. Tracing the others shows more of the same.
 COMPILED = ("bert",)
 

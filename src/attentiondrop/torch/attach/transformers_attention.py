@@ -25,6 +25,11 @@ from .sites import Site, site_of
 from .transformers_masks import mask_of
 from .transformers_names import NAME, REACHABLE, no_mask
 
+try:  # releases before 5 have none
+    from transformers.utils.output_capturing import _active_collector as _collector
+except ImportError:
+    _collector = None
+
 
 def attention_forward(
     module: nn.Module,
@@ -54,7 +59,7 @@ def attention_forward(
         return plain
     # Read in each call: a user may set it after `attach`, and transformers builds the mask for the present one.
     origin = None if site is None else implementation_now(module, site)
-    if site is not None and origin == "eager" and _asks_for_weights(site, kwargs):
+    if site is not None and origin == "eager" and site.backend == "fused" and _asks_for_weights(site, kwargs):
         refuse_fused(site, "output_attentions=False")
     if origin == "eager":
         # Eager attention of transformers ignores is_causal: its mask holds causality.
@@ -106,7 +111,13 @@ def attention_forward(
 def _asks_for_weights(site: Site, options: dict[str, Any]) -> bool:
     """Whether the user asked for the weights. (Eager attention of transformers returns them in any case.)"""
     asked = options.get("output_attentions")
-    return bool(getattr(site.extra["config"], "output_attentions", False) if asked is None else asked)
+    if asked or (asked is None and getattr(site.extra["config"], "output_attentions", False)):
+        return True
+    # Some models, such as GPT-2, do not tell their attention. What collects the weights knows. (It has no public name,
+    # and compiled code cannot look at it.)
+    if _collector is None or torch.compiler.is_compiling():
+        return False
+    return any("attentions" in name for name in _collector.get() or ())
 
 
 def _reads_masks(site: Site, origin: str | None) -> bool:
