@@ -42,11 +42,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     parser.add_argument("--norm", choices=("linf", "l2"), help="The norm of the attack. Default: linf.")
     parser.add_argument("--steps", type=recipes.positive, help="The steps of the attack. Default: 20.")
     parser.add_argument("--restarts", type=recipes.positive, help="The random restarts of the attack. Default: 1.")
-    parser.add_argument(
-        "--examples",
-        type=recipes.positive,
-        help="How many test images to attack. Default: 1000.",
-    )
+    parser.add_argument("--examples", type=recipes.positive, help="How many test images to attack. Default: 1000.")
     parser.add_argument(
         "--choice",
         choices=("stratified", "first"),

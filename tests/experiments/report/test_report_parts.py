@@ -16,7 +16,7 @@ from attentiondrop.experiments.report.chart import Chart, Point
 from attentiondrop.experiments.report.figures import listed, p_value, plural
 from attentiondrop.experiments.report.markup import Markup, join, tag
 from attentiondrop.experiments.report.palette import COLOURS, looks
-from attentiondrop.experiments.report.robustness import _which
+from attentiondrop.experiments.report.robustness import which_examples
 from attentiondrop.experiments.report.scales import Scale, fit
 from attentiondrop.experiments.report.series import by_epoch, stretches
 from attentiondrop.experiments.runs.store import Request, Result, Run
@@ -197,4 +197,6 @@ def test_words() -> None:
 def test_which_images_were_attacked_is_said(choice: dict[str, str], counts: dict[str, int] | None, said: str) -> None:
     attack = RobustnessReport("linf", [0.0, 0.1], [0.9, 0.1], 20, 1, 200, True)
     scored_from = {"evaluation": choice} if choice else None
-    assert _which(Result("finished", 1.0, 1, robustness=attack, counts=counts, scored=scored_from), attack) == said
+    ended = Result("finished", 1.0, 1, robustness=attack, counts=counts, scored=scored_from)
+    run = Run(Path(), Request("none", 0, {"evaluation": {"pgd_examples": 200}}, {}), {}, [], ended)
+    assert which_examples(run, attack) == said

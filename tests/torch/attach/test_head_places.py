@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-from typing import Any
 
 import pytest
 import torch
@@ -22,7 +21,7 @@ timm = pytest.importorskip("timm")
 class Windows(nn.Module):
     """Attention of so many heads in windows: [B, heads, windows, N, D], or with windows first."""
 
-    def __init__(self, heads: int, heads_first: bool) -> None:
+    def __init__(self, heads: int | None, heads_first: bool) -> None:
         super().__init__()
         self.num_heads, self.heads_first = heads, heads_first
         self.seen: list[Tensor] = []
@@ -67,7 +66,7 @@ def test_masks_with_fewer_dimensions_belong_to_the_same_windows(dimensions: int)
 
 def test_queries_that_do_not_tell_stay_as_they_are() -> None:
     """A module that does not say how many heads it has: heads are dimension -3, as for `attention`."""
-    module: Any = Windows(None, heads_first=True)  # type: ignore[arg-type]
+    module = Windows(None, heads_first=True)
     attachment = attach(module, "hard")
     attachment.watch()
     module.train()(X)

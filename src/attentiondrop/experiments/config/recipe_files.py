@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Iterable
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...errors import ArgumentError, AttentionDropError, bad_argument
-from ..files.typed_settings import check_text, merged, unknown
+from ..files.typed_settings import UnquotedTextError, check_text, merged, unknown
 from ..files.yaml_text import read_yaml, read_yaml_file, read_yaml_value
 from ..methods.grids import check_grids
 from ..methods.groups import expanded
@@ -92,8 +91,9 @@ def read_recipe(name: str, size: str | None = None, changes: Iterable[str] = ())
 
 def _with_hint(error: ArgumentError, example: str = "") -> ArgumentError:
     """The error, and how to write a text that YAML takes for a number, a boolean or nothing."""
-    is_read_otherwise = re.search(r": expected a text, received [^\[{]", str(error)) is not None
-    return ArgumentError(f"{error}; in quotes, 123, no and null are texts{example}") if is_read_otherwise else error
+    if not isinstance(error, UnquotedTextError):
+        return error
+    return ArgumentError(f"{error}; in quotes, 123, no and null are texts{example}")
 
 
 def _built(content: dict[str, Any]) -> Recipe:

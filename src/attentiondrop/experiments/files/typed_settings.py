@@ -22,6 +22,10 @@ SWITCH = "switch"
 _DEEPEST = 20
 
 
+class UnquotedTextError(ArgumentError):
+    """A number, a boolean or nothing where a text is expected: in YAML, a text that looks like one needs quotes."""
+
+
 def build_settings(
     cls: type[Settings], content: Any, path: str = "", kinds: Mapping[str, type[Any]] | None = None
 ) -> Settings:
@@ -136,7 +140,8 @@ def _coerced(hint: Any, value: Any, where: str) -> Any:
     if origin is not None or not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
         names = {float: "a number", int: "an integer", str: "a text", bool: "true or false"}
         expected = names.get(kind, "a list" if origin in (tuple, list) else "a mapping")
-        raise bad_argument(where, expected, value)
+        error = bad_argument(where, expected, value)
+        raise UnquotedTextError(str(error)) if kind is str and not isinstance(value, (list, Mapping)) else error
     if kind is str:
         check_text(where, value)
     return integer(where, value) if kind is int else value

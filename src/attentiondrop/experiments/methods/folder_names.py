@@ -25,13 +25,16 @@ def slug(text: str) -> str:
     return short
 
 
-def older_slugs(text: str) -> Iterator[str]:
-    """The other names that a folder of this method may have: fields of comparators held `1` as the user wrote it.
+def older_slugs(comparators: str, text: str) -> Iterator[str]:
+    """The other names that the folder of a method may have: fields of comparators held `1` as the user wrote it.
 
-    >>> list(older_slugs("r-drop(weight=1.0,p=0.0)"))
-    ['r-drop_weight=1.0_p=0', 'r-drop_weight=1_p=0.0', 'r-drop_weight=1_p=0']
+    `comparators` is the beginning of `text` that describes them.
+
+    >>> list(older_slugs("r-drop(weight=1.0,p=0.0)", "r-drop(weight=1.0,p=0.0)+blur(sigma_max=2.0)"))[:2]
+    ['r-drop_weight=1.0_p=0+blur_sigma_max=2.0', 'r-drop_weight=1_p=0.0+blur_sigma_max=2.0']
     """
-    pieces = _WHOLE.split(text)  # what is between whole numbers, and the numbers, in turn
+    pieces = _WHOLE.split(comparators)  # what is between whole numbers, and the numbers, in turn
     for endings in itertools.islice(itertools.product((".0", ""), repeat=len(pieces) // 2), 1, None):
         rest = zip(pieces[1::2], endings, pieces[2::2], strict=True)
-        yield slug(pieces[0] + "".join(number + ending + after for number, ending, after in rest))
+        older = pieces[0] + "".join(number + ending + after for number, ending, after in rest)
+        yield slug(older + text.removeprefix(comparators))

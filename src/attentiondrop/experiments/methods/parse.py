@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
@@ -18,7 +18,7 @@ from ...errors import ArgumentError, ParseError, did_you_mean
 from ...parsing import parse, read_call, split_terms
 from ...specs import REGISTRY, Compose, Consistency, Spec
 from . import COMPARATORS, Comparator
-from .folder_names import slug
+from .folder_names import older_slugs, slug
 
 NONE = "none"
 Settings = TypeVar("Settings")
@@ -54,13 +54,21 @@ class Method:
     @property
     def text(self) -> str:
         """The canonical text. Equal methods have equal texts, and `read_method` can read it."""
-        parts = [str(part) for part in self.comparators] + ([] if self.spec is None else [str(self.spec)])
-        return "+".join(parts) or NONE
+        parts = [self._own_text, "" if self.spec is None else str(self.spec)]
+        return "+".join(part for part in parts if part) or NONE
+
+    @property
+    def _own_text(self) -> str:
+        return "+".join(str(part) for part in self.comparators)
 
     @property
     def slug(self) -> str:
         """The text as a folder name."""
         return slug(self.text)
+
+    def older_slugs(self) -> Iterator[str]:
+        """The folder names that older versions may have given it."""
+        return older_slugs(self._own_text, self.text)
 
     @property
     def trains_as(self) -> tuple[object, ...]:

@@ -6,7 +6,7 @@ from collections import Counter
 
 from ...scores import RobustnessReport
 from ..analysis.summary import Row, Summary
-from ..runs.store import Result
+from ..runs.store import Run, attacked_all, scored_by
 from .blocks import Block, Cell, Notes, Picture, Section, Table, name
 from .chart import Chart, Point
 from .figures import BLANK, NOTHING, epsilon, spread
@@ -81,30 +81,32 @@ def _point(value: float, place: float, row: Row) -> Point:
     return Point(place, found.mean, found.mean - found.std, found.mean + found.std)
 
 
+def _attacked(row: Row) -> list[tuple[Run, RobustnessReport]]:
+    runs = [each.run for each in row.outcomes if each.run is not None and each.result is not None]
+    return [
+        (run, run.result.robustness) for run in runs if run.result is not None and run.result.robustness is not None
+    ]
+
+
 def _attacks(row: Row) -> list[RobustnessReport]:
-    return [result.robustness for result in _attacked(row) if result.robustness]
+    return [attack for _, attack in _attacked(row)]
 
 
-def _attacked(row: Row) -> list[Result]:
-    return [each.result for each in row.outcomes if each.result and each.result.robustness]
-
-
-def _which(result: Result, attack: RobustnessReport) -> str:
+def which_examples(run: Run, attack: RobustnessReport) -> str:
     """Which test examples were attacked. Records of older versions do not say it: they were the first ones."""
-    if attack.examples == (result.counts or {}).get("test"):
+    if attacked_all(run):
         return f"all {attack.examples} test examples"
-    if (result.scored or {}).get("evaluation", {}).get("pgd_choice") == "stratified":
+    if scored_by(run).get("evaluation", {}).get("pgd_choice") == "stratified":
         return f"{attack.examples} test examples of all classes"
     return f"the first {attack.examples} test examples"
 
 
 def _how(rows: list[Row]) -> list[str]:
     ways = Counter(
-        f"PGD in {_NORMS.get(each.norm, each.norm)}, {each.steps} steps, {each.restarts} random starts, "
-        f"{_which(result, each)}"
+        f"PGD in {_NORMS.get(attack.norm, attack.norm)}, {attack.steps} steps, {attack.restarts} random starts, "
+        f"{which_examples(run, attack)}"
         for row in rows
-        for result in _attacked(row)
-        if (each := result.robustness)
+        for run, attack in _attacked(row)
     )
     return [f"Attack: {'; '.join(ways)}. The accuracy is an upper bound: a stronger attack may lower it."]
 

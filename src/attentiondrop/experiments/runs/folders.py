@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..methods.folder_names import older_slugs, slug
 from ..methods.parse import read_method
 from .kinds import FINAL, KINDS
 from .store import REQUEST
@@ -13,13 +12,12 @@ from .store import REQUEST
 
 def run_folder(out: Path, method: str, seed: int, part: str = FINAL) -> Path:
     """The folder of a run; `part` is its kind, see `kinds`. An older folder of the same method is kept."""
-    text = read_method(method).text
-    folder = out / part / slug(text) / f"seed{seed}"
-    if not folder.exists():
-        for older in older_slugs(text):
-            if (found := out / part / older / folder.name).exists():
-                return found
-    return folder
+    asked, name = read_method(method), f"seed{seed}"
+    folder = out / part / asked.slug / name
+    if folder.exists():
+        return folder
+    older = (out / part / slug / name for slug in asked.older_slugs())
+    return next((each for each in older if each.exists()), folder)
 
 
 def run_folders(out: Path) -> Iterator[tuple[str, Path]]:

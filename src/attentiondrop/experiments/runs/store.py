@@ -121,16 +121,16 @@ def scored_by(run: Run) -> dict[str, Any]:
 def changed_scores(run: Run, now: Mapping[str, Any]) -> list[str]:
     """How what decides the scores now (`scored_from`) differs from what decided those of a final run, in words."""
     then = scored_by(run)
-    if _attacked_all(run, then):
+    if attacked_all(run):
         then, now = (_without_choice(each) for each in (then, now))
     return differences(then, now)
 
 
-def _attacked_all(run: Run, then: Mapping[str, Any]) -> bool:
+def attacked_all(run: Run) -> bool:
     """Whether the attack took all test images, whichever way it chooses some of them."""
     if run.result is None or run.result.robustness is None:
         return False
-    attacked, asked = run.result.robustness.examples, then.get("evaluation", {}).get("pgd_examples")
+    attacked, asked = run.result.robustness.examples, scored_by(run).get("evaluation", {}).get("pgd_examples")
     return attacked == (run.result.counts or {}).get("test") or (asked is not None and attacked < asked)
 
 

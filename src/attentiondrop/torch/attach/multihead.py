@@ -123,9 +123,9 @@ def perturbed_multi_head(
         k, v = F.pad(k, (0, 0, 0, 1)), F.pad(v, (0, 0, 0, 1))
         mask = _with_visible_key(mask)
     backend = site.backend
-    if need_weights:
-        refuse_fused(site, "need_weights=False")
-        backend = "eager"
+    if need_weights and backend == "fused":
+        raise no_weights(site, "need_weights=False")
+    backend = "eager" if need_weights else backend
     options = Options(mask, dropout_p if training else 0.0, causal)
     attended = attend(site, q, k, v, site.drop, options, backend, site.monitor)
     output = F.linear(attended.output.transpose(1, 2).flatten(-2), out_proj_weight, out_proj_bias)
@@ -140,14 +140,13 @@ def perturbed_multi_head(
     return output, weights if batched else weights.squeeze(0)
 
 
-def refuse_fused(site: Site, instead: str) -> None:
-    """Refuse `backend="fused"` where weights are asked for. `instead`: what to call the module with."""
-    if site.backend == "fused":
-        raise BackendError(
-            f'{site.name or "the model"}: backend="fused" cannot run here: the attention weights are asked for, which '
-            f'fused paths never build. Pass {instead}. If the call is not yours, attach with "auto", '
-            f"or leave this module out: {{{site.name!r}: None, '*': spec}}"
-        )
+def no_weights(site: Site, instead: str) -> BackendError:
+    """The error where `backend="fused"` is asked for the weights. `instead`: what to call the module with."""
+    return BackendError(
+        f'{site.name or "the model"}: backend="fused" cannot run here: the attention weights are asked for, which '
+        f'fused paths never build. Pass {instead}. If the call is not yours, attach with "auto", '
+        f"or leave this module out: {{{site.name!r}: None, '*': spec}}"
+    )
 
 
 def _project(

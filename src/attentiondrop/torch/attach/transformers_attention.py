@@ -17,7 +17,7 @@ from ...errors import AttachError
 from ..call.blocks import Blocks
 from ..call.inputs import Options
 from .attend import attend
-from .multihead import refuse_fused
+from .multihead import no_weights
 from .packed_documents import refuse_unseparated_documents
 from .selected_keys import with_selection
 from .shared_masks import simple_form
@@ -60,7 +60,7 @@ def attention_forward(
     # Read in each call: a user may set it after `attach`, and transformers builds the mask for the present one.
     origin = None if site is None else implementation_now(module, site)
     if site is not None and origin == "eager" and site.backend == "fused" and _asks_for_weights(site, kwargs):
-        refuse_fused(site, "output_attentions=False")
+        raise no_weights(site, "output_attentions=False")
     if origin == "eager":
         # Eager attention of transformers ignores is_causal: its mask holds causality.
         causal = False
@@ -77,8 +77,8 @@ def attention_forward(
     if attention_mask is not None and attention_mask.shape[-1] > key.shape[-2]:
         attention_mask = attention_mask[..., : key.shape[-2]]
     # (A selection differs between layers and rows, so it has no simple form.)
-    may_read = site is not None and module.training and not is_selected and _reads_masks(site, origin)
-    if may_read and site is not None and isinstance(attention_mask, Tensor):
+    may_read = module.training and not is_selected
+    if isinstance(attention_mask, Tensor) and site is not None and may_read and _reads_masks(site, origin):
         attention_mask, window = simple_form(attention_mask, site)
     attended = attend(
         site,
