@@ -88,7 +88,7 @@ def test_compiled_equals_eager(key: str) -> None:
     model, images, _ = build(key)
     if key == "vit":
         del model.blocks[1:]  # one block shows it, in a third of the time
-    model.requires_grad_(False)  # the forward decides; gradients of compiled models are tested in test_lifecycle.py
+    model.requires_grad_(False)  # the forward decides; gradients of compiled models are tested in test_compiled_life.py
     check_compiled(model, lambda m: m(images), "aot_eager")
 
 

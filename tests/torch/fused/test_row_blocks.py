@@ -11,8 +11,6 @@ import torch
 from parity import CASES, Case, numpy_draws, relative_error, to_numpy
 from test_parity import DTYPES, dtypes_of, tolerance
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 import attentiondrop as ad
 from attentiondrop import reference
@@ -22,7 +20,7 @@ from attentiondrop.torch.call.decisions import Decisions
 from attentiondrop.torch.call.leaves import DROPOUT_STREAM, Active, LogitShape
 from attentiondrop.torch.call.stages import WeightDrop
 from attentiondrop.torch.call.visibility import split
-from attentiondrop.torch.draws import Stream, Words, draw_seed
+from attentiondrop.torch.draws import draw_seed
 from attentiondrop.torch.fused import row_blocks
 from attentiondrop.torch.fused.largest_of_rows import largest
 from attentiondrop.torch.fused.slots import weight_drop_of
@@ -330,61 +328,6 @@ def test_nothing_to_attend_to(shape: tuple[int, ...]) -> None:
     output, lse = run(inputs, SPECS[1], drawn(5))
     assert output.shape == (batch, heads, rows, 5) and not output.any() and not lse.any()
     assert not any(x.any() for x in torch.autograd.grad(output.sum(), inputs))
-
-
-def test_slices_of_draws() -> None:
-    stream = Stream(torch.tensor(7), 3)
-    shape = (2, 3, 50, 41)
-    words = stream.words(*shape)
-    for first, count in ((0, 50), (7, 20), (49, 1)):
-        part = Words(words.line[1:, 1:, first : first + count], words.column[:23])
-        cut = (slice(1, 2), slice(1, 3), slice(first, first + count), slice(23))
-        assert torch.equal(part.uniforms(), stream.uniforms(*shape)[cut])
-        assert torch.equal(part.normals(), stream.normals(*shape)[cut])
-    indices = torch.randint(0, 41, (2, 3, 50, 4))
-    chosen = Words(words.line, words.column[indices]).uniforms()
-    assert torch.equal(chosen, stream.uniforms(*shape).gather(-1, indices))
-
-
-def test_blocks_cover_everything_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    for shape, group in ((LogitShape(3, 6, 7, 5), 2), (LogitShape(3, 6, 7, 5), 1), (LogitShape(1, 4, 1, 30), 4)):
-        for budget in (1, 12, 36, 80, 110, 250, 440, 10**6):
-            monkeypatch.setattr(row_blocks, "BUDGET", budget)
-            count = torch.zeros(shape, dtype=torch.int32)
-            for block in row_blocks.blocks(shape, group, False):
-                part = block.pairs(count)
-                assert part.numel() <= max(budget, shape.columns)
-                assert part.shape[1] == 1 or part.shape[1] % group == 0
-                part += 1
-            assert (count == 1).all(), (shape, budget)
-
-
-class Largest(TorchDispatchMode):
-    """Remembers the size of the largest tensor that any operator returned."""
-
-    elements = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        for leaf in tree_leaves(result):
-            if isinstance(leaf, torch.Tensor):
-                self.elements = max(self.elements, leaf.numel())
-        return result
-
-
-@pytest.mark.parametrize("is_causal", [False, True])
-def test_no_tensor_is_larger_than_the_budget(is_causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_blocks, "BUDGET", 2**18)
-    n = 2048
-    q, k, v, grad = torch.randn(4, 1, 1, n, 16)
-    visible = torch.rand(1, 1, 1, n) < 0.9
-    visible[..., 0] = True
-    rates, streams = [0.5, 0.1, 0.1, 0.1], [0, 1, 2, DROPOUT_STREAM]
-    call = Decisions(visible, None, torch.tensor(3), None, rates, streams, "zero", 5, is_causal, 0.25)
-    with Largest() as found:
-        row_blocks.blockwise_forward(q, k, v, call)
-        row_blocks.blockwise_backward(grad, q, k, v, call)
-    assert 2**17 < found.elements <= 2**18
 
 
 def test_equals_eager_for_a_whole_problem() -> None:
