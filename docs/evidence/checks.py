@@ -32,6 +32,12 @@ def cifar_100() -> str:
     return tables.listed(headings, sorted(found, key=lambda row: float(row[-2])), words=1)
 
 
+def chosen_of_cifar_100(epochs: int) -> str:
+    """The test accuracy of the check with so many epochs that the validation part prefers."""
+    found = [result for _, result in runs("cifar100-check*") if result["epochs"] == epochs]
+    return accuracy(max(found, key=lambda result: result["validation"]["accuracy"]), "test")
+
+
 def runs(pattern: str) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """The request and the result of every run in the records of that name."""
     for file in sorted(RECORDS.glob(f"{pattern}.tar.gz")):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
-from dataclasses import replace
 
 import comparisons
 import curves
@@ -33,10 +32,11 @@ def cheap(runs: Runs) -> bool:
 
 
 #: Claim -> the study, which of ours (None: `Study.ours`), and what it is compared with. In translation, the model has
-#: dropout at its published rate without a method, so `none` is one of the dropouts.
+#: dropout at its published rate without a method, so `none` is one of the dropouts. H2 would mean nothing over an
+#: R-Drop that is worse than `none`, so it is compared with the better of the two.
 HEADLINES: dict[str, tuple[Study, Callable[[Runs], bool] | None, Callable[[Runs], bool]]] = {
     "H1": (FULL, None, is_called("longer")),
-    "H2": (FULL, None, is_called("r-drop")),
+    "H2": (FULL, None, is_called("none", "r-drop")),
     "H3": (SCARCE, None, is_called("dropout", "dropkey", "r-drop")),
     "H4": (NOISY, None, is_called("dropout", "dropkey", "r-drop")),
     "H5": (TRANSLATION, None, is_called("none", "dropout")),
@@ -72,20 +72,22 @@ def headlines() -> list[list[str]]:
         ours, theirs = study.ours() if is_one is None else study.pick(is_one), study.pick(is_other)
         found = None if ours is None or theirs is None else paired_difference(ours.test, theirs.test)
         rows.append((claim, study, ours, theirs, None if found is None else found.times(study.factor)))
-    # Claims that were not measured, or with one seed, count in the correction, as if nothing had been found.
+    # Claims that are open count in the correction as if nothing had been found: how far they are changes no other one.
     nothing = Difference(0.0, None, None, 1.0, (), ())
-    counted = [nothing if found is None else found for *_, found in rows]
-    after = corrected([replace(found, p_value=1.0) if found.p_value is None else found for found in counted])
+    after = corrected([nothing if is_open(found, claim) else found for claim, *_, found in rows])
     found_rows = []
     for (claim, study, ours, theirs, found), judged in zip(rows, after, strict=True):
         head = [claim.name, claim.words, f"+{claim.figure:g} {claim.unit}"]
         if found is None or judged is None or ours is None or theirs is None:
             found_rows.append([*head, "", "", "", "", verdicts.NOT_MEASURED])
             continue
+        cells = [*head, f"`{ours.label}`", f"`{theirs.label}`", str(len(found.seeds))]
+        if is_open(found, claim):
+            found_rows.append([*cells, "", f"not complete: {len(found.seeds)} of {claim.seeds} seeds"])
+            continue
         need = r_drop_gain(study) if claim.name == "H7" else claim.figure
         interval = "-" if judged.holm_interval is None else judged.holm_interval.text(2)
-        cells = [*head, f"`{ours.label}`", f"`{theirs.label}`", str(len(found.seeds))]
-        words = verdict(judged, need, claim.seeds)
+        words = verdict(judged, need, claim)
         if words == EARNED and translation_claims.owes_r_drop(study, ours):
             words = EARNED_BY_R_DROP
         if words.startswith(EARNED):
@@ -163,16 +165,26 @@ def r_drop_gain(study: Study) -> float | None:
     return None if found is None else found.mean * study.factor
 
 
-def verdict(found: Difference, figure: float | None, seeds: int) -> str:
+def verdict(found: Difference, figure: float | None, claim: plan.Claim) -> str:
     """Whether a claim is earned: the estimate reaches the figure, and the corrected interval is above zero."""
     if figure is None:
         return "not complete: the gain of R-Drop was not measured"
-    if len(found.seeds) < seeds:
-        return f"not complete: {len(found.seeds)} of {seeds} seeds"
+    if given_up(found, claim):
+        return f"not earned: with {len(found.seeds)} seeds not above half of the figure, so it got no more"
     above = found.marked and found.holm_interval is not None and found.holm_interval.low > 0
     if above and found.mean >= figure:
         return EARNED
     return "not earned: " + ("below the figure" if above else "the interval includes zero or less")
+
+
+def is_open(found: Difference | None, claim: plan.Claim) -> bool:
+    """Whether a claim was not measured, or does not have its seeds yet."""
+    return found is None or (len(found.seeds) < claim.seeds and not given_up(found, claim))
+
+
+def given_up(found: Difference, claim: plan.Claim) -> bool:
+    """Whether a claim gets no more seeds than the first ones, by the rule of the protocol ("GPU budget")."""
+    return claim.first is not None and claim.first <= len(found.seeds) < claim.seeds and found.mean <= claim.figure / 2
 
 
 # --- claims of the paper that results.csv does not decide ------------------------------------------------------------

@@ -155,6 +155,12 @@ def ranking() -> Ranking:
     return Ranking(ablations.read(SEARCH, "bleu", 1.0), "BLEU", "BLEU")
 
 
+def ranking_of_search() -> str:
+    """All combinations of the search, and how many of their runs are done."""
+    found = ranking()
+    return f"{found.state()}\n\n{found.table()}"
+
+
 def searched() -> str:
     """What the search chose of R-Drop and of ours, and whether they differ."""
     found = ranking()

@@ -174,10 +174,57 @@ def test_without_r_drop_its_gain_is_not_known(claims: Any) -> None:
 
 @pytest.mark.parametrize(("name", "other"), [("H1", "longer(lr=1.0,decay=1.0,times=2)"), ("H2", R_DROP)])
 def test_claims_at_equal_time_look_at_the_time(claims: Any, name: str, other: str) -> None:
-    tested = {"none": (0.7, 0.7), other: (0.7, 0.72), OURS: (0.9, 0.75)}
+    tested = {"none": (0.7, 0.7), other: (0.71, 0.72), OURS: (0.9, 0.75)}
     for seconds, words in ((30, "**earned**"), (31, f"not earned: 1.03 of the GPU time of `{other}`")):
         publish(claims.studies.RESULTS / "cifar100", tested, 10, seconds={OURS: seconds, other: 30})
         assert row(claims.headline_table(), name)[7] == words
+
+
+def test_on_cifar_100_an_r_drop_that_is_worse_than_no_method_is_no_rival(claims: Any) -> None:
+    """The time that may be taken is still that of R-Drop."""
+    tested = {"none": (0.7, 0.745), R_DROP: (0.69, 0.72), OURS: (0.9, 0.7495)}
+    publish(claims.studies.RESULTS / "cifar100", tested, 10, seconds={OURS: 30, R_DROP: 30, "none": 20})
+    found = row(claims.headline_table(), "H2")
+    assert found[3:5] == [f"`{OURS}`", "`none`"] and found[7] == "not earned: below the figure"
+
+
+@pytest.mark.parametrize(
+    ("ours", "seeds", "words"),
+    [
+        (0.715, 5, "not earned: with 5 seeds not above half of the figure, so it got no more"),
+        (0.735, 5, "not complete: 5 of 10 seeds"),
+        (0.68, 4, "not complete: 4 of 10 seeds"),
+        (0.68, 9, "not earned: with 9 seeds not above half of the figure, so it got no more"),
+        (0.68, 10, "not earned: the interval includes zero or less"),
+    ],
+)
+def test_a_claim_gets_more_seeds_if_the_first_ones_are_promising(
+    claims: Any, ours: float, seeds: int, words: str
+) -> None:
+    longer = "longer(lr=1.0,decay=1.0,times=2)"
+    publish(claims.studies.RESULTS / "cifar100", {longer: (0.7, 0.72), OURS: (0.9, ours)}, seeds)
+    found = row(claims.headline_table(), "H1")
+    assert found[7] == words
+    assert bool(found[6]) != words.startswith("not complete")
+    counted = "1 failed (H1), 7" if words.startswith("not earned") else "0 failed, 8"
+    assert f"{counted} are not measured or not complete" in claims.summary()
+
+
+def test_a_claim_that_is_open_changes_no_other_one(claims: Any) -> None:
+    scarce(claims, 0.74)
+    alone = row(claims.headline_table(), "H3")[6]
+    publish(claims.studies.RESULTS / "cifar10-20pct-noise", {OURS: (0.6, 0.9), R_DROP: (0.5, 0.5)}, 9)
+    assert row(claims.headline_table(), "H4")[5:] == ["9", "", "not complete: 9 of 10 seeds"]
+    assert row(claims.headline_table(), "H3")[6] == alone
+
+
+def test_comparisons_with_few_seeds_are_not_judged(claims: Any) -> None:
+    tested = {DROPOUT: (0.7, 0.71), R_DROP: (0.7, 0.72), OTHER: (0.7, 0.75), OURS: (0.7, 0.74)}
+    for seeds, words in ((4, "not measured"), (5, "reproduced")):
+        publish(claims.studies.RESULTS / "cifar100", tested, seeds)
+        lines = [line.split(" | ") for line in claims.comparisons.table().splitlines()]
+        (p2,) = (cells for cells in lines if cells[0] == "| P2")
+        assert p2[-1] == f"{words} |"
 
 
 def test_only_a_weight_of_zero_makes_a_control(claims: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -79,6 +80,22 @@ def test_every_difference_is_corrected_over_the_comparisons_with_the_same_method
     seeds = len(scores(folder, name)[OURS])
     assert "](x/" in data and f"({seeds}" in data
     assert error == (apart(folder, "test_ece", others[0], 100) if name == "test_accuracy" else "-")
+
+
+@pytest.mark.parametrize(
+    ("seeds", "missing", "told"), [(3, None, True), (2, None, False), (3, "longer(times=2)", False), (3, OURS, False)]
+)
+def test_a_study_that_has_begun_has_no_row_yet(
+    preset: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seeds: int, missing: str | None, told: bool
+) -> None:
+    monkeypatch.setattr(preset.studies, "RESULTS", tmp_path)
+    methods = [one for one in (OURS, "none", "r-drop(weight=0.3,p=0.1)", "longer(times=2)") if one != missing]
+    lines = [f'"{one}",{seed},runs,finished,0.7,0.7' for one in methods for seed in range(seeds)]
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "results.csv").write_text(
+        "\n".join(["method,seed,part,status,test_accuracy,validation_accuracy", *lines])
+    )
+    assert preset.can_be_told(preset.studies.Study("new")) is told
 
 
 def test_what_speaks_against_the_preset_comes_first(preset: Any) -> None:

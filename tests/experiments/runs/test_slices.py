@@ -18,6 +18,7 @@ from attentiondrop.experiments.runs.job import Job
 from attentiondrop.experiments.runs.pool import OutOfTimeError, Where
 from attentiondrop.experiments.runs.store import Result
 from attentiondrop.experiments.studies.compare import compare
+from attentiondrop.experiments.studies.plan import read_study
 from attentiondrop.experiments.studies.step_costs import COSTS, measure_costs, read_costs
 
 from ..conftest import TINY
@@ -34,6 +35,27 @@ def test_no_run_starts_that_would_end_after_the_time_and_finished_ones_stay(
         compare(tiny, METHODS, 2, tmp_path, listener, where=Where(deadline=Deadline(2.5)))
     assert len(trained) == 2
     monkeypatch.undo()
+
+
+@pytest.mark.parametrize("stop", [OutOfTimeError("the time is over"), KeyboardInterrupt()])
+def test_what_the_trials_chose_is_written_down_when_a_slice_ends(
+    listener, tmp_path, trained, monkeypatch, stop: BaseException
+) -> None:
+    recipe = read_recipe("digits", "demo", [*TINY, "training.epochs=1", "tuning.trials=2"])
+    real, done = pool.execute, []
+
+    def execute(one, *given) -> Result:
+        if len(done) == 3:
+            raise stop
+        done.append(one.label)
+        return real(one, *given)
+
+    monkeypatch.setattr(pool, "execute", execute)
+    with pytest.raises(type(stop)):
+        compare(recipe, METHODS, 2, tmp_path, listener)
+    none, dropout = read_study(tmp_path).comparison.methods
+    assert none.method in none.trials and len(none.trials) == 2
+    assert dropout.method is None  # one of its trials has not ended
 
 
 def test_a_bundle_ends_with_the_time(job, monkeypatch) -> None:

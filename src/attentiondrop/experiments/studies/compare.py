@@ -14,7 +14,7 @@ from ..runs.execute import data_for
 from ..runs.identity import recipe_of
 from ..runs.job import Job, finished
 from ..runs.kinds import FINAL, TUNING
-from ..runs.pool import Listener, Where, run_jobs
+from ..runs.pool import Listener, OutOfTimeError, Where, run_jobs
 from ..runs.store import Result
 from ..runs.worker_count import with_workers
 from ..tasks.metrics import Metrics
@@ -91,7 +91,12 @@ def compare(
         renew(out, study())  # if this is interrupted, the report knows of these methods
     first = finals()
     later = max(0, final_epochs - sum(one.epochs for one in first))
-    results = run_jobs([*jobs.values(), *first], checksums, listener, where, later)
+    try:
+        results = run_jobs([*jobs.values(), *first], checksums, listener, where, later)
+    except (OutOfTimeError, KeyboardInterrupt):  # what the trials chose so far is known to the report
+        decide(finished(list(jobs.values()), checksums))
+        renew(out, study())
+        raise
     if tuned:
         decide(results)
         renew(out, study())
