@@ -186,7 +186,13 @@ def go_on(one: Queued, options: argparse.Namespace, minutes: float) -> int:
             return 0
         given = vars(options) | vars(one) | {"minutes": minutes, "records": records}
         given["no_costs"] = options.no_costs or one.no_costs
-        status = slice_of(recipe, Path(out), argparse.Namespace(**given), one.command(options.set), one.without)
+        command, status, begun = one.command(options.set), 0, time.monotonic()
+        if one.later:
+            others = argparse.Namespace(**given | {"methods": one.first(recipe), "no_costs": True})
+            status = slice_of(recipe, Path(out), others, command, one.without_later)
+            given["minutes"] -= (time.monotonic() - begun) / 60
+        if status == 0:
+            status = slice_of(recipe, Path(out), argparse.Namespace(**given), command, one.without)
         if one.keeps is not None and status == 0:
             keep_weights(Path(out), options.data / one.keeps)
     return status

@@ -44,6 +44,8 @@ class Queued:
     methods: list[str] | None = None
     #: Methods that have runs, and get no more. They keep their rows.
     stopped: list[str] | None = None
+    #: Methods that go on when all runs of the others have ended.
+    later: list[str] | None = None
     #: Whether it is the ablations of the recipe, and not a comparison.
     ablate: bool = False
     #: Whether its table has no GPU time, so that no steps are timed at its end.
@@ -79,11 +81,28 @@ class Queued:
         """The methods that are stopped, as the plan in a folder has them."""
         if not self.stopped:
             return []
-        comparison = read_study(folder).comparison if (folder / COMPARISON).exists() else None
-        found = {entry.name: entry for entry in ([] if comparison is None else comparison.methods)}
+        found = planned(folder)
         if unknown := [name for name in self.stopped if name not in found]:
             raise bad_argument(f"{self.name}: stopped", f"methods of its records ({', '.join(found) or '-'})", unknown)
         return [found[name] for name in self.stopped]
+
+    def first(self, recipe: Recipe) -> list[str]:
+        """Its methods without those that go on later."""
+        methods = self.methods or recipe.methods
+        if unknown := [name for name in self.later or [] if name not in methods]:
+            raise bad_argument(f"{self.name}: later", f"methods of the study ({', '.join(methods)})", unknown)
+        return [name for name in methods if name not in (self.later or [])]
+
+    def without_later(self, folder: Path) -> list[Entry]:
+        """The methods that get no runs in the beginning: those that are stopped, and those that go on later."""
+        found = planned(folder)
+        return [*self.without(folder), *(found[name] for name in self.later or [] if name in found)]
+
+
+def planned(folder: Path) -> dict[str, Entry]:
+    """The methods of the comparison in a folder; none if there is no plan yet."""
+    comparison = read_study(folder).comparison if (folder / COMPARISON).exists() else None
+    return {entry.name: entry for entry in ([] if comparison is None else comparison.methods)}
 
 
 def read_queue(file: Path) -> list[Queued]:

@@ -166,6 +166,43 @@ def test_what_is_stopped_keeps_its_row_and_gets_no_more_runs(program, go_on, tmp
     assert expected in capsys.readouterr().err
 
 
+def test_some_methods_go_on_when_the_others_are_done(program, go_on, tmp_path, monkeypatch, capsys) -> None:
+    """The time that the others took is theirs no more."""
+    real, slices = program.slice_of, []
+
+    def slice_of(recipe, folder, options, command, stopped):
+        entries = [entry.name for entry in stopped(folder)]
+        slices.append((options.methods, options.no_costs, options.minutes, entries, command))
+        return real(recipe, folder, options, command, stopped)
+
+    monkeypatch.setattr(program, "slice_of", slice_of)
+    monkeypatch.setattr(program, "costs", lambda *given: None)
+    study = {"name": "one", "methods": ["none", "blur", "hard"], "later": ["none"]}
+    assert go_on([study], costs=True) == 0
+    first, second = slices
+    assert first[:2] == (["blur", "hard"], True) and first[3] == []
+    assert second[:2] == (["none", "blur", "hard"], False) and second[3] == []
+    assert second[2] < first[2] and first[4] == second[4] and "--methods none blur hard" in first[4]
+    assert go_on([study], "--set", "seeds=2") == 0
+    assert slices[2][3] == ["none"]  # it keeps its row
+    plan = plan_in(program, tmp_path / "records" / "one.tar.gz", tmp_path / "seen")
+    assert [entry["name"] for entry in plan["methods"]] == ["none", "blur", "hard"]
+    said = [line.split("  ")[-1] for line in capsys.readouterr().out.splitlines() if "seed 1:" in line]
+    assert [line.partition(",")[0] for line in said][-1] == "none"
+
+
+def test_where_the_time_ends_among_the_first_methods_the_others_wait(program, go_on, monkeypatch) -> None:
+    asked = []
+    monkeypatch.setattr(program, "slice_of", lambda recipe, folder, options, *given: asked.append(options.methods) or 3)
+    assert go_on([{"name": "one", "methods": ["none", "blur"], "later": ["none"]}]) == 3
+    assert asked == [["blur"]]
+
+
+def test_only_methods_of_the_study_can_go_on_later(go_on, capsys) -> None:
+    assert go_on([{"name": "one", "methods": ["none", "blur"], "later": ["hard"]}]) == 2
+    assert "one: later: expected methods of the study (none, blur), received ['hard']" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("of_study", [False, True])
 def test_steps_are_timed_unless_the_study_needs_no_times(go_on, program, monkeypatch, of_study: bool) -> None:
     timed: list[Any] = []
@@ -224,6 +261,7 @@ def test_the_queue_of_this_repository_can_be_run(program, tmp_path: Path) -> Non
         assert expanded(one.methods or recipe.methods)
         if one.ablate:
             assert recipe.ablations
+        assert one.first(recipe)
         if one.stopped:
             program.unpack(RECORDS / f"{one.name}.tar.gz", tmp_path / one.name)
             assert [entry.name for entry in one.without(tmp_path / one.name)] == one.stopped
