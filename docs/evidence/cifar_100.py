@@ -7,6 +7,7 @@ import statistics
 import checks
 import studies
 import tables
+from other_claims import complete
 from result_files import csv_rows, recipe_of
 from studies import FULL, Runs, is_called
 from wording import difference, method
@@ -16,55 +17,76 @@ from attentiondrop.experiments.methods.parse import terms
 FOLDER = studies.RESULTS / FULL.folder
 #: A difference with fewer common seeds than this gets no sentence.
 FEWEST = 3
+#: R-Drop without its loss.
+CONTROL = "r-drop(weight=0.0)"
 CHANGED = "protocol.md#changed-during-study-2"
 
 
 def bullets() -> str:
     """How far it is, what differs from `none`, how short the training is, and what tuning saw."""
     study = tables.read(FOLDER)
-    lines = (_progress(study), *_to_none(study), _short(study), _trials())
+    lines = (_progress(study), *_to_none(study), *_to_longer(study), _short(study), _trials())
     return "\n".join(f"- {line}" for line in lines)
+
+
+def state() -> str:
+    """How far it is, in a few words: `13 of 50 runs are done`."""
+    return "all runs are done" if complete(FOLDER) else f"{tables.ended(FOLDER)} runs are done"
+
+
+def in_short(with_worse: bool = False) -> str:
+    """What other pages say of it: that no regulariser is better, if so. `with_worse`: and which of them are worse."""
+    study = tables.read(FOLDER)
+    so_far = "" if complete(FOLDER) else " so far"
+    told = {one.label: _told(study, one.label) for one in study.methods[1:] if not _is_control(one.label)}
+    parts = []
+    kinds = {"better": "better than no method"} | ({"worse": "worse"} if with_worse else {})
+    for kind, words in kinds.items():
+        labels = [f"`{label}` ({difference(study, label)})" for label, found in told.items() if found == kind]
+        if labels:
+            parts.append(f"{' and '.join(labels)} {'is' if len(labels) == 1 else 'are'} {words}{so_far}")
+        elif kind == "better":
+            parts.append(f"no regulariser was shown to be better than no method{so_far}")
+    return f"On CIFAR-100 with short training ({state()}), {'; '.join(parts)}."
 
 
 def beside() -> str:
-    """What must be read beside the claims about CIFAR-100: what the others do against `none`."""
-    if FULL.pick(is_called("none")) is None:
-        return "CIFAR-100 was not measured."
-    study = tables.read(FOLDER)
-    others = [one for name in ("dropout", "r-drop") if (one := FULL.pick(is_called(name))) is not None]
-    worse = [one.label for one in others if _told(study, one.label) == "worse"]
+    """What must be read beside the headline claims about CIFAR-100."""
     lines = [
-        f"H2 compares with the better of `none` and R-Drop, by the validation part ([why]({CHANGED})). It has the "
-        "limit of R-Drop's GPU time."
+        f"H2 and H7 [were changed]({CHANGED}) when some scores of CIFAR-100 were known: H2 is no longer about R-Drop "
+        "alone, and H7 asks for R-Drop's gain, but for half of the assumed gain at least."
     ]
-    if not is_complete(study):
-        lines.append("CIFAR-100 [is not complete](cifar-100.md). So far, it has earned and lost no claim.")
-    if worse:
-        shown = ", ".join(f"`{label}` {difference(study, label)}" for label in worse)
-        lines.append(f"On CIFAR-100, these are worse than no method: {shown}. So read comparisons with them with care.")
+    if not complete(FOLDER):
+        lines.append("CIFAR-100 [is not complete](cifar-100.md): it judges no claim yet.")
     return "\n".join(f"- {line}" for line in lines)
 
 
-def is_complete(study: tables.Study) -> bool:
-    """Whether every method of the recipe has all of its runs."""
-    recipe = recipe_of(FOLDER)["recipe"]
-    return _done(study) == len(recipe["methods"]) * recipe["seeds"]
-
-
-def _done(study: tables.Study) -> int:
-    return sum(len(one.scores) for one in study.methods)
+def weak_rivals() -> str:
+    """What must be read beside the paper's comparisons, if dropout or R-Drop is worse than no method; else nothing."""
+    if not complete(FOLDER):
+        return ""
+    study = tables.read(FOLDER)
+    found = [one.label for name in ("dropout", "r-drop") if (one := FULL.pick(is_called(name))) is not None]
+    shown = [f"`{label}` {difference(study, label)}" for label in found if _told(study, label) == "worse"]
+    if not shown:
+        return ""
+    return (
+        f"The same holds for P2 to P5 on CIFAR-100: to no method, {' and '.join(shown)}. What is better than these "
+        "need not be better than no method."
+    )
 
 
 def _progress(study: tables.Study) -> str:
-    """How many runs are done."""
-    recipe = recipe_of(FOLDER)["recipe"]
-    methods, runs = len(recipe["methods"]), len(recipe["methods"]) * recipe["seeds"]
-    if is_complete(study):
-        return f"The study is complete: all {runs} runs of {methods} methods are done."
+    """How many runs are done, and how many of them failed."""
+    failed = [row for row in tables.final_runs(FOLDER) if row["status"] not in ("finished", "missing")]
+    ends = f" {len(failed)} of them failed." if failed else ""
+    if complete(FOLDER):
+        return f"The study is complete: all runs of {len(study.methods)} methods have ended.{ends}"
     with_runs = sum(bool(one.scores) for one in study.methods)
     return (
-        f"**The study is not complete**: {_done(study)} of {runs} runs are done, of {with_runs} of {methods} methods. "
-        "It judges no claim yet, and the corrections count the methods that have runs only."
+        f"**The study is not complete**: {tables.ended(FOLDER)} runs have ended, of {with_runs} of "
+        f"{len(study.methods)} methods.{ends} It judges no claim yet. The corrections count methods that share two "
+        "seeds with `none`, so they will become stricter."
     )
 
 
@@ -78,23 +100,41 @@ def _to_none(study: tables.Study) -> list[str]:
     found: dict[str, list[str]] = {}
     few = []
     for one in study.methods[1:]:
-        if _told(study, one.label) is None:
-            few += [f"`{one.label}` ({len(one.scores)})"] if one.scores else []
-            continue
-        seeds = len(one.difference.seeds)
-        found.setdefault(_told(study, one.label), []).append(f"`{one.label}` {difference(study, one.label)} ({seeds})")
-    lines = [
-        f"{words} (in brackets: seeds): {'; '.join(found[kind])}." for kind, words in said.items() if kind in found
+        told = _told(study, one.label)
+        if told is None:
+            few += [f"`{one.label}`"] if one.scores else []
+        else:
+            seeds = len(one.difference.seeds)
+            found.setdefault(told, []).append(f"`{one.label}` {difference(study, one.label)}, {seeds} seeds")
+    lines = [f"{words}: {'; '.join(found[kind])}." for kind, words in said.items() if kind in found]
+    if all(_told(study, one.label) != "better" for one in study.methods[1:] if not _is_control(one.label)):
+        start = "No" if complete(FOLDER) else "So far, no"
+        lines.insert(0, f"**{start} regulariser was shown to be better than `none`.**")
+    return lines + ([f"Fewer than three seeds, so nothing is said yet: {', '.join(few)}."] if few else [])
+
+
+def _to_longer(study: tables.Study) -> list[str]:
+    """Our searched method to `none` with twice the epochs, if both have run."""
+    longer = FULL.pick(is_called("longer"))
+    if longer is None:
+        return []
+    other = tables.read(FOLDER, longer.label)
+    if studies.SEARCHED not in {one.label for one in other.methods} or _told(other, studies.SEARCHED) is None:
+        return []
+    seeds = len(method(other, studies.SEARCHED).difference.seeds)
+    return [
+        f"To `{longer.label}`, which is `none` with twice the epochs, `{studies.SEARCHED}` has "
+        f"{difference(other, studies.SEARCHED)}, {seeds} seeds."
     ]
-    if "better" not in found:
-        lines.insert(
-            0, f"**{'No' if is_complete(study) else 'So far, no'} method was shown to be better than `none`.**"
-        )
-    return lines + ([f"With too few seeds for a sentence: {', '.join(few)}."] if few else [])
+
+
+def _is_control(label: str) -> bool:
+    """Whether it is `none` for longer, or two passes without a loss."""
+    return _kind(label) in ("longer", CONTROL)
 
 
 def _told(study: tables.Study, label: str) -> str | None:
-    """Whether a method is better or worse than `none`; None with fewer seeds than three."""
+    """Whether a method is better or worse than the baseline; None with fewer seeds than three."""
     found = method(study, label).difference
     if found is None or found.holm_interval is None or len(found.seeds) < FEWEST:
         return None
@@ -109,13 +149,13 @@ def _short(study: tables.Study) -> str:
     return (
         f"**{epochs} epochs are few.** `none` has {mean:.1f} % after them. In the "
         f"[check of the baseline](protocol.md#changed-before-the-first-run-of-a-study), one run of {2 * epochs} epochs "
-        f"had {twice} %, and one of {3 * epochs} (with half of the weight decay) {longest} %, on the test part. What "
-        "slows training down loses in such a study."
+        f"had {twice} %, and one of {3 * epochs} (with half of the weight decay) {longest} %, on the test part. So a "
+        "method that slows training down may lose here and win in longer training: this was not tested."
     )
 
 
 def _trials() -> str:
-    """The best trial of each method, to the best one of `none`."""
+    """The best trial of each method."""
     rows = [row for row in csv_rows(FOLDER / "results.csv") if row["part"] == "tuning" and row["status"] == "finished"]
     epochs = recipe_of(FOLDER)["recipe"]["tuning"]["epochs"]
     best: dict[str, float] = {}
@@ -125,12 +165,13 @@ def _trials() -> str:
     shown = ", ".join(f"`{kind}` {best[kind]:.1f}" for kind in sorted(best, key=best.__getitem__, reverse=True))
     return (
         f"Trials ({epochs} epochs, twice as many for `longer`; one seed; validation part), the best of three for each "
-        f"method, %: {shown}. A trial varies by [about a point](study-1.md#confirm) by rounding alone."
+        f"method, %: {shown}. How much rounding alone changes a trial was not measured here. "
+        "[In study 1](study-1.md#confirm), with fewer validation images, it was about a point."
     )
 
 
 def _kind(label: str) -> str:
     """A method without its settings. R-Drop without its loss is a control, and another method."""
     if Runs(label).parts == ["r-drop"] and not is_called("r-drop")(Runs(label)):
-        return "r-drop(weight=0.0)"
+        return CONTROL
     return "+".join(term.name for term in terms(label))

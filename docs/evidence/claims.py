@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import comparisons
 import curves
@@ -64,36 +65,89 @@ def over_its_time(claim: str, study: Study, ours: Runs) -> str | None:
     return None if found <= share else f"not earned: {found:.2f} of the GPU time of `{other.label}`"
 
 
+@dataclass(frozen=True)
+class Headline:
+    """What was measured of a headline claim."""
+
+    claim: plan.Claim
+    study: Study
+    ours: Runs
+    theirs: Runs
+    #: In the unit of the study.
+    found: Difference
+    #: What the difference must reach. None: the gain of R-Drop was not measured.
+    need: float | None
+
+    @property
+    def given_up(self) -> bool:
+        """Whether it has failed with its first seeds, by the rule of the protocol ("Changed during study 2")."""
+        if self.claim.first is None or len(self.found.seeds) < self.claim.first:
+            return False
+        first = sorted(self.found.seeds)[: self.claim.first]
+        mean = statistics.fmean(self.ours.test[seed] - self.theirs.test[seed] for seed in first) * self.study.factor
+        return mean <= self.claim.figure / 2
+
+    @property
+    def missing(self) -> str | None:
+        """What is missing for a verdict."""
+        if self.need is None:
+            return "not complete: the gain of R-Drop was not measured"
+        if len(self.found.seeds) < self.claim.seeds and not self.given_up:
+            return f"not complete: {len(self.found.seeds)} of {self.claim.seeds} seeds"
+        return None
+
+
+def measured(claim: plan.Claim) -> Headline | str:
+    """A claim, or the verdict that it has without measurements.
+
+    Methods are chosen among all that have run, so a study that is not complete judges nothing.
+    """
+    study, is_one, is_other = HEADLINES[claim.name]
+    folder = studies.RESULTS / study.folder
+    if not other_claims.complete(folder):
+        return (
+            f"not complete: {tables.ended(folder)} runs" if (folder / "results.csv").exists() else verdicts.NOT_MEASURED
+        )
+    ours, theirs = study.ours() if is_one is None else study.pick(is_one), study.pick(is_other)
+    found = None if ours is None or theirs is None else paired_difference(ours.test, theirs.test)
+    if ours is None or theirs is None or found is None:
+        return verdicts.NOT_MEASURED
+    return Headline(claim, study, ours, theirs, found.times(study.factor), needed(claim, study))
+
+
+def needed(claim: plan.Claim, study: Study) -> float | None:
+    """The figure of a claim. That of H7 is what R-Drop gains, but at least half of what was assumed."""
+    if claim.name != "H7":
+        return claim.figure
+    gain = r_drop_gain(study)
+    return None if gain is None else max(gain, claim.figure / 2)
+
+
 def headlines() -> list[list[str]]:
     """A row for each headline claim; its last cell is the verdict."""
-    rows = []
-    for claim in plan.CLAIMS:
-        study, is_one, is_other = HEADLINES[claim.name]
-        ours, theirs = study.ours() if is_one is None else study.pick(is_one), study.pick(is_other)
-        found = None if ours is None or theirs is None else paired_difference(ours.test, theirs.test)
-        rows.append((claim, study, ours, theirs, None if found is None else found.times(study.factor)))
+    every = [measured(claim) for claim in plan.CLAIMS]
     # Claims that are open count in the correction as if nothing had been found: how far they are changes no other one.
     nothing = Difference(0.0, None, None, 1.0, (), ())
-    after = corrected([nothing if is_open(found, claim) else found for claim, *_, found in rows])
-    found_rows = []
-    for (claim, study, ours, theirs, found), judged in zip(rows, after, strict=True):
-        head = [claim.name, claim.words, f"+{claim.figure:g} {claim.unit}"]
-        if found is None or judged is None or ours is None or theirs is None:
-            found_rows.append([*head, "", "", "", "", verdicts.NOT_MEASURED])
-            continue
-        cells = [*head, f"`{ours.label}`", f"`{theirs.label}`", str(len(found.seeds))]
-        if is_open(found, claim):
-            found_rows.append([*cells, "", f"not complete: {len(found.seeds)} of {claim.seeds} seeds"])
-            continue
-        need = r_drop_gain(study) if claim.name == "H7" else claim.figure
-        interval = "-" if judged.holm_interval is None else judged.holm_interval.text(2)
-        words = verdict(judged, need, claim)
-        if words == EARNED and translation_claims.owes_r_drop(study, ours):
-            words = EARNED_BY_R_DROP
-        if words.startswith(EARNED):
-            words = over_its_time(claim.name, study, ours) or words
-        found_rows.append([*cells, f"{signed(found.mean, 2)} {interval}", words])
-    return found_rows
+    after = corrected([nothing if isinstance(one, str) or one.missing else one.found for one in every])
+    return [row(claim, one, judged) for claim, one, judged in zip(plan.CLAIMS, every, after, strict=True)]
+
+
+def row(claim: plan.Claim, one: Headline | str, judged: Difference | None) -> list[str]:
+    """One row, with the corrected difference."""
+    head = [claim.name, claim.words, f"+{claim.figure:g} {claim.unit}"]
+    if isinstance(one, str) or judged is None:
+        return [*head, "", "", "", "", str(one)]
+    head[2] = head[2] if one.need in (None, claim.figure) else f"{one.need:+.2f} {claim.unit}"
+    cells = [*head, f"`{one.ours.label}`", f"`{one.theirs.label}`", str(len(one.found.seeds))]
+    if one.missing:
+        return [*cells, "", one.missing]
+    interval = "-" if judged.holm_interval is None else judged.holm_interval.text(2)
+    words = verdict(judged, one)
+    if words == EARNED and translation_claims.owes_r_drop(one.study, one.ours):
+        words = EARNED_BY_R_DROP
+    if words.startswith(EARNED):
+        words = over_its_time(claim.name, one.study, one.ours) or words
+    return [*cells, f"{signed(one.found.mean, 2)} {interval}", words]
 
 
 def headline_table() -> str:
@@ -165,26 +219,14 @@ def r_drop_gain(study: Study) -> float | None:
     return None if found is None else found.mean * study.factor
 
 
-def verdict(found: Difference, figure: float | None, claim: plan.Claim) -> str:
+def verdict(found: Difference, one: Headline) -> str:
     """Whether a claim is earned: the estimate reaches the figure, and the corrected interval is above zero."""
-    if figure is None:
-        return "not complete: the gain of R-Drop was not measured"
-    if given_up(found, claim):
-        return f"not earned: with {len(found.seeds)} seeds not above half of the figure, so it got no more"
+    if one.given_up:
+        return f"not earned: not above half of the figure with its first {one.claim.first} seeds"
     above = found.marked and found.holm_interval is not None and found.holm_interval.low > 0
-    if above and found.mean >= figure:
+    if above and one.need is not None and found.mean >= one.need:
         return EARNED
     return "not earned: " + ("below the figure" if above else "the interval includes zero or less")
-
-
-def is_open(found: Difference | None, claim: plan.Claim) -> bool:
-    """Whether a claim was not measured, or does not have its seeds yet."""
-    return found is None or (len(found.seeds) < claim.seeds and not given_up(found, claim))
-
-
-def given_up(found: Difference, claim: plan.Claim) -> bool:
-    """Whether a claim gets no more seeds than the first ones, by the rule of the protocol ("GPU budget")."""
-    return claim.first is not None and claim.first <= len(found.seeds) < claim.seeds and found.mean <= claim.figure / 2
 
 
 # --- claims of the paper that results.csv does not decide ------------------------------------------------------------

@@ -6,6 +6,7 @@ import math
 import statistics
 from pathlib import Path
 
+import cifar_100
 import second_pass
 import studies
 import sureness
@@ -150,7 +151,7 @@ def in_short() -> str:
         "On CIFAR-10 with 20 % of the training set, hard masking alone and blur alone show no gain. Blur with a "
         f"consistency loss gains {difference(to_none, ours)}.\nIt is not better than twice the epochs without a "
         f"method, which gain {difference(to_none, longer)}. But they take longer.\n{wrong_labels.in_short()}\n"
-        f"{translation.in_short()}"
+        f"{translation.in_short()}\n{cifar_100.in_short()}"
     )
 
 

@@ -63,6 +63,12 @@ def final_runs(folder: Path) -> list[dict[str, str]]:
     return [row for row in csv_rows(folder / "results.csv") if row["part"] == FINAL]
 
 
+def ended(folder: Path) -> str:
+    """How many of the final runs of a study have ended, whatever became of them: `13 of 50`."""
+    rows = final_runs(folder)
+    return f"{sum(row['status'] != 'missing' for row in rows)} of {len(rows)}"
+
+
 def read(folder: Path, baseline: str | None = None, metric: str | None = None) -> Study:
     """The study in a folder. Differences are to the first method, or to `baseline`, as it is written in full.
 

@@ -128,10 +128,13 @@ def searched() -> dict[Path, str]:
 
 def overview() -> dict[Path, str]:
     """The page of what we found."""
+    import cifar_100
     import vision_preset
 
     path = HERE / "README.md"
-    return {path: filled(path.read_text(encoding="utf-8"), "vision preset", vision_preset.table())}
+    page = filled(path.read_text(encoding="utf-8"), "vision preset", vision_preset.table())
+    page = filled(page, "CIFAR-100 in short", cifar_100.in_short(with_worse=True), between="")
+    return {path: filled(page, "CIFAR-100 state", cifar_100.state(), between="")}
 
 
 def judged() -> dict[Path, str]:

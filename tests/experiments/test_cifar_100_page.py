@@ -9,18 +9,22 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from scipy import stats
 
 from .published import RESULTS, scores
 
 OURS, LONGER, R_DROP = "blur(sigma_max=2.0)+consistency(weight=3.0)", "longer(times=2)", "r-drop(weight=0.3,p=0.1)"
+CONTROL, DROPOUT = "r-drop(weight=0.0,p=0.1)", "dropout(p=0.1)"
 FOLDER = RESULTS / "cifar100"
 
 
 @pytest.fixture
 def page(docs_module: Callable[[str], Any]) -> Any:
     return docs_module("cifar_100")
+
+
+def is_control(label: str) -> bool:
+    return label.startswith(("longer(", "r-drop(weight=0.0,"))
 
 
 def test_every_difference_to_none_is_told_once(page: Any) -> None:
@@ -34,40 +38,44 @@ def test_every_difference_to_none_is_told_once(page: Any) -> None:
     apart = {label: each for label, each in apart.items() if len(each) > 1}
     smallest_first = sorted(apart, key=lambda label: stats.ttest_1samp(apart[label], 0).pvalue)
     said = page.bullets()
-    marks: dict[str, list[str]] = {"Better than": [], "Not told apart": [], "**Worse than": []}
+    starts: dict[str, list[str]] = {
+        "Better than `none`": [],
+        "Not told apart from `none`": [],
+        "**Worse than `none`": [],
+    }
+    better, equal, worse = starts
     for before, label in enumerate(smallest_first):
         each, step = apart[label], len(apart) - before
         half = stats.t.ppf(1 - 0.025 / step, len(each) - 1) * each.std(ddof=1) / len(each) ** 0.5
         if len(each) < 3:
-            assert f"`{label}` ({len(each)})" in said
+            (few,) = (line for line in said.splitlines() if line.startswith("- Fewer than three seeds"))
+            assert f"`{label}`" in few
             continue
-        words = f"`{label}` {each.mean():+.1f} points [{each.mean() - half:+.1f}, {each.mean() + half:+.1f}]"
-        assert said.count(words) == 1
+        interval = f"[{each.mean() - half:+.1f}, {each.mean() + half:+.1f}]"
+        assert said.count(f"`{label}` {each.mean():+.1f} points {interval}, {len(each)} seeds") == 1
         beyond = half < abs(each.mean())
-        marks["Not told apart" if not beyond else "Better than" if each.mean() > 0 else "**Worse than"].append(label)
-    for start, labels in marks.items():
-        lines = [
-            line for line in said.splitlines() if line.startswith(f"- {start} `none`") or f"- {start} from" in line
-        ]
+        starts[(better if each.mean() > 0 else worse) if beyond else equal].append(label)
+    for start, labels in starts.items():
+        lines = [line for line in said.splitlines() if line.startswith(f"- {start}")]
         assert len(lines) == bool(labels)
         assert all(f"`{label}` " in lines[0] for label in labels)
-    assert ("o method was shown to be better than `none`" in said) is not marks["Better than"]
+    regularisers = [label for label in starts[better] if not is_control(label)]
+    assert ("o regulariser was shown to be better than `none`" in said) == (not regularisers)
 
 
-def publish(folder: Path, gains: dict[str, float], seeds: int = 5, asked: int | None = None) -> None:
-    """A study with these differences to `none`, in points. `asked`: methods of its recipe."""
+def publish(folder: Path, gains: dict[str, float], seeds: int = 5, missing: tuple[str, ...] = ()) -> None:
+    """A study with these differences to `none`, in points."""
     rows = [["method", "seed", "part", "status", "test_accuracy", "validation_accuracy"]]
     for order, (label, gain) in enumerate(gains.items()):
         for seed in range(seeds):
             score = 0.7 + gain / 100 + 0.0005 * (seed * (order + 1) % 5)
             rows.append([label, seed, "runs", "finished", score, score])
         rows.append([label, 1000, "tuning", "finished", "", 0.6 + gain / 100])
+    rows += [[label, seed, "runs", "missing", "", ""] for label in missing for seed in range(5)]
     folder.mkdir(exist_ok=True)
     with (folder / "results.csv").open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows(rows)
-    recipe = yaml.safe_load((FOLDER / "recipe.yaml").read_text(encoding="utf-8"))
-    recipe["recipe"]["methods"] = list(gains)[: asked or len(gains)] + ["dropkey"] * ((asked or 0) - len(gains))
-    (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe), encoding="utf-8")
+    (folder / "recipe.yaml").write_text((FOLDER / "recipe.yaml").read_text(encoding="utf-8"), encoding="utf-8")
 
 
 @pytest.fixture
@@ -80,37 +88,63 @@ def made(page: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 
 
 def test_a_study_that_is_not_complete_says_so_first(made: Any) -> None:
-    publish(made.made, {"none": 0.0, OURS: 0.0}, asked=3)
+    publish(made.made, {"none": 0.0, OURS: 0.0, DROPOUT: -3.0}, missing=("hard(p=0.2,k=10)",))
     first, second, *_ = made.bullets().splitlines()
-    assert first.startswith("- **The study is not complete**: 10 of 15 runs are done, of 2 of 3 methods. It judges no")
-    assert second == "- **So far, no method was shown to be better than `none`.**"
-    assert "is not complete](cifar-100.md)" in made.beside()
+    assert first.startswith(
+        "- **The study is not complete**: 15 of 20 runs have ended, of 3 of 4 methods. It judges no"
+    )
+    assert second == "- **So far, no regulariser was shown to be better than `none`.**"
+    assert made.beside().endswith("\n- CIFAR-100 [is not complete](cifar-100.md): it judges no claim yet.")
+    assert made.state() == "15 of 20 runs are done" and made.weak_rivals() == ""
+    start = "On CIFAR-100 with short training (15 of 20 runs are done), no regulariser was shown to be better than no method"
+    assert made.in_short() == f"{start} so far."
+    assert made.in_short(with_worse=True).startswith(f"{start} so far; `{DROPOUT}` (-3.")
+    assert made.in_short(with_worse=True).endswith("]) is worse so far.")
     publish(made.made, {"none": 0.0, OURS: 0.0})
     first, second, *_ = made.bullets().splitlines()
-    assert first == "- The study is complete: all 10 runs of 2 methods are done."
-    assert second == "- **No method was shown to be better than `none`.**"
-    assert "not complete" not in made.beside()
+    assert first == "- The study is complete: all runs of 2 methods have ended."
+    assert second == "- **No regulariser was shown to be better than `none`.**"
+    assert "not complete" not in made.beside() and "so far" not in made.in_short()
+    assert made.state() == "all runs are done"
+
+
+def test_a_failed_run_is_told_and_does_not_keep_a_study_from_being_complete(made: Any) -> None:
+    publish(made.made, {"none": 0.0, OURS: 0.0})
+    file = made.made / "results.csv"
+    file.write_text(file.read_text().replace(f"{OURS},4,runs,finished", f"{OURS},4,runs,diverged"))
+    assert made.bullets().startswith("- The study is complete: all runs of 2 methods have ended. 1 of them failed.")
 
 
 def test_what_is_better_comes_first_and_what_is_worse_last(made: Any) -> None:
-    publish(made.made, {"none": 0.0, "dropout(p=0.1)": -3.0, OURS: 0.0, LONGER: 4.0, R_DROP: -2.0})
+    publish(made.made, {"none": 0.0, DROPOUT: -3.0, OURS: 0.0, "hard(p=0.2,k=10)": 4.0, R_DROP: -2.0, CONTROL: -1.0})
     said = made.bullets()
     _, better, equal, worse, *_ = said.splitlines()
-    assert better.startswith("- Better than `none`") and f"`{LONGER}` +4." in better
+    assert better.startswith("- Better than `none`") and "`hard(p=0.2,k=10)` +4." in better
     assert equal.startswith("- Not told apart") and f"`{OURS}`" in equal
-    assert (
-        worse.startswith("- **Worse than `none`**") and "`dropout(p=0.1)` -3." in worse and f"`{R_DROP}` -2." in worse
-    )
-    assert "No method was shown" not in said
-    (care,) = (line for line in made.beside().splitlines() if "with care" in line)
-    assert "`dropout(p=0.1)` -3." in care and f"`{R_DROP}` -2." in care and OURS not in care
-    publish(made.made, {"none": 0.0, "dropout(p=0.1)": 0.0, R_DROP: 2.0})
-    assert "with care" not in made.beside()
+    assert worse.startswith("- **Worse than `none`**") and f"`{DROPOUT}` -3." in worse and f"`{R_DROP}` -2." in worse
+    assert "o regulariser was shown" not in said
+    assert "`hard(p=0.2,k=10)` (+4." in made.in_short() and "is better than no method." in made.in_short()
+    assert CONTROL not in made.in_short(with_worse=True) and "are worse." in made.in_short(with_worse=True)
+    care = made.weak_rivals()
+    assert f"`{DROPOUT}` -3." in care and f"`{R_DROP}` -2." in care and OURS not in care
+    publish(made.made, {"none": 0.0, DROPOUT: 0.0, R_DROP: 2.0})
+    assert made.weak_rivals() == ""
+
+
+def test_more_epochs_and_a_second_pass_alone_are_no_regularisers(made: Any) -> None:
+    publish(made.made, {"none": 0.0, LONGER: 4.0, CONTROL: 1.0, OURS: 0.0})
+    _, second, better, _, to_longer, *_ = made.bullets().splitlines()
+    assert second == "- **No regulariser was shown to be better than `none`.**"
+    assert f"`{LONGER}` +4." in better and f"`{CONTROL}` +1." in better
+    assert to_longer.startswith(f"- To `{LONGER}`, which is `none` with twice the epochs, `{OURS}` has -4.")
+    assert to_longer.endswith("5 seeds.") and "no regulariser" in made.in_short()
 
 
 def test_two_seeds_make_no_sentence(made: Any) -> None:
-    publish(made.made, {"none": 0.0, OURS: -5.0}, seeds=2)
-    assert made.bullets().splitlines()[2] == f"- With too few seeds for a sentence: `{OURS}` (2)."
+    publish(made.made, {"none": 0.0, OURS: -5.0, LONGER: 1.0}, seeds=2)
+    said = made.bullets().splitlines()
+    assert said[2] == f"- Fewer than three seeds, so nothing is said yet: `{OURS}`, `{LONGER}`."
+    assert not any(line.startswith("- To `longer") for line in said)
 
 
 def test_the_trials_show_the_best_of_each_method(page: Any) -> None:

@@ -83,14 +83,28 @@ def test_every_difference_is_corrected_over_the_comparisons_with_the_same_method
 
 
 @pytest.mark.parametrize(
-    ("seeds", "missing", "told"), [(3, None, True), (2, None, False), (3, "longer(times=2)", False), (3, OURS, False)]
+    ("seeds", "missing", "begun", "told"),
+    [
+        (3, None, False, True),
+        (3, None, True, False),
+        (2, None, False, False),
+        (3, "longer(times=2)", False, False),
+        (3, OURS, False, False),
+    ],
 )
 def test_a_study_that_has_begun_has_no_row_yet(
-    preset: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seeds: int, missing: str | None, told: bool
+    preset: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    seeds: int,
+    missing: str | None,
+    begun: bool,
+    told: bool,
 ) -> None:
     monkeypatch.setattr(preset.studies, "RESULTS", tmp_path)
     methods = [one for one in (OURS, "none", "r-drop(weight=0.3,p=0.1)", "longer(times=2)") if one != missing]
     lines = [f'"{one}",{seed},runs,finished,0.7,0.7' for one in methods for seed in range(seeds)]
+    lines += ['"dropout",0,runs,missing,,'] if begun else []
     (tmp_path / "new").mkdir()
     (tmp_path / "new" / "results.csv").write_text(
         "\n".join(["method,seed,part,status,test_accuracy,validation_accuracy", *lines])
