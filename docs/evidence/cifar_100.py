@@ -38,16 +38,17 @@ def in_short(with_worse: bool = False) -> str:
     """What other pages say of it: that no regulariser is better, if so. `with_worse`: and which of them are worse."""
     study = tables.read(FOLDER)
     so_far = "" if complete(FOLDER) else " so far"
-    told = {one.label: _told(study, one.label) for one in study.methods[1:] if not _is_control(one.label)}
-    parts = []
-    kinds = {"better": "better than no method"} | ({"worse": "worse"} if with_worse else {})
-    for kind, words in kinds.items():
-        labels = [f"`{label}` ({difference(study, label)})" for label, found in told.items() if found == kind]
-        if labels:
-            parts.append(f"{' and '.join(labels)} {'is' if len(labels) == 1 else 'are'} {words}{so_far}")
-        elif kind == "better":
-            parts.append(f"no regulariser was shown to be better than no method{so_far}")
-    return f"On CIFAR-100 with short training ({state()}), {'; '.join(parts)}."
+    better, worse = (_listed(study, kind) for kind in ("better", "worse"))
+    said = f"{better} better than no method" if better else "no regulariser was shown to be better than no method"
+    said += f"{so_far}; {worse} worse" if with_worse and worse else ""
+    return f"On CIFAR-100 with short training ({state()}), {said}{so_far}."
+
+
+def _listed(study: tables.Study, kind: str) -> str:
+    """The regularisers of a kind with their differences, and the verb; nothing if there are none."""
+    labels = [label for label, told in _told(study).items() if told == kind and not _is_control(label)]
+    shown = [f"`{label}` ({difference(study, label)})" for label in labels]
+    return f"{' and '.join(shown)} {'is' if len(shown) == 1 else 'are'}" if shown else ""
 
 
 def beside() -> str:
@@ -67,7 +68,7 @@ def weak_rivals() -> str:
         return ""
     study = tables.read(FOLDER)
     found = [one.label for name in ("dropout", "r-drop") if (one := FULL.pick(is_called(name))) is not None]
-    shown = [f"`{label}` {difference(study, label)}" for label in found if _told(study, label) == "worse"]
+    shown = [f"`{label}` {difference(study, label)}" for label in found if _told(study).get(label) == "worse"]
     if not shown:
         return ""
     return (
@@ -97,20 +98,21 @@ def _to_none(study: tables.Study) -> list[str]:
         "not told apart": "Not told apart from `none`",
         "worse": "**Worse than `none`**",
     }
-    found: dict[str, list[str]] = {}
-    few = []
-    for one in study.methods[1:]:
-        told = _told(study, one.label)
-        if told is None:
-            few += [f"`{one.label}`"] if one.scores else []
-        else:
-            seeds = len(one.difference.seeds)
-            found.setdefault(told, []).append(f"`{one.label}` {difference(study, one.label)}, {seeds} seeds")
-    lines = [f"{words}: {'; '.join(found[kind])}." for kind, words in said.items() if kind in found]
-    if all(_told(study, one.label) != "better" for one in study.methods[1:] if not _is_control(one.label)):
+    told, lines = _told(study), []
+    if not _listed(study, "better"):
         start = "No" if complete(FOLDER) else "So far, no"
-        lines.insert(0, f"**{start} regulariser was shown to be better than `none`.**")
-    return lines + ([f"Fewer than three seeds, so nothing is said yet: {', '.join(few)}."] if few else [])
+        lines.append(f"**{start} regulariser was shown to be better than `none`.**")
+    for kind, words in said.items():
+        if shown := [_with_seeds(study, label) for label in told if told[label] == kind]:
+            lines.append(f"{words}: {'; '.join(shown)}.")
+    if few := [f"`{one.label}`" for one in study.methods[1:] if one.scores and one.label not in told]:
+        lines.append(f"Fewer than three seeds, so nothing is said yet: {', '.join(few)}.")
+    return lines
+
+
+def _with_seeds(study: tables.Study, label: str) -> str:
+    """A method, its difference to the baseline of the study, and the seeds that both have."""
+    return f"`{label}` {difference(study, label)}, {len(method(study, label).difference.seeds)} seeds"
 
 
 def _to_longer(study: tables.Study) -> list[str]:
@@ -119,13 +121,9 @@ def _to_longer(study: tables.Study) -> list[str]:
     if longer is None:
         return []
     other = tables.read(FOLDER, longer.label)
-    if studies.SEARCHED not in {one.label for one in other.methods} or _told(other, studies.SEARCHED) is None:
+    if studies.SEARCHED not in _told(other):
         return []
-    seeds = len(method(other, studies.SEARCHED).difference.seeds)
-    return [
-        f"To `{longer.label}`, which is `none` with twice the epochs, `{studies.SEARCHED}` has "
-        f"{difference(other, studies.SEARCHED)}, {seeds} seeds."
-    ]
+    return [f"To `{longer.label}`, which is `none` with twice the epochs: {_with_seeds(other, studies.SEARCHED)}."]
 
 
 def _is_control(label: str) -> bool:
@@ -133,12 +131,14 @@ def _is_control(label: str) -> bool:
     return _kind(label) in ("longer", CONTROL)
 
 
-def _told(study: tables.Study, label: str) -> str | None:
-    """Whether a method is better or worse than the baseline; None with fewer seeds than three."""
-    found = method(study, label).difference
-    if found is None or found.holm_interval is None or len(found.seeds) < FEWEST:
-        return None
-    return ("better" if found.mean > 0 else "worse") if found.marked else "not told apart"
+def _told(study: tables.Study) -> dict[str, str]:
+    """Method -> whether it is better or worse than the baseline. Those with fewer seeds than three are left out."""
+    apart = {one.label: one.difference for one in study.methods}
+    enough = {label: each for label, each in apart.items() if each and each.holm_interval and len(each.seeds) >= FEWEST}
+    return {
+        label: ("better" if each.mean > 0 else "worse") if each.marked else "not told apart"
+        for label, each in enough.items()
+    }
 
 
 def _short(study: tables.Study) -> str:

@@ -105,9 +105,8 @@ def measured(claim: plan.Claim) -> Headline | str:
     study, is_one, is_other = HEADLINES[claim.name]
     folder = studies.RESULTS / study.folder
     if not other_claims.complete(folder):
-        return (
-            f"not complete: {tables.ended(folder)} runs" if (folder / "results.csv").exists() else verdicts.NOT_MEASURED
-        )
+        has_begun = (folder / "results.csv").exists()
+        return f"not complete: {tables.ended(folder)} runs" if has_begun else verdicts.NOT_MEASURED
     ours, theirs = study.ours() if is_one is None else study.pick(is_one), study.pick(is_other)
     found = None if ours is None or theirs is None else paired_difference(ours.test, theirs.test)
     if ours is None or theirs is None or found is None:
@@ -132,12 +131,13 @@ def headlines() -> list[list[str]]:
     return [row(claim, one, judged) for claim, one, judged in zip(plan.CLAIMS, every, after, strict=True)]
 
 
-def row(claim: plan.Claim, one: Headline | str, judged: Difference | None) -> list[str]:
+def row(claim: plan.Claim, one: Headline | str, judged: Difference) -> list[str]:
     """One row, with the corrected difference."""
     head = [claim.name, claim.words, f"+{claim.figure:g} {claim.unit}"]
-    if isinstance(one, str) or judged is None:
-        return [*head, "", "", "", "", str(one)]
-    head[2] = head[2] if one.need in (None, claim.figure) else f"{one.need:+.2f} {claim.unit}"
+    if isinstance(one, str):
+        return [*head, "", "", "", "", one]
+    if one.need not in (None, claim.figure):
+        head[2] = f"{one.need:+.2f} {claim.unit}"
     cells = [*head, f"`{one.ours.label}`", f"`{one.theirs.label}`", str(len(one.found.seeds))]
     if one.missing:
         return [*cells, "", one.missing]

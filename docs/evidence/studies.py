@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import tables
@@ -34,12 +34,11 @@ class Runs:
         return [term.partition("(")[0] for term in split_terms(self.label)]
 
 
-def read(folder: Path, metric: str) -> list[Runs]:
-    """The methods of a study, none if it was not published."""
-    if not (folder / "results.csv").exists():
-        return []
+def read(metric: str, *folders: str) -> list[Runs]:
+    """The methods of a study, none if it was not published. Its seeds may stand in several folders of results."""
     found: dict[str, Runs] = {}
-    for row in tables.final_runs(folder):
+    published = [RESULTS / name for name in folders if (RESULTS / name / "results.csv").exists()]
+    for row in (row for folder in published for row in tables.final_runs(folder)):
         if row["status"] == "finished":
             runs, seed = found.setdefault(row["method"], Runs(row["method"])), int(row["seed"])
             runs.test[seed] = float(row[f"test_{metric}"])
@@ -90,19 +89,12 @@ class Study:
 
     def methods(self) -> list[Runs]:
         """The methods that it tested."""
-        found = {runs.label: runs for runs in read(RESULTS / self.folder, self.metric)}
-        for runs in [] if self.more is None else read(RESULTS / self.more, self.metric):
-            first = found.get(runs.label, Runs(runs.label))
-            parts = {
-                name: getattr(first, name) | getattr(runs, name) for name in ("test", "validation", "ece", "seconds")
-            }
-            found[runs.label] = replace(first, **parts)
-        return list(found.values())
+        return read(self.metric, self.folder, *([] if self.more is None else [self.more]))
 
     def pick(self, is_one: Callable[[Runs], bool]) -> Runs | None:
         """The tested runs of the method that the validation part prefers, among those that can make a claim."""
         tested = {runs.label: runs for runs in self.methods() if is_one(runs) and runs.label not in self.silent}
-        judged = read(RESULTS / (self.chosen_by or self.folder), self.metric)
+        judged = read(self.metric, self.chosen_by or self.folder)
         chosen = best(judged, lambda runs: runs.label in tested)
         return None if chosen is None else tested[chosen.label]
 

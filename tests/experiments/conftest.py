@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -141,3 +142,14 @@ def compilations(monkeypatch: pytest.MonkeyPatch):
     torch._dynamo.config.recompile_limit = limit
     torch.compiler.reset()
     compiled_divergence.cache_clear()
+
+
+@pytest.fixture
+def claims(docs_module: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """The page of claims over results that a test publishes."""
+    found = docs_module("claims")
+    monkeypatch.setattr(found.studies, "RESULTS", tmp_path)
+    searched, found.SCARCE = found.SCARCE, dataclasses.replace(found.SCARCE, searched=None)  # a test is about it
+    assert searched.searched == found.studies.SEARCHED
+    found.HEADLINES["H3"] = (found.SCARCE, *found.HEADLINES["H3"][1:])
+    return found

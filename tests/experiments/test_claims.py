@@ -3,50 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-OURS, OTHER, R_DROP = "blur(sigma_max=2.0)+consistency(weight=1.0)", "hard(p=0.2,k=5)", "r-drop(weight=0.6,p=0.1)"
-CONTROL, DROPOUT = "r-drop(weight=0.0,p=0.05)", "dropout(p=0.05)"
-
-
-@pytest.fixture
-def claims(docs_module: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    found = docs_module("claims")
-    monkeypatch.setattr(found.studies, "RESULTS", tmp_path)
-    searched, found.SCARCE = found.SCARCE, dataclasses.replace(found.SCARCE, searched=None)  # a test is about it
-    assert searched.searched == found.studies.SEARCHED
-    found.HEADLINES["H3"] = (found.SCARCE, *found.HEADLINES["H3"][1:])
-    return found
-
-
-def publish(
-    folder: Path,
-    methods: dict[str, tuple[float, float]],
-    seeds: int,
-    ece: dict[str, float] | None = None,
-    seconds: dict[str, float] | None = None,
-) -> None:
-    """Methods with the means of their validation and test accuracies; seeds differ by a little."""
-    folder.mkdir(exist_ok=True)
-    lines = ["method,seed,part,status,test_accuracy,validation_accuracy,test_ece,gpu_seconds"]
-    for order, (method, (validation, test)) in enumerate(methods.items()):
-        for seed in range(seeds):
-            noise = 0.001 * ((seed + 1) * (order + 2) % 11 - 5.5)  # over ten seeds, a mean of 0
-            error = (ece or {}).get(method, 0.05) + noise / 10
-            time = (seconds or {}).get(method, "")
-            lines.append(f'"{method}",{seed},runs,finished,{test + noise},{validation + noise},{error},{time}')
-    lines.append(f'"{OTHER}",1000,tuning,finished,0.999,0.999,0,')
-    lines.append(f'"{OTHER}",99,runs,diverged,,,,')
-    (folder / "results.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-
-def row(table: str, start: str) -> list[str]:
-    (found,) = [line for line in table.splitlines() if line.startswith(f"| {start} |")]
-    return [cell.strip() for cell in found.strip("|").split("|")]
+from .made_results import CONTROL, DROPOUT, OTHER, OURS, R_DROP, cells_of, publish
 
 
 def scarce(claims: Any, ours: float, seeds: int = 10) -> list[str]:
@@ -55,7 +16,7 @@ def scarce(claims: Any, ours: float, seeds: int = 10) -> list[str]:
     publish(claims.studies.RESULTS / "cifar10-20pct-screen", screen, 3)
     tested = {OURS: (0.1, ours), OTHER: (0.9, 0.9), R_DROP: (0.1, 0.72), CONTROL: (0.9, 0.9), DROPOUT: (0.9, 0.9)}
     publish(claims.studies.RESULTS / "cifar10-20pct-confirm", tested, seeds)
-    return row(claims.headline_table(), "H3")
+    return cells_of(claims.headline_table(), "H3")
 
 
 def test_a_claim_is_earned_by_reaching_its_figure_with_an_interval_above_zero(claims: Any) -> None:
@@ -77,9 +38,9 @@ def test_what_a_search_chose_is_ours_whatever_the_screen_prefers(claims: Any) ->
 def test_the_claim_that_is_tried_again_has_runs_of_its_own(claims: Any) -> None:
     ours, tested = claims.studies.SEARCHED, {R_DROP: (0.9, 0.55), OTHER: (0.95, 0.9)}
     publish(claims.studies.RESULTS / "cifar10-20pct-noise", tested | {ours: (0.9, 0.6)}, 10)
-    assert row(claims.headline_table(), "H8")[7] == "not measured"
+    assert cells_of(claims.headline_table(), "H8")[7] == "not measured"
     publish(claims.studies.RESULTS / "cifar10-20pct-noise-again", tested | {ours: (0.6, 0.6)}, 10)
-    found = row(claims.headline_table(), "H8")
+    found = cells_of(claims.headline_table(), "H8")
     assert found[3:5] == [f"`{ours}`", f"`{R_DROP}`"] and found[7] == "**earned**"
 
 
@@ -129,159 +90,20 @@ def test_claims_that_were_not_measured_count_in_the_correction(claims: Any) -> N
     nothing = claims.Difference(0.0, None, None, 1.0, (), ())
     wide = claims.corrected([one, *[nothing] * 7])[0].times(100)
     assert wide.holm_interval.low < 100 * alone.holm_interval.low
-    assert row(claims.headline_table(), "H3")[6].endswith(wide.holm_interval.text(2))
-    assert [row(claims.headline_table(), f"H{n}")[7] for n in (1, 2, 4, 5, 6, 7)] == ["not measured"] * 6
+    assert cells_of(claims.headline_table(), "H3")[6].endswith(wide.holm_interval.text(2))
+    assert [cells_of(claims.headline_table(), f"H{n}")[7] for n in (1, 2, 4, 5, 6, 7)] == ["not measured"] * 6
     # One seed has no p value.
     publish(claims.studies.RESULTS / "cifar10-20pct-noise", {OURS: (0.6, 0.6), R_DROP: (0.5, 0.5)}, 1)
-    assert row(claims.headline_table(), "H4")[7] == "not complete: 1 of 10 seeds"
-    assert row(claims.headline_table(), "H3")[6].endswith(wide.holm_interval.text(2))
-
-
-TAIL = "tailhard(share=0.25,p=0.5,k=5,weight=1.0)"
-
-
-@pytest.mark.parametrize(
-    ("cheap", "seconds", "words"),
-    [
-        (0.745, {TAIL: 20, R_DROP: 30}, "**earned**"),
-        (0.735, {TAIL: 20, R_DROP: 30}, "not earned: below the figure"),
-        (0.745, {TAIL: 21, R_DROP: 30}, f"not earned: 0.70 of the GPU time of `{R_DROP}`"),
-        (0.745, {TAIL: 20}, "not complete: GPU time was not measured"),
-        (0.745, {R_DROP: 30}, "not complete: GPU time was not measured"),
-    ],
-)
-def test_the_last_claim_asks_for_the_gain_of_r_drop_at_two_thirds_of_its_time(
-    claims: Any, cheap: float, seconds: dict[str, float], words: str
-) -> None:
-    tested = {"none": (0.7, 0.72), R_DROP: (0.72, 0.74), OURS: (0.9, 0.9), TAIL: (0.75, cheap)}
-    publish(claims.studies.RESULTS / "cifar100", tested, 10, seconds=seconds)
-    found = row(claims.headline_table(), "H7")
-    assert found[3:5] == [f"`{TAIL}`", "`none`"] and found[7] == words
-
-
-def test_a_method_with_two_passes_and_fewer_epochs_may_earn_the_last_claim(claims: Any) -> None:
-    fewer = f"shorter(times=0.66)+{OURS}"
-    tested = {"none": (0.7, 0.72), R_DROP: (0.72, 0.74), OURS: (0.9, 0.9), fewer: (0.75, 0.75)}
-    publish(claims.studies.RESULTS / "cifar100", tested, 10, seconds={fewer: 20, R_DROP: 30})
-    found = row(claims.headline_table(), "H7")
-    assert found[3:5] == [f"`{fewer}`", "`none`"] and found[7] == "**earned**"
-
-
-def test_without_r_drop_its_gain_is_not_known(claims: Any) -> None:
-    publish(claims.studies.RESULTS / "cifar100", {"none": (0.7, 0.72), TAIL: (0.75, 0.75)}, 10)
-    assert row(claims.headline_table(), "H7")[7] == "not complete: the gain of R-Drop was not measured"
-
-
-@pytest.mark.parametrize(("name", "other"), [("H1", "longer(lr=1.0,decay=1.0,times=2)"), ("H2", R_DROP)])
-def test_claims_at_equal_time_look_at_the_time(claims: Any, name: str, other: str) -> None:
-    tested = {"none": (0.7, 0.7), other: (0.71, 0.72), OURS: (0.9, 0.75)}
-    for seconds, words in ((30, "**earned**"), (31, f"not earned: 1.03 of the GPU time of `{other}`")):
-        publish(claims.studies.RESULTS / "cifar100", tested, 10, seconds={OURS: seconds, other: 30})
-        assert row(claims.headline_table(), name)[7] == words
-
-
-def test_on_cifar_100_an_r_drop_that_is_worse_than_no_method_is_no_rival(claims: Any) -> None:
-    """The time that may be taken is still that of R-Drop."""
-    tested = {"none": (0.7, 0.745), R_DROP: (0.69, 0.72), OURS: (0.9, 0.7495)}
-    publish(claims.studies.RESULTS / "cifar100", tested, 10, seconds={OURS: 30, R_DROP: 30, "none": 20})
-    found = row(claims.headline_table(), "H2")
-    assert found[3:5] == [f"`{OURS}`", "`none`"] and found[7] == "not earned: below the figure"
-
-
-LONGER = "longer(lr=1.0,decay=1.0,times=2)"
-GIVEN_UP = "not earned: not above half of the figure with its first 5 seeds"
-
-
-@pytest.mark.parametrize(
-    ("gains", "words"),
-    [
-        ([0.49] * 5, GIVEN_UP),
-        ([0.52] * 5, "not complete: 5 of 10 seeds"),
-        ([-4] * 4, "not complete: 4 of 10 seeds"),
-        ([0.4] * 5 + [3] * 5, GIVEN_UP),  # more seeds, which another claim needed, change nothing
-        ([1.5] * 5 + [-3] * 4, "not complete: 9 of 10 seeds"),
-        ([1.5] * 5 + [-3] * 5, "not earned: the interval includes zero or less"),
-    ],
-)
-def test_the_first_seeds_of_a_claim_have_to_be_promising(claims: Any, gains: list[float], words: str) -> None:
-    test = [0.7 + (gain + 0.01 * (-1) ** seed) / 100 for seed, gain in enumerate(gains)]
-    folder = claims.studies.RESULTS / "cifar100"
-    folder.mkdir()
-    lines = ["method,seed,part,status,test_accuracy,validation_accuracy"]
-    for label, scores in ((LONGER, [0.7] * len(test)), (OURS, test)):
-        lines += [f'"{label}",{seed},runs,finished,{score},0.7' for seed, score in enumerate(scores)]
-    (folder / "results.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    found = row(claims.headline_table(), "H1")
-    assert found[7] == words
-    assert bool(found[6]) != words.startswith("not complete")
-    counted = "1 failed (H1), 7" if words.startswith("not earned") else "0 failed, 8"
-    assert f"{counted} are not measured or not complete" in claims.summary()
-
-
-def test_a_study_that_is_not_complete_judges_no_claim(claims: Any) -> None:
-    """The validation part may prefer a method that has not run yet."""
-    tested = {"none": (0.7, 0.7), LONGER: (0.7, 0.72), R_DROP: (0.7, 0.71), OURS: (0.9, 0.75), DROPOUT: (0.7, 0.7)}
-    folder = claims.studies.RESULTS / "cifar100"
-    publish(folder, tested, 10, seconds={OURS: 30, R_DROP: 30, LONGER: 30})
-    assert [row(claims.headline_table(), name)[7] for name in ("H1", "H2")] == ["**earned**"] * 2
-    judged = [cells.split(" | ")[-1] for cells in claims.comparisons.table().splitlines() if "| CIFAR-100 |" in cells]
-    assert "reproduced |" in judged
-    file = folder / "results.csv"
-    file.write_text(file.read_text() + f'"{OTHER}",0,runs,missing,,,,\n', encoding="utf-8")
-    for name in ("H1", "H2", "H7"):
-        assert row(claims.headline_table(), name)[3:] == ["", "", "", "", "not complete: 51 of 52 runs"]
-    judged = [cells.split(" | ")[-1] for cells in claims.comparisons.table().splitlines() if "| CIFAR-100 |" in cells]
-    assert set(judged) == {"not measured |"}
-
-
-def test_more_seeds_are_published_on_their_own_and_choose_nothing(claims: Any) -> None:
-    tested = {LONGER: (0.7, 0.72), OURS: (0.9, 0.74), OTHER: (0.8, 0.9)}
-    publish(claims.studies.RESULTS / "cifar100", tested, 5, seconds={OURS: 30, LONGER: 30})
-    assert row(claims.headline_table(), "H1")[5:] == ["5", "", "not complete: 5 of 10 seeds"]
-    publish(claims.studies.RESULTS / "cifar100-more", {LONGER: (0.7, 0.72), OURS: (0.1, 0.74)}, 10)
-    file = claims.studies.RESULTS / "cifar100-more" / "results.csv"
-    late = [
-        line
-        for line in file.read_text().splitlines()
-        if ",runs,finished," not in line or int(line.split('",')[1][0]) > 4
-    ]
-    file.write_text("\n".join(late) + "\n")
-    found = row(claims.headline_table(), "H1")
-    assert found[3:6] == [f"`{OURS}`", f"`{LONGER}`", "10"] and found[7] == "**earned**"
-
-
-@pytest.mark.parametrize(
-    ("of_r_drop", "cheap", "need", "words"),
-    [
-        (0.70, 0.724, "+0.50 points", "not earned: not above half of the figure with its first 5 seeds"),
-        (0.70, 0.73, "+0.50 points", "**earned**"),
-        (0.728, 0.727, "+0.80 points", "not earned: below the figure"),
-        (0.728, 0.729, "+0.80 points", "**earned**"),
-    ],
-)
-def test_the_last_claim_asks_for_half_a_point_where_r_drop_gains_less(
-    claims: Any, of_r_drop: float, cheap: float, need: str, words: str
-) -> None:
-    tested = {"none": (0.7, 0.72), R_DROP: (0.72, of_r_drop), TAIL: (0.75, cheap)}
-    publish(claims.studies.RESULTS / "cifar100", tested, 10, seconds={TAIL: 20, R_DROP: 30})
-    found = row(claims.headline_table(), "H7")
-    assert found[2] == need and found[7] == words
+    assert cells_of(claims.headline_table(), "H4")[7] == "not complete: 1 of 10 seeds"
+    assert cells_of(claims.headline_table(), "H3")[6].endswith(wide.holm_interval.text(2))
 
 
 def test_a_claim_that_is_open_changes_no_other_one(claims: Any) -> None:
     scarce(claims, 0.74)
-    alone = row(claims.headline_table(), "H3")[6]
+    alone = cells_of(claims.headline_table(), "H3")[6]
     publish(claims.studies.RESULTS / "cifar10-20pct-noise", {OURS: (0.6, 0.9), R_DROP: (0.5, 0.5)}, 9)
-    assert row(claims.headline_table(), "H4")[5:] == ["9", "", "not complete: 9 of 10 seeds"]
-    assert row(claims.headline_table(), "H3")[6] == alone
-
-
-def test_what_our_search_chose_is_no_method_of_the_paper(claims: Any) -> None:
-    searched = claims.studies.SEARCHED
-    tested = {R_DROP: (0.7, 0.72), OURS: (0.7, 0.71), searched: (0.9, 0.9)}
-    publish(claims.studies.RESULTS / "cifar100", tested, 5)
-    (p4,) = (line for line in claims.comparisons.table().splitlines() if line.startswith("| P4 | CIFAR-100 "))
-    assert p4.endswith("| not reproduced |")
+    assert cells_of(claims.headline_table(), "H4")[5:] == ["9", "", "not complete: 9 of 10 seeds"]
+    assert cells_of(claims.headline_table(), "H3")[6] == alone
 
 
 def test_only_a_weight_of_zero_makes_a_control(claims: Any) -> None:
@@ -346,15 +168,9 @@ def test_a_claim_that_r_drop_would_earn_without_us_says_so(
 ) -> None:
     r_drop, ours = "r-drop(weight=3.0,p=0.1)", claims.studies.SEARCHED_IN_TEXT
     publish_translation(claims, {"none": (41.0, 35.8), r_drop: (43.0, of_r_drop), ours: (43.0, 37.4995)})
-    assert row(claims.headline_table(), "H5")[7] == words
+    assert cells_of(claims.headline_table(), "H5")[7] == words
     failed = " failed (H6), 6 are" if of_r_drop > 37 else "0 failed, 6 are"
     assert f"{failed} not measured or not complete, and {counted}. " in claims.summary()
-
-
-def test_a_method_without_r_drop_in_it_owes_nothing_to_it(claims: Any) -> None:
-    tested = {"none": (0.7, 0.7), LONGER: (0.7, 0.72), R_DROP: (0.7, 0.76), OURS: (0.9, 0.75)}
-    publish(claims.studies.RESULTS / "cifar100", tested, 10, seconds={OURS: 30, LONGER: 30})
-    assert row(claims.headline_table(), "H1")[7] == "**earned**"
 
 
 def test_translation_is_compared_with_the_better_of_dropout_and_none(claims: Any) -> None:
@@ -383,7 +199,7 @@ def test_translation_is_compared_with_the_better_of_dropout_and_none(claims: Any
     assert near.startswith("Multi30k reproduces 1 of 6 comparisons. The intervals of 4 are below zero.")
     ours = claims.studies.SEARCHED_IN_TEXT
     judged(tested | {ours: (42.0, 40.0)}, 10)
-    assert [row(claims.headline_table(), name)[3:5] for name in ("H5", "H6")] == [
+    assert [cells_of(claims.headline_table(), name)[3:5] for name in ("H5", "H6")] == [
         [f"`{ours}`", f"`{none}`"],
         [f"`{ours}`", f"`{r_drop}`"],
     ]
@@ -435,7 +251,7 @@ def test_curves_are_those_of_the_confirmed_methods(claims: Any) -> None:
     assert found["P12"].verdict == "reproduced in part" and found["P13"].verdict == "reproduced"
     assert found["P12"].found.endswith("`blur+consistency` +1.7 [+0.4, +2.9]")
     assert len(claims.convergence_table().splitlines()) == 5 and "+1.7 [+0.4, +2.9]" in claims.convergence_table()
-    assert row(claims.training_loss_table(), "`blur+consistency` - `none`")[6] == "reproduced"
+    assert cells_of(claims.training_loss_table(), "`blur+consistency` - `none`")[6] == "reproduced"
     # The comparisons count for P9: both are below dropout here, and their ECE is the same.
     publish(claims.studies.RESULTS / "cifar10-20pct-confirm", tested | {DROPOUT: (0.7, 0.75)}, 10)
     publish(claims.studies.RESULTS / "cifar10-20pct-screen", tested | {DROPOUT: (0.7, 0.75)}, 3)

@@ -43,11 +43,11 @@ def test_docs_and_result_files_agree(writer, capsys) -> None:
 def test_a_changed_result_is_noticed(writer, capsys, tmp_path, monkeypatch) -> None:
     study_pages = importlib.import_module("study_pages")
     (page, *others) = study_pages.PAGES
-    results = Path(shutil.copytree(page.results, tmp_path / "results")) / "results.csv"
+    results = Path(shutil.copytree(page.results, tmp_path / page.key)) / "results.csv"
     text = results.read_text(encoding="utf-8")
     assert text.count("none,0,runs,finished,0.6541,") == 1
     results.write_text(text.replace("none,0,runs,finished,0.6541,", "none,0,runs,finished,0.6641,"), encoding="utf-8")
-    monkeypatch.setattr(study_pages, "PAGES", [dataclasses.replace(page, results=tmp_path / "results"), *others])
+    monkeypatch.setattr(study_pages, "PAGES", [dataclasses.replace(page, results=results.parent), *others])
     monkeypatch.setattr(writer, "protocol", dict)
     assert writer.main(["--check"]) == 1
     said = capsys.readouterr().out.splitlines()
@@ -72,7 +72,7 @@ def test_a_changed_epoch_is_noticed(writer, capsys, tmp_path, monkeypatch, progr
 def test_results_that_no_page_shows_are_an_error(writer, tmp_path, monkeypatch) -> None:
     (tmp_path / "results" / "new").mkdir(parents=True)
     (tmp_path / "results" / "new" / "results.csv").touch()
-    monkeypatch.setattr(importlib.import_module("study_pages"), "HERE", tmp_path)
+    monkeypatch.setattr(importlib.import_module("study_pages"), "RESULTS", tmp_path / "results")
     with pytest.raises(SystemExit, match="results/new: expected an entry in PAGES"):
         writer.main(["--check"])
 

@@ -12,6 +12,7 @@ from scipy import stats
 
 import attentiondrop as ad
 
+from .made_results import write_results
 from .published import scores
 
 OURS = str(ad.presets.vision())
@@ -103,12 +104,8 @@ def test_a_study_that_has_begun_has_no_row_yet(
 ) -> None:
     monkeypatch.setattr(preset.studies, "RESULTS", tmp_path)
     methods = [one for one in (OURS, "none", "r-drop(weight=0.3,p=0.1)", "longer(times=2)") if one != missing]
-    lines = [f'"{one}",{seed},runs,finished,0.7,0.7' for one in methods for seed in range(seeds)]
-    lines += ['"dropout",0,runs,missing,,'] if begun else []
-    (tmp_path / "new").mkdir()
-    (tmp_path / "new" / "results.csv").write_text(
-        "\n".join(["method,seed,part,status,test_accuracy,validation_accuracy", *lines])
-    )
+    rows = [(one, seed, "runs", "finished", 0.7, 0.7) for one in methods for seed in range(seeds)]
+    write_results(tmp_path / "new", rows + [("dropout", 0, "runs", "missing")] * begun)
     assert preset.can_be_told(preset.studies.Study("new")) is told
 
 

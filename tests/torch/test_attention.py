@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from compiler import needs_compiler
+from largest_tensor import Largest
 from test_parity import SPECS
 from torch.nn import functional as F
 
@@ -254,19 +255,6 @@ def test_auto_never_builds_the_logits_where_it_need_not(monkeypatch: pytest.Monk
 
 def test_memory_of_a_blur_is_linear() -> None:
     """The largest tensor that a causal blur saves or makes is of size N, not N x N."""
-    from torch.utils._python_dispatch import TorchDispatchMode
-    from torch.utils._pytree import tree_leaves
-
-    class Largest(TorchDispatchMode):
-        elements = 0
-
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            result = func(*args, **(kwargs or {}))
-            for leaf in tree_leaves(result):
-                if isinstance(leaf, torch.Tensor):
-                    self.elements = max(self.elements, leaf.numel())
-            return result
-
     n, size = 512, 4
     q, k, v = torch.randn(3, 1, 1, n, size)
     keys = torch.rand(1, 1, 1, n) < 0.9

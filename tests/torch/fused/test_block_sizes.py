@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from largest_tensor import Largest
 
 from attentiondrop.torch.call.decisions import Decisions
 from attentiondrop.torch.call.leaves import DROPOUT_STREAM, LogitShape
@@ -40,19 +37,6 @@ def test_blocks_cover_everything_once(monkeypatch: pytest.MonkeyPatch) -> None:
                 assert part.shape[1] == 1 or part.shape[1] % group == 0
                 part += 1
             assert (count == 1).all(), (shape, budget)
-
-
-class Largest(TorchDispatchMode):
-    """Remembers the size of the largest tensor that any operator returned."""
-
-    elements = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        for leaf in tree_leaves(result):
-            if isinstance(leaf, torch.Tensor):
-                self.elements = max(self.elements, leaf.numel())
-        return result
 
 
 @pytest.mark.parametrize("is_causal", [False, True])
