@@ -6,17 +6,16 @@ import statistics
 
 import checks
 import studies
+import study_words
 import tables
 from other_claims import complete
 from result_files import csv_rows, recipe_of
 from studies import FULL, Runs, is_called
-from wording import difference, method
+from wording import difference
 
 from attentiondrop.experiments.methods.parse import terms
 
 FOLDER = studies.RESULTS / FULL.folder
-#: A difference with fewer common seeds than this gets no sentence.
-FEWEST = 3
 #: R-Drop without its loss.
 CONTROL = "r-drop(weight=0.0)"
 CHANGED = "protocol.md#changed-during-study-2"
@@ -25,13 +24,14 @@ CHANGED = "protocol.md#changed-during-study-2"
 def bullets() -> str:
     """How far it is, what differs from `none`, how short the training is, and what tuning saw."""
     study = tables.read(FOLDER)
-    lines = (_progress(study), *_to_none(study), *_to_longer(study), _short(study), _trials())
+    to_none = study_words.to_baseline(FOLDER, study)
+    lines = (study_words.progress(FOLDER, study), *to_none, *_to_longer(), _short(study), _trials())
     return "\n".join(f"- {line}" for line in lines)
 
 
 def state() -> str:
     """How far it is, in a few words: `13 of 50 runs are done`."""
-    return "all runs are done" if complete(FOLDER) else f"{tables.ended(FOLDER)} runs are done"
+    return study_words.state(FOLDER)
 
 
 def in_short(with_worse: bool = False) -> str:
@@ -41,14 +41,41 @@ def in_short(with_worse: bool = False) -> str:
     better, worse = (_listed(study, kind) for kind in ("better", "worse"))
     said = f"{better} better than no method" if better else "no regulariser was shown to be better than no method"
     said += f"{so_far}; {worse} worse" if with_worse and worse else ""
-    return f"On CIFAR-100 with short training ({state()}), {said}{so_far}."
+    longer = _longer()
+    more = longer is not None and study_words.told(study).get(longer) == "better"
+    beside = f" Twice the epochs gain {difference(study, longer)}." if better and more else ""
+    return f"On CIFAR-100 with short training ({state()}), {said}{so_far}.{beside}"
 
 
 def _listed(study: tables.Study, kind: str) -> str:
     """The regularisers of a kind with their differences, and the verb; nothing if there are none."""
-    labels = [label for label, told in _told(study).items() if told == kind and not _is_control(label)]
-    shown = [f"`{label}` ({difference(study, label)})" for label in labels]
-    return f"{' and '.join(shown)} {'is' if len(shown) == 1 else 'are'}" if shown else ""
+    shown = [f"`{label}` ({difference(study, label)})" for label in study_words.regularisers(study, kind)]
+    return f"{study_words.listed(shown)} {'is' if len(shown) == 1 else 'are'}" if shown else ""
+
+
+def over_longer() -> str | None:
+    """What the searched method gains over twice the epochs, if the study is complete and shows a gain."""
+    longer = _longer()
+    if longer is None or not complete(FOLDER):
+        return None
+    study = tables.read(FOLDER, longer)
+    is_better = study_words.told(study).get(studies.SEARCHED) == "better"
+    return difference(study, studies.SEARCHED) if is_better else None
+
+
+def times() -> str:
+    """What is known of the times of steps."""
+    if any(row["gpu_seconds"] for row in tables.final_runs(FOLDER)):
+        return (
+            "GPU seconds of a run are its steps times the time of one step, which was measured alone: "
+            "[the time of a step](results/cifar100/costs.json).\n\n"
+            "![Test accuracy against GPU seconds](results/cifar100/cifar100-gpu-seconds.svg)"
+        )
+    return (
+        "The table has no GPU time yet: only the steps of three methods [were timed alone]"
+        "(../../benchmarks/results/study-steps-h200-torch2.11.md), with noise as images. There, R-Drop takes nearly "
+        "twice as long as `none`, and what the search found takes less than R-Drop."
+    )
 
 
 def beside() -> str:
@@ -68,7 +95,8 @@ def weak_rivals() -> str:
         return ""
     study = tables.read(FOLDER)
     found = [one.label for name in ("dropout", "r-drop") if (one := FULL.pick(is_called(name))) is not None]
-    shown = [f"`{label}` {difference(study, label)}" for label in found if _told(study).get(label) == "worse"]
+    told = study_words.told(study)
+    shown = [f"`{label}` {difference(study, label)}" for label in found if told.get(label) == "worse"]
     if not shown:
         return ""
     return (
@@ -77,68 +105,22 @@ def weak_rivals() -> str:
     )
 
 
-def _progress(study: tables.Study) -> str:
-    """How many runs are done, and how many of them failed."""
-    failed = [row for row in tables.final_runs(FOLDER) if row["status"] not in ("finished", "missing")]
-    ends = f" {len(failed)} of them failed." if failed else ""
-    if complete(FOLDER):
-        return f"The study is complete: all runs of {len(study.methods)} methods have ended.{ends}"
-    with_runs = sum(bool(one.scores) for one in study.methods)
-    return (
-        f"**The study is not complete**: {tables.ended(FOLDER)} runs have ended, of {with_runs} of "
-        f"{len(study.methods)} methods.{ends} It judges no claim yet. The corrections count methods that share two "
-        "seeds with `none`, so they will become stricter."
-    )
+def _longer() -> str | None:
+    """`none` with twice the epochs, as tuning chose it; None if it has not run."""
+    found = FULL.pick(is_called("longer"))
+    return None if found is None else found.label
 
 
-def _to_none(study: tables.Study) -> list[str]:
-    """All differences to `none`: first what is better, then what is not told apart, then what is worse."""
-    said = {
-        "better": "Better than `none`, after Holm's correction",
-        "not told apart": "Not told apart from `none`",
-        "worse": "**Worse than `none`**",
-    }
-    told, lines = _told(study), []
-    if not _listed(study, "better"):
-        start = "No" if complete(FOLDER) else "So far, no"
-        lines.append(f"**{start} regulariser was shown to be better than `none`.**")
-    for kind, words in said.items():
-        if shown := [_with_seeds(study, label) for label in told if told[label] == kind]:
-            lines.append(f"{words}: {'; '.join(shown)}.")
-    if few := [f"`{one.label}`" for one in study.methods[1:] if one.scores and one.label not in told]:
-        lines.append(f"Fewer than three seeds, so nothing is said yet: {', '.join(few)}.")
-    return lines
-
-
-def _with_seeds(study: tables.Study, label: str) -> str:
-    """A method, its difference to the baseline of the study, and the seeds that both have."""
-    return f"`{label}` {difference(study, label)}, {len(method(study, label).difference.seeds)} seeds"
-
-
-def _to_longer(study: tables.Study) -> list[str]:
+def _to_longer() -> list[str]:
     """Our searched method to `none` with twice the epochs, if both have run."""
-    longer = FULL.pick(is_called("longer"))
+    longer = _longer()
     if longer is None:
         return []
-    other = tables.read(FOLDER, longer.label)
-    if studies.SEARCHED not in _told(other):
+    other = tables.read(FOLDER, longer)
+    if studies.SEARCHED not in study_words.told(other):
         return []
-    return [f"To `{longer.label}`, which is `none` with twice the epochs: {_with_seeds(other, studies.SEARCHED)}."]
-
-
-def _is_control(label: str) -> bool:
-    """Whether it is `none` for longer, or two passes without a loss."""
-    return _kind(label) in ("longer", CONTROL)
-
-
-def _told(study: tables.Study) -> dict[str, str]:
-    """Method -> whether it is better or worse than the baseline. Those with fewer seeds than three are left out."""
-    apart = {one.label: one.difference for one in study.methods}
-    enough = {label: each for label, each in apart.items() if each and each.holm_interval and len(each.seeds) >= FEWEST}
-    return {
-        label: ("better" if each.mean > 0 else "worse") if each.marked else "not told apart"
-        for label, each in enough.items()
-    }
+    shown = study_words.with_seeds(other, studies.SEARCHED)
+    return [f"To `{longer}`, which is `none` with twice the epochs: {shown}."]
 
 
 def _short(study: tables.Study) -> str:

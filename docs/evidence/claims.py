@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import comparisons
 import curves
+import more_studies
 import other_claims
 import plan
 import scarce_or_noisy
@@ -88,12 +89,25 @@ class Headline:
         return mean <= self.claim.figure / 2
 
     @property
+    def lost(self) -> str | None:
+        """Why it has failed, whatever its other seeds say; None if it has not."""
+        if self.given_up:
+            return f"not above half of the figure with its first {self.claim.first} seeds"
+        failed = [f"{len(one.failed)} of `{one.label}`" for one in (self.ours, self.theirs) if one.failed]
+        return f"runs failed, {' and '.join(failed)}" if failed else None
+
+    @property
     def missing(self) -> str | None:
         """What is missing for a verdict."""
+        if self.lost is not None:
+            return None
         if self.need is None:
             return "not complete: the gain of R-Drop was not measured"
-        if len(self.found.seeds) < self.claim.seeds and not self.given_up:
+        if len(self.found.seeds) < self.claim.seeds:
             return f"not complete: {len(self.found.seeds)} of {self.claim.seeds} seeds"
+        more = None if self.study.more is None else studies.RESULTS / self.study.more
+        if more is not None and (more / "results.csv").exists() and not other_claims.complete(more):
+            return f"not complete: {tables.ended(more)} runs with later seeds"
         return None
 
 
@@ -221,8 +235,8 @@ def r_drop_gain(study: Study) -> float | None:
 
 def verdict(found: Difference, one: Headline) -> str:
     """Whether a claim is earned: the estimate reaches the figure, and the corrected interval is above zero."""
-    if one.given_up:
-        return f"not earned: not above half of the figure with its first {one.claim.first} seeds"
+    if one.lost is not None:
+        return f"not earned: {one.lost}"
     above = found.marked and found.holm_interval is not None and found.holm_interval.low > 0
     if above and one.need is not None and found.mean >= one.need:
         return EARNED
@@ -268,6 +282,7 @@ def others() -> dict[str, other_claims.Judged]:
             f"Task loss + KL, difference to the task loss of `none`: {curves.told(loss.difference, 3) or '-'}",
             "[below](#p13-training-loss)",
         ),
+        "P21": more_studies.causal_models(),
     }
     return other_claims.judge([(row[0], row[-1]) for row in comparisons.rows()], judged)
 

@@ -14,7 +14,7 @@ import ablations
 import theory_tables
 import verdicts
 from result_files import csv_rows
-from tables import final_runs
+from tables import UNDONE, final_runs
 
 from attentiondrop.experiments.analysis.intervals import corrected, paired_difference, signed
 
@@ -49,7 +49,7 @@ def counted(judged: Mapping[str, Judged]) -> str:
 
 
 def judge(comparisons: Sequence[tuple[str, str]], elsewhere: Mapping[str, Judged]) -> dict[str, Judged]:
-    """All of them, in order. `comparisons`: name and verdict of P1 to P7; `elsewhere`: P6, P10, P12 and P13."""
+    """All of them, in order. `comparisons`: name and verdict of P1 to P7; `elsewhere`: P6, P10, P12, P13 and P21."""
     found = {
         "P8": attacks(),
         "P11": gradient_variance(),
@@ -68,17 +68,10 @@ def judge(comparisons: Sequence[tuple[str, str]], elsewhere: Mapping[str, Judged
             "[protocol](protocol.md#the-paper-claim-by-claim)",
         ),
         "P20": Judged(verdicts.NOT_TESTABLE, "The data cannot be had here", "[protocol](protocol.md)"),
-        "P21": waits_for("multi30k-en-de", "tinyshakespeare", "wikitext2"),
         **elsewhere,
     }
     found["P9"] = consistent_gains([*comparisons, ("P6", found["P6"].verdict), ("P8", found["P8"].verdict)])
     return dict(sorted(found.items(), key=lambda item: int(item[0][1:])))
-
-
-def waits_for(*studies: str) -> Judged:
-    """A claim that studies decide which are not complete, or are, but no code judges it yet."""
-    missing = [name for name in studies if not complete(RESULTS / name)]
-    return not_measured(missing) if missing else Judged(verdicts.NOT_JUDGED, "The runs are done", PROTOCOL)
 
 
 def not_measured(missing: Sequence[str]) -> Judged:
@@ -100,7 +93,7 @@ STOPPED = {
 def complete(folder: Path) -> bool:
     """Whether a study was published, and no run is missing but those of methods that were stopped."""
     file, stopped = folder / "results.csv", STOPPED.get(folder.name, ())
-    return file.exists() and all(row["status"] != "missing" or row["method"] in stopped for row in csv_rows(file))
+    return file.exists() and all(row["status"] not in UNDONE or row["method"] in stopped for row in csv_rows(file))
 
 
 def consistent_gains(parts: Sequence[tuple[str, str]]) -> Judged:

@@ -19,7 +19,7 @@ OURS = ("hard", "blur", "noise", "tailblur", "tailhard")
 
 @dataclass(frozen=True)
 class Runs:
-    """The finished final runs of one method in a study: seed -> score."""
+    """The final runs of one method in a study that have ended: seed -> score, of those that finished."""
 
     label: str
     test: dict[int, float] = field(default_factory=dict)
@@ -27,6 +27,8 @@ class Runs:
     ece: dict[int, float] = field(default_factory=dict)
     #: GPU seconds; empty if they were not measured.
     seconds: dict[int, float] = field(default_factory=dict)
+    #: Seeds whose runs ended without a score, such as those whose loss stopped being a number.
+    failed: list[int] = field(default_factory=list)
 
     @property
     def parts(self) -> list[str]:
@@ -39,8 +41,12 @@ def read(metric: str, *folders: str) -> list[Runs]:
     found: dict[str, Runs] = {}
     published = [RESULTS / name for name in folders if (RESULTS / name / "results.csv").exists()]
     for row in (row for folder in published for row in tables.final_runs(folder)):
-        if row["status"] == "finished":
-            runs, seed = found.setdefault(row["method"], Runs(row["method"])), int(row["seed"])
+        if row["status"] in tables.UNDONE:
+            continue
+        runs, seed = found.setdefault(row["method"], Runs(row["method"])), int(row["seed"])
+        if row["status"] in tables.FAILED:
+            runs.failed.append(seed)
+        else:
             runs.test[seed] = float(row[f"test_{metric}"])
             others = {f"validation_{metric}": runs.validation, "test_ece": runs.ece, "gpu_seconds": runs.seconds}
             for name, numbers in others.items():

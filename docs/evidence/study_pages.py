@@ -9,6 +9,7 @@ from pathlib import Path
 import checks
 import cifar_100
 import findings
+import more_studies
 import tables
 import translation
 import wrong_labels
@@ -40,7 +41,7 @@ class Page:
 
 
 ECE = {"ECE, %": ("test_ece", 100.0, 1)}
-SECONDS = {"GPU seconds of a run": ("gpu_seconds", 1.0, 1)}
+SECONDS = more_studies.SECONDS
 VALIDATION = {"validation accuracy, %": ("validation_accuracy", 100.0, 2)}
 FIRST = HERE.parent / "results" / "cifar10-20pct"
 ATTACKS = {f"PGD {size}, %": (f"accuracy_linf_{size}", 100.0, 1) for size in ("0.5/255", "2/255", "8/255")}
@@ -97,9 +98,10 @@ PAGES = (
     Page(
         HERE / "translation.md",
         RESULTS / "multi30k-en-de",
-        extra={"tokenised BLEU": ("test_tokenised_bleu", 1.0, 2), "validation BLEU": ("validation_bleu", 1.0, 2)},
+        extra=more_studies.BLEU | SECONDS,
         also={
             "translation": translation.bullets,
+            "translation times": translation.times,
             "translation search findings": translation.searched,
             "translation search": translation.ranking_of_search,
         },
@@ -107,8 +109,8 @@ PAGES = (
     Page(
         HERE / "cifar-100.md",
         RESULTS / "cifar100",
-        extra=VALIDATION | ECE,
-        also={"CIFAR-100": cifar_100.bullets},
+        extra=VALIDATION | ECE | SECONDS,
+        also={"CIFAR-100": cifar_100.bullets, "CIFAR-100 times": cifar_100.times},
     ),
     Page(STUDY_1, RESULTS / "cifar10-20pct-attack", extra=ATTACKS),
 )
@@ -127,10 +129,13 @@ def written() -> dict[Path, str]:
         found |= {page.results / f"{page.key}-{name}.svg": drawn for name, drawn in figures.items() if drawn}
         for name, write in page.also.items():
             found[page.path] = filled(found[page.path], name, write())
-    return found
+    more = more_studies.PAGE
+    found[more] = filled(more.read_text(encoding="utf-8"), "more studies", more_studies.parts())
+    return found | more_studies.written()
 
 
 def unlisted() -> list[Path]:
     """Folders of results that no page shows."""
     shown = {page.results for page in PAGES} | {ABLATIONS, SEARCH, NOISE_SEARCH, TRANSLATION_SEARCH}
+    shown |= {one.folder for one in more_studies.STUDIES}
     return [path.parent for path in sorted(RESULTS.glob("*/results.csv")) if path.parent not in shown]

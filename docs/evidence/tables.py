@@ -10,6 +10,7 @@ from result_files import csv_rows, recipe_of
 
 from attentiondrop.experiments.analysis.improvement import Improvement, improvement
 from attentiondrop.experiments.analysis.intervals import Difference, Spread, corrected, paired_difference
+from attentiondrop.experiments.analysis.outcomes import UNDONE
 from attentiondrop.experiments.report.chart import Chart, Point
 from attentiondrop.experiments.report.differences import verdict
 from attentiondrop.experiments.report.interval_plot import ends_of, group_of, interval_marks, interval_scale
@@ -20,6 +21,8 @@ from attentiondrop.experiments.tasks.metrics import Metric
 from attentiondrop.experiments.tasks.registry import task_of
 
 FINAL = "runs"
+#: The statuses of runs that have ended without scores. (`UNDONE` has those of runs that have not ended.)
+FAILED = ("diverged", "failed")
 #: The look of figures that stand alone, on a white ground.
 STYLE = """text { font: 11.5px sans-serif; fill: #59606b; } .code { font: 11px monospace; fill: #1d2026; }
 .grid { stroke: #e4e6e9; } .axis, .zero { stroke: #9aa1ab; } .margin { fill: #e4e6e9; }
@@ -66,7 +69,7 @@ def final_runs(folder: Path) -> list[dict[str, str]]:
 def ended(folder: Path) -> str:
     """How many of the final runs of a study have ended, whatever became of them: `13 of 50`."""
     rows = final_runs(folder)
-    return f"{sum(row['status'] != 'missing' for row in rows)} of {len(rows)}"
+    return f"{sum(row['status'] not in UNDONE for row in rows)} of {len(rows)}"
 
 
 def read(folder: Path, baseline: str | None = None, metric: str | None = None) -> Study:
@@ -107,8 +110,11 @@ def read(folder: Path, baseline: str | None = None, metric: str | None = None) -
 
 
 def table(study: Study, extra: dict[str, tuple[str, float, int]] | None = None) -> str:
-    """The main table. `extra`: heading -> column of results.csv, factor, digits."""
-    metric, extra = study.primary, extra or {}
+    """The main table. `extra`: heading -> column of results.csv, factor, digits; left out if no method has numbers."""
+    metric = study.primary
+    extra = {
+        name: one for name, one in (extra or {}).items() if any(each.columns.get(one[0]) for each in study.methods)
+    }
     unit = f", {metric.difference_unit}" if metric.difference_unit else ""
     headings = ["method", "seeds", f"test {metric.label}{f', {metric.unit}' if metric.unit else ''}"]
     headings += [f"difference{unit} [95 %]", "after Holm [95 %]", "better run [95 %]", "verdict", *extra]

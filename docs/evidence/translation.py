@@ -11,7 +11,7 @@ import studies
 import tables
 from ranking import Ranking
 from result_files import csv_rows, recipe_of
-from wording import difference, method, picked
+from wording import difference, method, picked, time_ratio
 
 from attentiondrop.experiments.methods.parse import read_method
 
@@ -148,6 +148,25 @@ def in_short() -> str:
         "In translation (Multi30k), hard masking alone and blur alone show no gain, and no method of ours was shown to "
         "be better than R-Drop. What wins on images was worse there with each of three seeds."
     )
+
+
+def times() -> str:
+    """Whether the steps were timed alone."""
+    if not any(row.get("gpu_seconds") for row in tables.final_runs(FOLDER)):
+        return "Steps were not timed alone yet, so the table has no GPU time."
+    return (
+        "GPU seconds of a run are its steps times the time of one step, which was measured alone: [the time of a step]"
+        "(results/multi30k-en-de/costs.json).\n\n"
+        "![Test BLEU against GPU seconds](results/multi30k-en-de/multi30k-en-de-gpu-seconds.svg)"
+    )
+
+
+def share_of_longer() -> str | None:
+    """GPU time of the method of the claims to that of twice the epochs; None if one of them was not measured."""
+    study, ours = tables.read(FOLDER), studies.SEARCHED_IN_TEXT
+    longer = picked(studies.TRANSLATION, studies.is_called("longer"))
+    timed = all(method(study, label).columns.get("gpu_seconds") for label in (ours, longer))
+    return time_ratio(study, ours, longer) if timed else None
 
 
 def ranking() -> Ranking:

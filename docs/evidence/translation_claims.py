@@ -7,6 +7,7 @@ import statistics
 import second_pass
 import studies
 import tables
+import translation
 import wording
 from studies import TRANSLATION, Runs, Study, is_called
 
@@ -48,9 +49,7 @@ def beside(h6: str) -> str:
         f"(0.3), R-Drop alone is {wording.difference(to_none, r_drop.label, 2)}, and the method "
         f"{wording.difference(to_none, ours.label, 2)}; to `none` with twice the epochs, the method is "
         f"{wording.difference(to_longer, ours.label, 2)}. (These intervals are corrected over the "
-        f"[table](translation.md). Two passes took [{second_pass.in_translation():.1f} times as long]({STEPS}) as one "
-        "with this model where only the loss was compiled. This study compiles the model, too, and its steps were not "
-        "timed yet. So it is open whether twice the epochs take less GPU time.)",
+        f"[table](translation.md). {_times()})",
         "The method was composed when the first test scores of `none` and R-Drop [had been seen]"
         f"(protocol.md#changed-during-study-3). With the seeds from {UNSEEN} on, which nobody had seen then, the "
         f"method is {unseen[0]} BLEU and R-Drop {unseen[1]} BLEU better than `none` (means, without correction).",
@@ -59,6 +58,18 @@ def beside(h6: str) -> str:
         "weight. Stronger parts beside R-Drop were tried with two seeds, on the validation part only.",
     )
     return "\n".join(f"- {line}" for line in lines)
+
+
+def _times() -> str:
+    """What is known of the GPU time of the method and of twice the epochs."""
+    share = translation.share_of_longer()
+    if share is not None:
+        return f"The method takes {share} of the GPU time of twice the epochs."
+    return (
+        f"Two passes took [{second_pass.in_translation():.1f} times as long]({STEPS}) as one with this model where "
+        "only the loss was compiled. This study compiles the model, too, and its steps were not timed yet. So it is "
+        "open whether twice the epochs take less GPU time."
+    )
 
 
 def _late_gain(one: Runs, none: Runs) -> str:

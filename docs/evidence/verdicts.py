@@ -9,9 +9,9 @@ IN_PART = "reproduced in part"
 NOT_REPRODUCED = "not reproduced"
 NOT_RESOLVED = "not resolved"
 NOT_MEASURED = "not measured"
-NOT_JUDGED = "measured, not judged yet"
+NEW = "reported as a new result"
 NOT_TESTABLE = "not testable here"
-ALL = (REPRODUCED, IN_PART, NOT_REPRODUCED, NOT_RESOLVED, NOT_MEASURED, NOT_JUDGED, NOT_TESTABLE)
+ALL = (REPRODUCED, IN_PART, NOT_REPRODUCED, NOT_RESOLVED, NOT_MEASURED, NEW, NOT_TESTABLE)
 
 
 def together(parts: Sequence[str]) -> str:

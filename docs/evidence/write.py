@@ -127,14 +127,21 @@ def searched() -> dict[Path, str]:
 
 
 def overview() -> dict[Path, str]:
-    """The page of what we found."""
+    """The page of what we found, and the list of pages."""
     import cifar_100
+    import more_studies
     import vision_preset
 
     path = HERE / "README.md"
     page = filled(path.read_text(encoding="utf-8"), "vision preset", vision_preset.table())
     page = filled(page, "CIFAR-100 in short", cifar_100.in_short(with_worse=True), between="")
-    return {path: filled(page, "CIFAR-100 state", cifar_100.state(), between="")}
+    page = filled(page, "CIFAR-100 state", cifar_100.state(), between="")
+    page = filled(page, "more studies in short", more_studies.overview())
+    for name, words in more_studies.states().items():
+        page = filled(page, name, words, between="")
+    index = HERE / "index.md"
+    listed = filled(index.read_text(encoding="utf-8"), "CIFAR-100 state", cifar_100.state(), between="")
+    return {path: page, index: listed}
 
 
 def judged() -> dict[Path, str]:

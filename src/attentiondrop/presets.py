@@ -20,8 +20,8 @@ def vision() -> Compose:
     What speaks against it: with right labels, it was not better than twice the epochs without a method. The calibration
     error was higher than without a method; a lower weight costs less of it. Temperature scaling repairs most of it.
     In translation it was worse than no method with each of three seeds (docs/evidence/translation.md). It is for
-    images. A study of CIFAR-100, with more images and another model, is not complete: no gain was shown there so far
-    (docs/evidence/cifar-100.md).
+    images. For CIFAR-100, with more images and another model, see docs/evidence/cifar-100.md: when this was written,
+    that study was not complete and had shown no gain.
 
     The blur mixes neighbouring tokens, row after row: the last patch of a line is next to the first one of the next
     line, and a class token is next to the first patch. The model of the study has no class token.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -141,7 +142,7 @@ def test_more_epochs_and_a_second_pass_alone_are_no_regularisers(made: Any) -> N
 def test_two_seeds_make_no_sentence(made: Any) -> None:
     publish(made.made, {"none": 0.0, OURS: -5.0, LONGER: 1.0}, seeds=2)
     said = made.bullets().splitlines()
-    assert said[2] == f"- Fewer than three seeds, so nothing is said yet: `{OURS}`, `{LONGER}`."
+    assert said[2] == f"- Fewer than three seeds, so nothing is said: `{OURS}`, `{LONGER}`."
     assert not any(line.startswith("- To `longer") for line in said)
 
 
@@ -167,3 +168,40 @@ def test_longer_training_is_that_of_the_checks(page: Any) -> None:
     lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.strip().splitlines()[2:]]
     best = {epochs: max((line[4], line[5]) for line in lines if line[3] == epochs)[1] for epochs in ("200", "300")}
     assert f"one run of 200 epochs had {best['200']} %" in said and f"weight decay) {best['300']} %, on" in said
+
+
+def test_a_method_that_failed_is_named(made: Any) -> None:
+    publish(made.made, {"none": 0.0, OURS: 0.0, DROPOUT: 0.0})
+    file = made.made / "results.csv"
+    text = re.sub(rf"({re.escape(DROPOUT)},\d,runs),finished.*", r"\1,diverged,,,,", file.read_text(encoding="utf-8"))
+    file.write_text(text, encoding="utf-8")
+    assert "all runs of 3 methods have ended. 5 of them failed." in made.bullets()
+    assert f"- Fewer than three seeds, so nothing is said: `{DROPOUT}`." in made.bullets().splitlines()
+
+
+def test_the_corrections_of_a_study_in_which_all_have_run_stay(made: Any) -> None:
+    publish(made.made, {"none": 0.0, OURS: 0.0}, seeds=3)
+    file = made.made / "results.csv"
+    file.write_text(file.read_text(encoding="utf-8") + f"{OURS},4,runs,missing,,,,\n", encoding="utf-8")
+    assert "7 runs have ended, of 2 of 2 methods. It judges no claim yet." in made.bullets()
+    assert "stricter" not in made.bullets()
+
+
+def test_a_gain_over_no_method_is_told_with_that_of_twice_the_epochs(made: Any) -> None:
+    publish(made.made, {"none": 0.0, LONGER: 4.0, OURS: 3.0, R_DROP: 2.0, DROPOUT: 1.0})
+    short = made.in_short()
+    assert short.count(" and ") == 1 and short.count("points [") == 4  # a list: `a`, `b` and `c`
+    assert " are better than no method. Twice the epochs gain +4." in short
+    assert made.over_longer() is None
+    publish(made.made, {"none": 0.0, LONGER: 2.0, OURS: 4.0})
+    assert made.over_longer().startswith("+2.") or made.over_longer().startswith("+1.9")
+    publish(made.made, {"none": 0.0, LONGER: 2.0, OURS: 4.0}, missing=(R_DROP,))
+    assert made.over_longer() is None
+
+
+def test_times_are_told_when_they_are_measured(made: Any) -> None:
+    publish(made.made, {"none": 0.0, OURS: 0.0})
+    assert made.times().startswith("The table has no GPU time yet")
+    file = made.made / "results.csv"
+    file.write_text(file.read_text(encoding="utf-8") + f"{OURS},5,runs,finished,0.7,0.7,0.1,30\n", encoding="utf-8")
+    assert made.times().startswith("GPU seconds of a run are its steps") and "cifar100-gpu-seconds.svg" in made.times()

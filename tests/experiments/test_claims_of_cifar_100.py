@@ -142,3 +142,41 @@ def test_what_our_search_chose_is_no_method_of_the_paper(claims: Any) -> None:
     publish(claims.studies.RESULTS / "cifar100", tested, 5)
     (p4,) = (line for line in claims.comparisons.table().splitlines() if line.startswith("| P4 | CIFAR-100 "))
     assert p4.endswith("| not reproduced |")
+
+
+@pytest.mark.parametrize(
+    ("label", "seed", "words"),
+    [
+        (OURS, 2, f"not earned: runs failed, 1 of `{OURS}`"),
+        (OURS, 7, f"not earned: runs failed, 1 of `{OURS}`"),
+        (LONGER, 7, f"not earned: runs failed, 1 of `{LONGER}`"),
+        (R_DROP, 7, "**earned**"),
+    ],
+)
+def test_a_claim_whose_runs_failed_does_not_stay_open(claims: Any, label: str, seed: int, words: str) -> None:
+    """A diverged run is not repeated, so its ten seeds would never be complete."""
+    tested = {LONGER: (0.7, 0.72), R_DROP: (0.7, 0.71), OURS: (0.9, 0.75)}
+    folder = claims.studies.RESULTS / "cifar100"
+    publish(folder, tested, 10, seconds={OURS: 30, LONGER: 30})
+    file = folder / "results.csv"
+    lines = file.read_text(encoding="utf-8").splitlines()
+    shown = f'"{label}"' if "," in label else label
+    (place,) = [index for index, line in enumerate(lines) if line.startswith(f"{shown},{seed},runs")]
+    lines[place] = f"{shown},{seed},runs,diverged,,,,"
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    found = cells_of(claims.headline_table(), "H1")
+    assert found[7] == words and ("failed (H1" in claims.summary()) == words.startswith("not earned")
+
+
+def test_later_seeds_that_are_not_complete_keep_a_claim_open(claims: Any) -> None:
+    """The gain of R-Drop, which H7 asks for, is known when its later seeds are."""
+    cheap, seconds = {"none": (0.7, 0.72), TAIL: (0.75, 0.745)}, {TAIL: 20, R_DROP: 30}
+    publish(claims.studies.RESULTS / "cifar100", cheap | {R_DROP: (0.72, 0.74)}, 5, seconds=seconds)
+    more = claims.studies.RESULTS / "cifar100-more"
+    publish(more, cheap, 10, seconds=seconds, first_seed=5, missing=(R_DROP,))
+    assert cells_of(claims.headline_table(), "H7")[7] == "not complete: 11 of 12 runs with later seeds"
+    publish(more, cheap | {R_DROP: (0.72, 0.76)}, 10, seconds=seconds, first_seed=5)
+    assert cells_of(claims.headline_table(), "H7")[7] == "not earned: below the figure"
+    publish(claims.studies.RESULTS / "cifar100", {"none": (0.7, 0.72), TAIL: (0.75, 0.72), R_DROP: (0.72, 0.74)}, 5)
+    publish(more, cheap, 10, seconds=seconds, first_seed=5, missing=(R_DROP,))
+    assert cells_of(claims.headline_table(), "H7")[7] == GIVEN_UP  # later seeds change nothing

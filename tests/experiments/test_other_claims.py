@@ -82,7 +82,7 @@ def test_all_of_them_are_listed_in_order_with_the_words_of_the_protocol(
     others: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     elsewhere = {name: others.Judged("reproduced", "", "") for name in ("P12", "P13")}
-    elsewhere |= {name: others.Judged("not measured", "", "") for name in ("P6", "P10")}
+    elsewhere |= {name: others.Judged("not measured", "", "") for name in ("P6", "P10", "P21")}
     judged = others.judge([("P1", "reproduced"), ("P7", "not reproduced")], elsewhere)
     assert list(judged) == ["P6", *(f"P{number}" for number in range(8, 22))]
     rows = others.rows(judged)
@@ -105,15 +105,14 @@ def test_the_summary_counts(others: Any) -> None:
     )
 
 
-def test_a_claim_waits_for_all_of_its_studies(others: Any) -> None:
-    for name in ("one", "two"):
-        found = others.waits_for("one", "two")
-        assert found.verdict == "not measured" and found.found.endswith("`two`")
-        (others.RESULTS / name).mkdir(parents=True)
-        (others.RESULTS / name / "results.csv").write_text("method,status\nnone,finished\nhard,missing\n")
-        assert others.waits_for(name).verdict == "not measured"  # a run is missing
-        (others.RESULTS / name / "results.csv").write_text("method,status\nnone,finished\nhard,failed\n")
-    assert others.waits_for("one", "two").verdict == "measured, not judged yet"
+def test_a_study_is_complete_when_all_runs_have_ended(others: Any) -> None:
+    folder = others.RESULTS / "one"
+    assert not others.complete(folder)
+    folder.mkdir(parents=True)
+    for status in ("missing", "of another recipe", "damaged", "failed", "diverged"):
+        (folder / "results.csv").write_text(f"method,status\nnone,finished\nhard,{status}\n")
+        assert others.complete(folder) is (status in ("failed", "diverged"))
+    assert others.not_measured(["one", "two"]).found.endswith("`one`, `two`")
 
 
 def test_a_method_that_was_stopped_does_not_keep_a_study_from_being_complete(others: Any) -> None:

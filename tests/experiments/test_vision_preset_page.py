@@ -142,3 +142,13 @@ def test_another_preset_or_an_earned_claim_needs_another_page(preset: Any, monke
     monkeypatch.setattr(preset.claims, "headlines", lambda: earned)
     with pytest.raises(SystemExit, match="write the sentence about it anew"):
         preset.front_page()
+
+
+def test_the_front_page_says_where_the_preset_is_better_than_twice_the_epochs(
+    preset: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = "`ad.presets.vision()` is not better than twice the epochs without a method"
+    assert preset.to_twice_the_epochs() == f"{start} if labels are right."
+    monkeypatch.setattr(preset.cifar_100, "over_longer", lambda: "+1.4 points [+1.0, +1.8]")
+    said = f"{start} on 20 % of CIFAR-10; on CIFAR-100, it is: +1.4 points [+1.0, +1.8]."
+    assert preset.to_twice_the_epochs() == said and said in preset.front_page()
