@@ -10,6 +10,9 @@ from typing import Any
 import tables
 from record_texts import record_texts
 
+from attentiondrop.experiments.config.recipe_files import read_recipe
+from attentiondrop.experiments.methods.groups import expanded
+
 RECORDS = Path(__file__).parent / "records"
 
 
@@ -18,6 +21,13 @@ def study_1() -> str:
     rows = sorted((result["epochs"], accuracy(result, "validation")) for _, result in runs("cifar10-20pct-check*"))
     cells = [[str(epochs), score] for epochs, score in rows]
     return tables.listed("epochs of `none` | validation accuracy, %", cells, words=0)
+
+
+def screened() -> str:
+    """How many methods of the screen of study 1 have run."""
+    recipe = read_recipe("evidence/cifar10-20pct", "screen")
+    done = [one for one in tables.read(RECORDS.parent / "results" / "cifar10-20pct-screen").methods if one.scores]
+    return f"{len(done)} of the {len(expanded(recipe.methods))} methods are done"
 
 
 def cifar_100() -> str:

@@ -101,9 +101,12 @@ def theory() -> dict[Path, str]:
 
 def pages() -> dict[Path, str]:
     """The tables and figures of all studies."""
+    import checks
     import study_pages
 
-    return study_pages.written()
+    found = study_pages.written()
+    page = filled(found[study_pages.STUDY_1], "screen state", checks.screened(), between="")
+    return found | {study_pages.STUDY_1: page}
 
 
 def ablated() -> dict[Path, str]:

@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import math
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -278,6 +279,27 @@ def test_the_search_names_the_best_mean_of_each_kind(translation: Any, monkeypat
     monkeypatch.setattr(translation.studies, "SEARCHED_IN_TEXT", r_drop)
     with pytest.raises(SystemExit, match="SEARCHED_IN_TEXT anew"):
         translation.searched()
+
+
+def test_times_are_told_when_steps_were_timed(
+    translation: Any, docs_module: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    beside = docs_module("translation_claims")
+    assert translation.times() == "Steps were not timed alone yet, so the table has no GPU time."
+    assert translation.share_of_longer() is None and "So it is open whether" in beside._times()
+    folder = Path(shutil.copytree(translation.FOLDER, tmp_path / translation.FOLDER.name))
+    with (folder / "results.csv").open(encoding="utf-8", newline="") as file:
+        found = list(csv.DictReader(file))
+    for row in found:
+        row["gpu_seconds"] = "40.0" if row["method"].startswith("longer(") else "38.0"
+    with (folder / "results.csv").open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(found[0]))
+        writer.writeheader()
+        writer.writerows(found)
+    monkeypatch.setattr(translation, "FOLDER", folder)
+    assert translation.times().startswith("GPU seconds of a run are its steps")
+    assert translation.share_of_longer() == "0.95"
+    assert beside._times() == "The method takes 0.95 of the GPU time of twice the epochs."
 
 
 @pytest.mark.parametrize(
