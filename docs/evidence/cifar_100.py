@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 
 import checks
 import studies
@@ -10,7 +11,7 @@ import study_words
 import tables
 from other_claims import complete
 from result_files import csv_rows, recipe_of
-from studies import FULL, Runs, is_called
+from studies import FULL, SEARCHED, Runs, is_called
 from wording import difference
 
 from attentiondrop.experiments.methods.parse import terms
@@ -35,21 +36,25 @@ def state() -> str:
 
 
 def in_short(with_worse: bool = False) -> str:
-    """What other pages say of it: that no regulariser is better, if so. `with_worse`: and which of them are worse."""
+    """What other pages say of it: that no regulariser is better, if so. `with_worse`: and which of them are worse.
+
+    That the preset is worse is always told.
+    """
     study = tables.read(FOLDER)
     so_far = "" if complete(FOLDER) else " so far"
-    better, worse = (_listed(study, kind) for kind in ("better", "worse"))
+    labels = [one for one in study_words.regularisers(study, "worse") if with_worse or one == SEARCHED]
+    better, worse = (_listed(study, each) for each in (study_words.regularisers(study, "better"), labels))
     said = f"{better} better than no method" if better else "no regulariser was shown to be better than no method"
-    said += f"{so_far}; {worse} worse" if with_worse and worse else ""
+    said += f"{so_far}; {worse} worse" if worse else ""
     longer = _longer()
     more = longer is not None and study_words.told(study).get(longer) == "better"
     beside = f" Twice the epochs gain {difference(study, longer)}." if better and more else ""
     return f"On CIFAR-100 with short training ({state()}), {said}{so_far}.{beside}"
 
 
-def _listed(study: tables.Study, kind: str) -> str:
-    """The regularisers of a kind with their differences, and the verb; nothing if there are none."""
-    shown = [f"`{label}` ({difference(study, label)})" for label in study_words.regularisers(study, kind)]
+def _listed(study: tables.Study, labels: Sequence[str]) -> str:
+    """Methods with their differences, and the verb; nothing if there are none."""
+    shown = [f"`{label}` ({difference(study, label)})" for label in labels]
     return f"{study_words.listed(shown)} {'is' if len(shown) == 1 else 'are'}" if shown else ""
 
 
@@ -59,8 +64,8 @@ def over_longer() -> str | None:
     if longer is None or not complete(FOLDER):
         return None
     study = tables.read(FOLDER, longer)
-    is_better = study_words.told(study).get(studies.SEARCHED) == "better"
-    return difference(study, studies.SEARCHED) if is_better else None
+    is_better = study_words.told(study).get(SEARCHED) == "better"
+    return difference(study, SEARCHED) if is_better else None
 
 
 def times() -> str:
@@ -117,9 +122,9 @@ def _to_longer() -> list[str]:
     if longer is None:
         return []
     other = tables.read(FOLDER, longer)
-    if studies.SEARCHED not in study_words.told(other):
+    if SEARCHED not in study_words.told(other):
         return []
-    shown = study_words.with_seeds(other, studies.SEARCHED)
+    shown = study_words.with_seeds(other, SEARCHED)
     return [f"To `{longer}`, which is `none` with twice the epochs: {shown}."]
 
 

@@ -205,3 +205,10 @@ def test_times_are_told_when_they_are_measured(made: Any) -> None:
     file = made.made / "results.csv"
     file.write_text(file.read_text(encoding="utf-8") + f"{OURS},5,runs,finished,0.7,0.7,0.1,30\n", encoding="utf-8")
     assert made.times().startswith("GPU seconds of a run are its steps") and "cifar100-gpu-seconds.svg" in made.times()
+
+
+def test_that_the_preset_is_worse_is_told_everywhere(made: Any) -> None:
+    publish(made.made, {"none": 0.0, OURS: -3.0, DROPOUT: -3.0})
+    short, start = made.in_short(), "no regulariser was shown to be better than no method; "
+    assert f"{start}`{OURS}` (-3." in short and short.endswith("]) is worse.") and DROPOUT not in short
+    assert made.in_short(with_worse=True).endswith("]) are worse.")
