@@ -258,8 +258,12 @@ def publish(options: argparse.Namespace) -> int:
     text = runs_csv(summary)
     (target / "results.csv").write_text(text, encoding="utf-8")
     plan = summary.study.plan
-    origin = {"command": plan.command, "commit": options.commit, "recipe": plan.recipe}
-    (target / "recipe.yaml").write_text(yaml.safe_dump(origin, sort_keys=False, allow_unicode=True), encoding="utf-8")
+    file = target / "recipe.yaml"
+    commit = options.commit
+    if commit is None and file.exists():
+        commit = yaml.safe_load(file.read_text(encoding="utf-8"))["commit"]
+    origin = {"command": plan.command, "commit": commit, "recipe": plan.recipe}
+    file.write_text(yaml.safe_dump(origin, sort_keys=False, allow_unicode=True), encoding="utf-8")
     if (measured := summary.study.folder / COSTS).exists():
         content = json.loads(measured.read_text(encoding="utf-8"))
         (target / COSTS).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
@@ -324,7 +328,7 @@ def arguments() -> argparse.ArgumentParser:
     three = commands.add_parser("publish", help="small files to commit")
     three.add_argument("records", type=Path, metavar="FILE.tar.gz")
     three.add_argument("folder", type=Path)
-    three.add_argument("--commit", help="of the code that ran, where the machine had no git")
+    three.add_argument("--commit", help="of the code that ran, where the machine had no git (else: that of the folder)")
     three.set_defaults(act=publish)
     four = commands.add_parser("variance", help="the variances of the gradient, in one table")
     four.add_argument("folder", type=Path)
