@@ -53,7 +53,9 @@ def rows() -> list[list[str]]:
         for is_ece in (False, True):
             claims = [said for said in PAPER if said.is_ece == is_ece]
             found = corrected([compared(study, said) if done else None for said in claims])
-            found_rows += [paper_row(title, said, each) for said, each in zip(claims, found, strict=True)]
+            for said, each in zip(claims, found, strict=True):
+                lost = done and each is None and has_failed(study, said)
+                found_rows.append(paper_row(title, said, each, lost))
     return found_rows
 
 
@@ -79,12 +81,19 @@ def is_as_tuned(name: str) -> Callable[[Runs], bool]:
     return lambda runs: is_of_the_paper(name)(runs) and runs.label != studies.SEARCHED
 
 
-def paper_row(title: str, said: Said, found: Difference | None) -> list[str]:
-    """One row of the table."""
+def has_failed(study: Study, said: Said) -> bool:
+    """Whether one of the two methods has runs, and none of them finished."""
+    is_one, is_other = is_as_tuned(said.ours), is_called(said.theirs)
+    return any(runs.failed and not runs.test for runs in study.methods() if is_one(runs) or is_other(runs))
+
+
+def paper_row(title: str, said: Said, found: Difference | None, lost: bool) -> list[str]:
+    """One row of the table. `lost`: all runs of one of the methods failed, so there is no difference."""
     name = ON_CIFAR_100.get(said.name, said.name) if title == "CIFAR-100" else said.name
     head = [name, title, f"`{said.ours}` - `{said.theirs}`", "ECE" if said.is_ece else "accuracy"]
     if found is None:
-        return [*head, "", "", verdicts.NOT_MEASURED]
+        words = ["all runs of a method failed", verdicts.NOT_RESOLVED] if lost else ["", verdicts.NOT_MEASURED]
+        return [*head, "", *words]
     interval = "-" if found.holm_interval is None else found.holm_interval.text(2)
     return [*head, str(len(found.seeds)), f"{signed(found.mean, 2)} {interval}", reproduced(found, said.is_ece)]
 

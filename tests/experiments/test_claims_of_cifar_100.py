@@ -144,6 +144,18 @@ def test_what_our_search_chose_is_no_method_of_the_paper(claims: Any) -> None:
     assert p4.endswith("| not reproduced |")
 
 
+def test_a_method_whose_runs_all_failed_was_measured(claims: Any) -> None:
+    """The one run of hard masking diverged. Blur has no run."""
+    publish(claims.studies.RESULTS / "cifar100", {"none": (0.7, 0.7), R_DROP: (0.7, 0.72), DROPOUT: (0.7, 0.71)}, 5)
+    found = [line for line in claims.comparisons.table().splitlines() if "| CIFAR-100 |" in line]
+    for said, words in (
+        ("`hard` - `dropout` | accuracy", "all runs of a method failed | not resolved"),
+        ("`blur` - `dropout` | accuracy", " | not measured"),
+    ):
+        (line,) = (line for line in found if said in line)
+        assert line.endswith(f"| {said} |  | {words} |")
+
+
 @pytest.mark.parametrize(
     ("label", "seed", "words"),
     [
