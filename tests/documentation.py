@@ -50,6 +50,11 @@ def run_page(page: str, names: dict[str, Any] | None = None) -> dict[str, Any]:
     return names
 
 
+def run_block(page: str, number: int, names: dict[str, Any]) -> None:
+    """Run one block, for pages whose blocks are not one program."""
+    _run(python_blocks(page)[number], page, names)
+
+
 def _run(block: Block, page: str, names: dict[str, Any]) -> None:
     where = f"{page}:{block.line}"
     # Lets tracebacks, and TensorFlow's AutoGraph, read the source.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from pathlib import Path
 
@@ -95,6 +96,14 @@ def test_every_command_is_listed_with_its_arguments() -> None:
     assert text.count("\n## `attentiondrop ") + 1 == len(COMMANDS)
     assert all(f"## `attentiondrop {name}`" in text for name in ("compare", "train", "show", "bench", "bench vit"))
     assert "| `--seeds` `SEEDS` |" in text and "--traceback" not in text and "%(default)s" not in text
+
+
+def test_every_exit_code_is_on_the_page_of_commands() -> None:
+    from attentiondrop.cli.main import main
+
+    page = (DOCS / "reference" / "command-line.md").read_text(encoding="utf-8")
+    codes = re.findall(r"\b(\d+): ", main.__doc__ or "")
+    assert len(codes) == 5 and all(f"| {code} | " in page for code in codes)
 
 
 @pytest.mark.usefixtures("site_pages")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import pickle
+import re
 import warnings
 from typing import Any
 
@@ -290,6 +291,13 @@ def test_legal_extremes_warn_once() -> None:
         ad.BlurSmoothing(width=21)
         ad.HardMasking(p=0.5)
         ad.BlurSmoothing(width=9)
+
+
+@pytest.mark.parametrize("cls", REGISTRY.values())
+def test_a_docstring_names_every_field(cls: type[Spec]) -> None:
+    """So that `help(ad.BlurSmoothing)` says what can be set."""
+    fields = [field.name for field in dataclasses.fields(cls)]
+    assert [name for name in fields if not re.search(rf"\b{name}\b", cls.__doc__ or "")] == []
 
 
 def test_the_warning_points_at_the_caller() -> None:

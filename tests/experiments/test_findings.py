@@ -188,9 +188,9 @@ def test_the_page_of_claims_names_twice_the_epochs(findings: Any) -> None:
 
 def test_other_pages_tell_the_same(findings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     said = findings.in_short()
-    assert f"loss gains {corrected(BEST, 'none')[0]}." in said
+    assert f"loss of weight 3 (`ad.presets.vision()`) gains {corrected(BEST, 'none')[0]}." in said
     assert f"which gain {corrected(LONGER, 'none')[0]}." in said
-    assert said.endswith("\n".join(sys.modules[name].in_short() for name in ("translation", "cifar_100")))
+    assert said.endswith("\n".join(f"- {sys.modules[name].in_short()}" for name in ("translation", "cifar_100")))
     monkeypatch.setattr(findings, "is_better", lambda study, label: False)
     with pytest.raises(SystemExit, match="write the sentence anew"):
         findings.in_short()
@@ -310,7 +310,8 @@ def test_with_wrong_labels_the_failed_claim_comes_first(findings: Any) -> None:
         assert f"`{method}` {corrected(method, 'none', 'noise')[0]}" in said["others"]
     assert not any(method in said["others"] for method in (OURS, BEST, LONGER_THERE, R_DROP_THERE))  # told above
     assert f"{100 * column(OURS, 'test_ece', 'noise').mean():.1f} %" in said["calibration"]
-    assert f"gains {over['none']}" in labels.in_short()
+    assert f"of weight 1 gains {over['none']}" in labels.in_short()
+    assert f"A weight of 3 gains {corrected(BEST, 'none', 'noise')[0]}." in labels.in_short()
     assert f"twice the epochs gain less: {corrected(longer, 'none', 'noise')[0]}." in labels.in_short()
 
 

@@ -22,8 +22,8 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         help="Train with several methods and compare them.",
         description="Train one model with several methods and compare accuracy, calibration, robustness and time. "
         "Every seed starts all methods from the same weights and shows them the same batches. "
-        "Finished runs are kept: the same command continues where it stopped. Only the methods that are left at the "
-        "end are tested; tuning sees the validation part alone.",
+        "Finished runs are kept: the same command continues where it stopped. Tuning sees the validation part only. "
+        "The final runs are tested.",
     )
     recipes.add_recipe_arguments(parser)
     parser.add_argument(

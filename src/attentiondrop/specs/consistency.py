@@ -12,7 +12,15 @@ from .base import Rate, Spec, refuse_learning, set_rate
 
 @dataclass(frozen=True)
 class Consistency(Spec):
-    """A KL loss between the model outputs of `views` independently perturbed passes."""
+    """A KL loss between the model outputs of `views` independently perturbed passes.
+
+    The loss is `task + weight * KL`, where KL is the mean over the pairs of passes. `direction="forward"` is
+    KL(first || second), as in the formula of the paper; "reverse" swaps them, and "symmetric" is the mean of both.
+    `task="first"` is the task loss of the first pass, `task="mean"` the mean over all passes.
+
+    >>> print(Consistency(weight=1.0, direction="symmetric"))
+    consistency(weight=1.0,direction=symmetric)
+    """
 
     weight: Rate = 0.5
     views: int = 2

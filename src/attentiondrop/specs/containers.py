@@ -17,6 +17,8 @@ from .consistency import Consistency, first_consistency
 class Compose(Spec):
     """Several specs in order on the same attention; nested `Compose` are flattened.
 
+    The specs are the `parts`.
+
     >>> import attentiondrop as ad
     >>> both = Compose([ad.BlurSmoothing(sigma_max=0.5), Consistency(weight=0.2)])
     >>> print(both)
@@ -65,6 +67,8 @@ class Compose(Spec):
 @dataclass(frozen=True)
 class OneOf(Spec):
     """One of several specs, chosen at random in every call, with the given probabilities (equal ones by default).
+
+    The specs are the `parts`. The probabilities are proportional to `weights`.
 
     >>> import attentiondrop as ad
     >>> print(OneOf([ad.HardMasking(), ad.BlurSmoothing()], weights=[1, 3]))

@@ -56,6 +56,10 @@ class HardMasking(Spec):
 class BlurSmoothing(Spec):
     """Convolve each logit row with a Gaussian whose sigma is drawn from `U(sigma_min, sigma_max)`.
 
+    `width` is the number of keys under the Gaussian, an odd one. `axes="both"` also blurs along the queries.
+    With `edges="zero"`, keys that the row cannot see count as logits of 0. `edges="renormalize"` leaves them out.
+    `sampling` says how often sigma is drawn: once for each call ("batch"), "sample" or "head".
+
     >>> print(BlurSmoothing(sigma_max=1.0, edges="renormalize"))
     blur(sigma_max=1.0,edges=renormalize)
     """
