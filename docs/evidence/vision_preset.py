@@ -96,10 +96,11 @@ def front_page() -> str:
     return "\n".join(
         (
             f"**{said['alone']} {to_twice_the_epochs()} In our one study of translation, it was worse than no method "
-            f"with each of three seeds. {cifar_100.in_short()}** The figure has all methods of the first row. The "
-            "table has the differences of the preset to others, in points, with intervals after Holm's "
-            "correction (bold: what survives it; a calibration error should be small, and ours is large because its "
-            f"models are [right more often than they are sure]({pages}study-1.md)):",
+            f"with each of three seeds. {cifar_100.in_short()}**",
+            "",
+            "The figure shows all methods of the first row. The table shows the differences of the preset to others, "
+            "in points, with intervals after Holm's correction. Bold: what survives it. A calibration error should be "
+            f"small. Ours is large because its models are [right more often than they are sure]({pages}study-1.md).",
             "",
             table(pages),
             "",
