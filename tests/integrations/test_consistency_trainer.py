@@ -264,7 +264,7 @@ def test_outputs_that_are_no_logits_of_a_softmax_are_refused(tmp_path: Path, lab
     trainer = trainer_for("bert", tmp_path, consistency_mode="sequential")
     trainer.model.config.problem_type = "regression" if labels[0, 0] < 1 else None
     batch = {**trainer.data_collator(rows("bert")), "labels": labels.double()}
-    with pytest.raises(ad.ArgumentError, match="pick_logits: expected .* received 'the outputs of a "):
+    with pytest.raises(ad.ArgumentError, match=r"pick_logits: expected .* received 'the outputs of a "):
         trainer.compute_loss(trainer.model.train(), dict(batch))
     other = Sigmoids(trainer.model, trainer.args, consistency=0.5, consistency_mode="sequential")
     assert other.compute_loss(trainer.model.train(), dict(batch)).isfinite()

@@ -137,7 +137,7 @@ class ConsistencyTrainer(Trainer):  # type: ignore[misc]
         return loss if items is None else loss / items
 
     def _check_softmax(self, logits: Tensor, labels: Tensor | None) -> None:
-        """Refuse outputs that a model with several labels or a regression trains one by one: their softmax is nothing."""
+        """Refuse outputs that are trained one by one (several labels, a regression): their softmax means nothing."""
         config = getattr(self.accelerator.unwrap_model(self.model), "config", None)
         problem = getattr(config, "problem_type", None)
         if labels is not None and labels.shape == logits.shape and problem in _ONE_BY_ONE:

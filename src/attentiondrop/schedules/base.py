@@ -139,7 +139,7 @@ def checked_value(name: str, value: Any) -> Any:
     What training itself moves is no value of another schedule: that could only take its first value, for good.
     """
     if isinstance(value, Schedule) and value.depends_on == "measurement":
-        expected = f"a number or a schedule: {value.name}(...) must be a whole rate (for some layers, attach by patterns)"
+        expected = f"a number or a schedule: {value.name}(...) must be a whole rate (for some layers, use patterns)"
         raise bad_argument(name, expected, str(value))
     return value if isinstance(value, Schedule) else number(name, value, -math.inf)
 
