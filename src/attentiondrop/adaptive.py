@@ -43,6 +43,7 @@ class EntropyTarget(Schedule):
     per: Literal["layer", "head"] = "layer"
 
     name = "entropy"
+    depends_on = "measurement"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "target", number("target", self.target, 0.0, 1.0))
@@ -93,6 +94,7 @@ class Learnable(Schedule):
     heads: int | None = None
 
     name = "learnable"
+    depends_on = "measurement"
 
     def __post_init__(self) -> None:
         self._check("init", "low", "high")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 from pathlib import Path
 from typing import Any
@@ -171,7 +172,7 @@ def test_all_modes_agree(tmp_path: Path, name: str) -> None:
     for mode in ("batch", "shared", "sequential"):
         trainer = trainer_for(name, tmp_path, consistency_mode=mode, spec=fixed)
         losses.append(trainer.compute_loss(trainer.model.train(), trainer.data_collator(rows(name))))
-        assert trainer._divergences[0].abs() < 1e-12
+        assert abs(trainer._divergence) < 1e-12
     for other in losses[1:]:
         torch.testing.assert_close(losses[0], other, rtol=1e-5, atol=1e-6)
 
@@ -228,6 +229,45 @@ def test_settings_come_from_the_attachment(tmp_path: Path) -> None:
     model, late = build("bert")
     attach(model, {late: "blur(sigma_max=1.0)+consistency(weight=0.25,views=3)"})
     assert ConsistencyTrainer(model, trainer.args).consistency == ad.Consistency(weight=0.25, views=3)
+
+
+def test_what_is_logged_is_the_mean_and_nothing_else_is_kept(tmp_path: Path) -> None:
+    """A long training without a log must not keep a tensor for each step."""
+    trainer = trainer_for("plain", tmp_path)
+    inputs = trainer.data_collator(rows("plain"))
+
+    def divergence_of_a_step() -> float:
+        loss, output = trainer.compute_loss(trainer.model.train(), inputs, return_outputs=True)
+        return (loss.item() - F.cross_entropy(output["logits"], inputs["labels"]).item()) / 0.5
+
+    held = []
+    for steps in (4, 1):  # the second log is of the steps after the first one
+        found = []
+        for _ in range(steps):
+            found.append(divergence_of_a_step())
+            held.append(sum(isinstance(x, Tensor) for x in gc.get_objects()))
+        logs = {"loss": 0.0}
+        trainer.log(logs)
+        assert logs["divergence"] == pytest.approx(sum(found) / steps)
+    assert held[3] == held[0]
+
+
+@pytest.mark.parametrize("labels", [torch.ones(ROWS, 5), torch.rand(ROWS, 5)], ids=["several labels", "regression"])
+def test_outputs_that_are_no_logits_of_a_softmax_are_refused(tmp_path: Path, labels: Tensor) -> None:
+    """Unless `pick_logits` makes some."""
+
+    class Sigmoids(ConsistencyTrainer):
+        def pick_logits(self, outputs: Any) -> Any:
+            y = super().pick_logits(outputs)
+            return torch.stack([torch.zeros_like(y), y], dim=-1)
+
+    trainer = trainer_for("bert", tmp_path, consistency_mode="sequential")
+    trainer.model.config.problem_type = "regression" if labels[0, 0] < 1 else None
+    batch = {**trainer.data_collator(rows("bert")), "labels": labels.double()}
+    with pytest.raises(ad.ArgumentError, match=r"pick_logits: expected .* received 'the outputs of a "):
+        trainer.compute_loss(trainer.model.train(), dict(batch))
+    other = Sigmoids(trainer.model, trainer.args, consistency=0.5, consistency_mode="sequential")
+    assert other.compute_loss(trainer.model.train(), dict(batch)).isfinite()
 
 
 def test_losses_that_are_not_cross_entropy_are_refused(tmp_path: Path) -> None:

@@ -60,7 +60,8 @@ class Stream(torch.utils.data.IterableDataset):
 
 def fit(net: Net, spec: str = SCHEDULE, stream: bool = False, path: str | None = None, **options: Any) -> Any:
     quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
-    trainer = pl.Trainer(accelerator="cpu", callbacks=[AttentionDropCallback(spec)], **quiet, **options)
+    callbacks = [AttentionDropCallback(spec), *options.pop("callbacks", [])]
+    trainer = pl.Trainer(accelerator="cpu", callbacks=callbacks, **quiet, **options)
     data = Stream() if stream else list(torch.randn(BATCHES, 6, 8))
     trainer.fit(net, torch.utils.data.DataLoader(data, batch_size=1), ckpt_path=path)
     return trainer
@@ -87,11 +88,25 @@ def test_progress(net: dict[str, int], options: dict[str, Any], expected: list[f
     assert module.seen == pytest.approx(expected)
 
 
+@pytest.mark.parametrize(
+    "scheduling, expected",
+    [
+        ({0: 4, 1: 1}, [0, 0, 0, 0, 1 / 2, 5 / 8, 6 / 8, 7 / 8]),
+        ({0: 1, 1: 3}, [0, 1 / 8, 2 / 8, 3 / 8, 1 / 2, 1 / 2, 1 / 2, 3 / 4]),
+    ],
+)
+def test_accumulation_that_changes_from_epoch_to_epoch(scheduling: dict[int, int], expected: list[float]) -> None:
+    """Lightning's own estimate of the steps of a fit then changes within the fit."""
+    module = Net()
+    fit(module, max_epochs=2, callbacks=[pl.callbacks.GradientAccumulationScheduler(scheduling)])
+    assert module.seen == pytest.approx(expected)
+
+
 class Save(Net):
     """Saves a checkpoint after some batches."""
 
-    def __init__(self, path: str, batches: int) -> None:
-        super().__init__(optimisers=2)
+    def __init__(self, path: str, batches: int, optimisers: int) -> None:
+        super().__init__(optimisers)
         self.path, self.batches = path, batches
 
     def on_train_batch_end(self, *_: Any) -> None:
@@ -99,22 +114,24 @@ class Save(Net):
             self.trainer.save_checkpoint(self.path)
 
 
+@pytest.mark.parametrize("optimisers", [1, 2])
 @pytest.mark.parametrize("batches", [2, 4, 5])
-def test_a_resumed_fit_goes_on(tmp_path: Path, batches: int) -> None:
+def test_a_resumed_fit_goes_on(tmp_path: Path, batches: int, optimisers: int) -> None:
     """In the middle of an epoch, and at its end."""
     path = str(tmp_path / "some.ckpt")
-    whole, rest = Save(path, batches), Net(2)
+    whole, rest = Save(path, batches, optimisers), Net(optimisers)
     fit(whole, max_epochs=2)
     fit(rest, path=path, max_epochs=2)
     assert whole.seen == [index / 8 for index in range(8)]
     assert rest.seen == whole.seen[batches:]
 
 
-def test_a_fit_that_stopped_within_an_epoch_ends_at_its_end(tmp_path: Path) -> None:
+@pytest.mark.parametrize("optimisers", [1, 2])
+def test_a_fit_that_stopped_within_an_epoch_ends_at_its_end(tmp_path: Path, optimisers: int) -> None:
     """Lightning resumes it with the next epoch."""
-    first, rest = Net(2), Net(2)
+    first, rest = Net(optimisers), Net(optimisers)
     path = str(tmp_path / "first.ckpt")
-    fit(first, max_epochs=2, max_steps=4).save_checkpoint(path)
+    fit(first, max_epochs=2, max_steps=2 * optimisers).save_checkpoint(path)
     fit(rest, path=path, max_epochs=2)
     assert len(first.seen) == 2 and rest.seen == [4 / 8, 5 / 8, 6 / 8, 7 / 8]
 

@@ -20,6 +20,13 @@ from ..torch.consistency.views import MODES, Mode, views
 from ..validation import one_of
 from .model_loss import IGNORED, Losses, measure, one_label, takes_labels
 
+#: Problem types of transformers whose outputs are no logits of one softmax, and what the divergence can take instead.
+_ONE_BY_ONE = {
+    "multi_label_classification": "an override that returns torch.stack([torch.zeros_like(y), y], dim=-1) for logits y "
+    "of sigmoids",
+    "regression": "logits of a softmax (for other outputs, use attentiondrop.torch.views and a distance of your own)",
+}
+
 
 class ConsistencyTrainer(Trainer):  # type: ignore[misc]
     """A `Trainer` whose training loss is `attentiondrop.torch.consistency_loss`. Evaluation is one plain pass.
@@ -48,7 +55,9 @@ class ConsistencyTrainer(Trainer):  # type: ignore[misc]
         one_of("consistency_mode", consistency_mode, MODES)
         self.consistency_mode = consistency_mode
         self._given = consistency
-        self._divergences: list[Tensor] = []
+        #: The sum of the divergences since the last log, and their number. (There may be no log before the end.)
+        self._divergence: Tensor | float = 0.0
+        self._divergences = 0
         #: Whether the logits at a position predict the next label. This is a guess until the first step.
         self._shifts = self._is_causal()
         #: Whether the model divides its loss by `num_items_in_batch`. Its forward may take the number and not use it.
@@ -94,12 +103,14 @@ class ConsistencyTrainer(Trainer):  # type: ignore[misc]
                 for output in chosen
             ]
         logits = [check_logits(self.pick_logits(output)) for output in outputs]
+        self._check_softmax(logits[0], labels)
         check_parted(logits[0])
         check_varies(model, logits)
         mask = self._mask(logits[0], labels)
         task = torch.stack(losses).mean() if settings.task == "mean" else losses[0]
         apart = divergence(logits, settings.direction, mask)
-        self._divergences.append(apart.detach())
+        self._divergence = self._divergence + apart.detach()
+        self._divergences += 1
         share = self._share(labels, mask, num_items_in_batch, apart.device)
         loss = (task if self._divides else task * share) + settings.weight * apart * share
         return (loss, outputs[0]) if return_outputs else loss
@@ -107,8 +118,8 @@ class ConsistencyTrainer(Trainer):  # type: ignore[misc]
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Log the training loss with the mean divergence since the last log."""
         if "loss" in logs and self._divergences:
-            logs["divergence"] = float(torch.stack(self._divergences).mean())
-            self._divergences.clear()
+            logs["divergence"] = float(self._divergence) / self._divergences
+            self._divergence, self._divergences = 0.0, 0
         super().log(logs, *args, **kwargs)
 
     def own_loss(self, logits: Tensor, labels: Tensor, items: Tensor | int | None) -> Tensor:
@@ -124,6 +135,13 @@ class ConsistencyTrainer(Trainer):  # type: ignore[misc]
         reduction = "mean" if items is None else "sum"
         loss = F.cross_entropy(wide.flatten(0, -2), labels.flatten(), ignore_index=IGNORED, reduction=reduction)
         return loss if items is None else loss / items
+
+    def _check_softmax(self, logits: Tensor, labels: Tensor | None) -> None:
+        """Refuse outputs that are trained one by one (several labels, a regression): their softmax means nothing."""
+        config = getattr(self.accelerator.unwrap_model(self.model), "config", None)
+        problem = getattr(config, "problem_type", None)
+        if labels is not None and labels.shape == logits.shape and problem in _ONE_BY_ONE:
+            raise bad_argument("pick_logits", _ONE_BY_ONE[problem], f"the outputs of a {problem}")
 
     def _mask(self, logits: Tensor, labels: Tensor | None) -> Tensor | None:
         """True at the positions with a label; None if labels are not for positions."""

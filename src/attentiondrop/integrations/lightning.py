@@ -88,7 +88,7 @@ class AttentionDropCallback(Callback):  # type: ignore[misc]
 
     def on_train_start(self, trainer: Any, pl_module: nn.Module) -> None:
         """Warn if there are schedules that cannot follow the progress."""
-        if self.attachment is not None and _progress(trainer, pl_module) is None and _has_schedule(self.attachment):
+        if self.attachment is not None and _progress(trainer) is None and _has_schedule(self.attachment):
             warn_outside(
                 "AttentionDropCallback: the length of this fit is unknown, so its progress is, too, and the schedules "
                 "of the spec stay where they are: set max_epochs or max_steps (max_steps, or limit_train_batches as a "
@@ -100,7 +100,7 @@ class AttentionDropCallback(Callback):  # type: ignore[misc]
 
     def on_train_batch_start(self, trainer: Any, pl_module: nn.Module, batch: Any, batch_idx: int) -> None:
         """Tell the attachment how much of the training is done."""
-        progress = _progress(trainer, pl_module, batch_idx)
+        progress = _progress(trainer, batch_idx)
         if self.attachment is not None and progress is not None:
             self.attachment.set_progress(progress)
 
@@ -165,18 +165,17 @@ class AttentionDropCallback(Callback):  # type: ignore[misc]
             self.attachment = self._optimiser = None
 
 
-def _progress(trainer: Any, module: Any, batch: int = 0) -> float | None:
+def _progress(trainer: Any, batch: int = 0) -> float | None:
     """The share of the fit that is done before this batch of the epoch; None if the length of the fit is unknown."""
-    if module.automatic_optimization:
-        ends = [(trainer.global_step, trainer.estimated_stepping_batches)]
-    else:
-        # Here `global_step` counts the steps of all optimisers, and so does `max_steps`. A batch may have any number of
-        # steps, so the epochs are counted in batches. The fit ends where the first of the two ends.
-        epoch = trainer.num_training_batches
-        ends = [
-            (trainer.global_step, trainer.max_steps),
-            (trainer.current_epoch * epoch + batch, trainer.max_epochs * epoch),
-        ]
+    # With manual optimisation, `global_step` counts the steps of all optimisers, and so does `max_steps`.
+    ends = [(trainer.global_step, trainer.max_steps)]
+    batches, every = trainer.num_training_batches, trainer.accumulate_grad_batches
+    if math.isfinite(batches):
+        # Each epoch is an equal share, whatever number of steps it has: `GradientAccumulationScheduler` changes that
+        # from epoch to epoch. Within an epoch, the batches of one step have the same progress.
+        steps = math.ceil(batches / every)
+        ends.append((trainer.current_epoch * steps + batch // every, trainer.max_epochs * steps))
+    # The fit ends where the first of the two ends.
     # Lightning writes "no limit" as -1 or as infinity.
     shares = [min(1.0, done / total) for done, total in ends if math.isfinite(total) and total > 0]
     return max(shares, default=None)

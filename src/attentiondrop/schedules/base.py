@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from ..errors import ArgumentError, bad_argument, did_you_mean
 from ..validation import number
@@ -21,6 +21,8 @@ class Schedule:
 
     #: The name in texts and dictionaries.
     name: ClassVar[str] = ""
+    #: What the value depends on. "measurement": training itself moves it, and nothing else knows it.
+    depends_on: ClassVar[Literal["progress", "layer", "head", "measurement"]] = "progress"
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -40,11 +42,16 @@ class Schedule:
 
         Between two neighbours the value has no kink. So whoever checks rates against each other looks at these places.
         """
+        for inner in self.inside():
+            yield from inner.corners()
+
+    def inside(self) -> Iterator[Schedule]:
+        """The schedules that are values of this one."""
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             for inner in value if isinstance(value, tuple) else (value,):
                 if isinstance(inner, Schedule):
-                    yield from inner.corners()
+                    yield inner
 
     def __str__(self) -> str:
         fields = (f"{field.name}={_text(getattr(self, field.name))}" for field in dataclasses.fields(self))
@@ -127,7 +134,13 @@ def extremes_of(*values: Any) -> Iterator[float]:
 
 
 def checked_value(name: str, value: Any) -> Any:
-    """A number as a float, or a schedule as it is."""
+    """A number as a float, or a schedule as it is.
+
+    What training itself moves is no value of another schedule: that could only take its first value, for good.
+    """
+    if isinstance(value, Schedule) and value.depends_on == "measurement":
+        expected = f"a number or a schedule: {value.name}(...) must be a whole rate (for some layers, use patterns)"
+        raise bad_argument(name, expected, str(value))
     return value if isinstance(value, Schedule) else number(name, value, -math.inf)
 
 

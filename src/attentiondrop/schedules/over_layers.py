@@ -22,6 +22,7 @@ class Depth(Schedule):
     last: float
 
     name = "depth"
+    depends_on = "layer"
 
     def __post_init__(self) -> None:
         self._check("first", "last")
@@ -48,6 +49,7 @@ class PerLayer(Schedule):
     values: tuple[float, ...]
 
     name = "layers"
+    depends_on = "layer"
 
     def __post_init__(self) -> None:
         check_list(self)
@@ -75,6 +77,7 @@ class PerHead(Schedule):
     values: tuple[float, ...]
 
     name = "heads"
+    depends_on = "head"
 
     def __post_init__(self) -> None:
         check_list(self)

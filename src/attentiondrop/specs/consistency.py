@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
+from ..errors import bad_argument
+from ..schedules import Schedule
 from ..validation import integer, one_of
-from .base import Rate, Spec, refuse_learning, set_rate
+from .base import Rate, Spec, set_rate
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,8 @@ class Consistency(Spec):
 
     def __post_init__(self) -> None:
         set_rate(self, "weight")
-        refuse_learning(self, "weight")
+        if not _is_over_training(self.weight):
+            raise bad_argument("weight", "a number or a schedule over training", str(self.weight))
         self._set("views", integer("views", self.views, minimum=2))
         one_of("direction", self.direction, ("forward", "reverse", "symmetric"))
         one_of("task", self.task, ("first", "mean"))
@@ -43,6 +46,13 @@ class Consistency(Spec):
     def consistency(self) -> Consistency:
         """This spec itself."""
         return self
+
+
+def _is_over_training(weight: Any) -> bool:
+    """Whether the weight depends on nothing but the progress: a loss has no layer, no head and no attention."""
+    if not isinstance(weight, Schedule):
+        return True
+    return weight.depends_on == "progress" and all(map(_is_over_training, weight.inside()))
 
 
 def first_consistency(specs: Iterable[Spec]) -> Consistency | None:

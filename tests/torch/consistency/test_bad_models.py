@@ -306,6 +306,28 @@ def test_models_that_shared_cannot_do(x: Tensor) -> None:
         views(alone, x, mode="shared")
 
 
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("pool", [lambda h, n: h[torch.arange(n), -1], lambda h, n: h.reshape(n, -1, 16).mean(1)])
+def test_rows_picked_by_the_size_of_the_inputs_before_the_last_layer(x: Tensor, pool: Any, frozen: bool) -> None:
+    """That layer would get the rows of the first view, or mixed ones, and have them repeated for all views."""
+
+    class Pooled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 4, 32, 0.0, batch_first=True), 2)
+            self.head = nn.Linear(16, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(pool(self.encoder(x), len(x)))
+
+    model = Pooled().double()
+    model.encoder.layers[0].requires_grad_(not frozen)
+    attach(model, {"encoder.layers.1.*": "dropkey(p=0.3)"})
+    with pytest.raises(ad.AttentionDropError, match=r"the batch of all views \(6\).* of shape \[3, 16\].*\"batch\""):
+        views(model, x, mode="shared")
+    assert consistency_loss(model, x, mean, 0.5, "batch").divergence > 0
+
+
 @pytest.mark.parametrize("mode", ["batch", "shared"])
 def test_a_batch_that_does_not_come_first(mode: str) -> None:
     layer = nn.TransformerEncoderLayer(16, 4, 32, dropout=0.0, batch_first=False).double()

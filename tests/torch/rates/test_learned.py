@@ -131,6 +131,12 @@ def test_parameters_belong_to_the_attachment() -> None:
     assert again.rates() == attachment.rates() != {}
     with pytest.raises(ad.AttentionDropError, match="state: expected the state of an attachment with the same specs"):
         again.load_state_dict({"progress": 0.0, "adaptive": {}, "learned": {}})
+    with pytest.raises(ad.AttentionDropError, match="state: expected the state of an attachment with the same specs"):
+        again.load_state_dict({**attachment.state_dict(), "learned": {"self_attn.0.sigma_max": torch.zeros(3)}})
+    for state, received in (({"model": {}}, r"\['model'\]"), (None, "'NoneType'")):
+        with pytest.raises(ad.AttentionDropError, match=rf"state: expected what .* returned, received {received}"):
+            again.load_state_dict(state)
+    assert again.rates() == attachment.rates() and again.progress == 0.7
 
 
 @pytest.mark.no_cover

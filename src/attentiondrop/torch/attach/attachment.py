@@ -183,8 +183,10 @@ class Attachment(BaseAttachment):
         return {"progress": self.progress, "adaptive": adaptive, "learned": learned, "importance": importance}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` returned, with the same specs attached."""
-        self.set_progress(state["progress"])
+        """Restore what `state_dict` returned, with the same specs attached. If it does not fit, nothing changes."""
+        if not isinstance(state, Mapping) or not {"progress", "adaptive", "learned"} <= state.keys():
+            found = sorted(map(str, state)) if isinstance(state, Mapping) else type(state).__name__
+            raise bad_argument("state", "what attachment.state_dict() returned", found)
         known = {site.name: () if site.monitor is None else site.monitor.controllers for site in self.sites}
         learned, importances = dict(self._learned()), dict(self._importances())
         stored = state.get("importance", {})  # older states have none
@@ -192,8 +194,12 @@ class Attachment(BaseAttachment):
         given = {(name, len(states)) for name, states in state["adaptive"].items()}
         others = {name for name, _ in wanted ^ given}
         others |= (learned.keys() ^ state["learned"].keys()) | (stored.keys() - importances.keys())
+        # One number goes to all heads.
+        shapes = {name: (x.shape, learned[name].raw.shape) for name, x in state["learned"].items() if name in learned}
+        others |= {name for name, (new, old) in shapes.items() if new not in ((), old)}
         if others:
             raise bad_argument("state", "the state of an attachment with the same specs", min(others))
+        self.set_progress(state["progress"])
         for name, states in state["adaptive"].items():
             for controller, saved in zip(known[name], states, strict=True):
                 controller.load(saved)

@@ -135,8 +135,22 @@ class SharedPrefix:
         # A mask goes to every layer: repeat it once. Repeats with and without gradients (checkpointing) differ.
         key = (id(x), torch.is_grad_enabled())
         if key not in self._repeated:
+            self._refuse_mixed(name, x)
             self._repeated[key] = (x, torch.cat([x] * self.views))
+            self.stacks[-1].note(self._repeated[key][1])
         return self._repeated[key][1]
+
+    def _refuse_mixed(self, name: str, x: Tensor) -> None:
+        """Refuse a tensor that has the batch of one view, but was computed from all views.
+
+        A model may pick rows, or pool them, by the size of its inputs. What it gets belongs to no view, or to one.
+        """
+        if self.stacks[-1].is_after(x):
+            raise StackError(
+                f'mode: "shared" expected the batch of all views ({self.stacks[-1].size}) behind the first attached '
+                f"block, received {name or 'an input of a module'} of shape {list(x.shape)}: the model picks "
+                'or combines rows by the size of its inputs; use mode="batch", which repeats the inputs themselves'
+            )
 
 
 _prefixes: weakref.WeakKeyDictionary[nn.Module, tuple[Any, SharedPrefix]] = weakref.WeakKeyDictionary()

@@ -11,7 +11,7 @@ that state tells whose call it is: a call belongs to the stack only if its forwa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -66,6 +66,8 @@ class Stack:
         self.entry = entry
         self.replaying = False
         self._seen: set[Any] = set()
+        #: Autograd nodes of tensors that hold all views, in the running forward pass.
+        self._nodes: set[Any] = set()
 
     @property
     def size(self) -> int:
@@ -90,6 +92,7 @@ class Stack:
 
     def _leave(self) -> None:
         """Remove the stack from the sites and from `entry`. A second call does nothing."""
+        self._nodes.clear()
         for site in self.sites:
             _set_stacks(site, tuple(stack for stack in site.stacks if stack is not self))
         if self.entry is not None:
@@ -162,13 +165,23 @@ class Stack:
         return key in self._seen
 
     def check(self, site: Site, query: Tensor) -> None:
-        """Refuse queries of a call of this stack that do not hold all views."""
+        """Refuse queries of a call of this stack that do not hold all views. Note those that do."""
         if query.shape[0] % self.size:
             raise StackError(
                 f"{site.name or 'the model'}: expected a batch of {self.size} ({self.views} views of {self.batch} "
                 f"samples) as the first dimension of the queries, received {list(query.shape)}: the batch must come "
                 'first in the inputs and be kept together; use mode="sequential" otherwise'
             )
+        self.note(query)
+
+    def note(self, x: Tensor) -> None:
+        """Note that `x` holds all views. (A tensor without a gradient leaves no trace.)"""
+        if x.grad_fn is not None and not self.replaying:
+            self._nodes.add(x.grad_fn)
+
+    def is_after(self, x: Tensor) -> bool:
+        """Whether `x` was computed from a tensor that holds all views."""
+        return any(node in self._nodes for node in _nodes_before(x))
 
 
 def _set_stacks(site: Site, stacks: tuple[Stack, ...]) -> None:
@@ -213,26 +226,31 @@ def check_parted(logits: Tensor) -> None:
 
     A model may pick rows by the size of its inputs, and so return the rows of the first view only.
     """
-    waiting: list[Any] = [logits.grad_fn]
-    known: set[Any] = set()
     shared = False
-    while waiting:
-        node = waiting.pop()
-        if node is None or node in known:
-            continue
-        known.add(node)
+    for node in _nodes_before(logits):
         parted: bool | None = getattr(node, "parted", None)
         if parted:
             return
-        if parted is None:
-            waiting += [parent for parent, _ in node.next_functions]
-        else:  # the node of `watch`: the output of the model, so its inputs need no look
-            shared = True
+        shared = shared or parted is False
     if shared:
         raise StackError(
             "logits: expected different logits for each view, received the same for all views: the model's output does "
             'not hold all views; use mode="batch", or "sequential"'
         )
+
+
+def _nodes_before(x: Tensor) -> Iterator[Any]:
+    """The autograd nodes by which `x` was computed, back to outputs of a model (the nodes of `watch`) or to leaves."""
+    waiting: list[Any] = [x.grad_fn]
+    known: set[Any] = set()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in known:
+            continue
+        known.add(node)
+        yield node
+        if not hasattr(node, "parted"):
+            waiting += [parent for parent, _ in node.next_functions]
 
 
 def _state(device: torch.device) -> Any:
