@@ -53,9 +53,9 @@ def candidates(
 
     A list of settings begins with the published default. Of values for each field, the default comes first. Fields that
     `text` gives are not varied, so such a method may have fewer settings. (A grid may be for a part with fields, such
-    as "hard(fill=-inf)": then it is for this part alone, and says what is varied.) Of a method of several parts, the settings
-    after the first are drawn with `seed` from all combinations; with `draw`, those of every method. With `trials` 0
-    there is only the default.
+    as "hard(fill=-inf)": then it is for this part alone, and says what is varied.) Of a method of several parts, the
+    settings after the first are drawn with `seed` from all combinations; with `draw`, those of every method. With
+    `trials` 0 there is only the default.
 
     >>> candidates("dropout", trials=2, seed=0)
     ['dropout(p=0.1)', 'dropout(p=0.05)']
@@ -116,7 +116,7 @@ def check_tuning_grids(grids: Mapping[str, Any], where: str) -> None:
     check_grids(grids, where)
     for name in grids:
         if len(terms(name)) > 1:
-            expected = "one part of a method, such as hard (joined methods take combinations of the grids of their parts)"
+            expected = "one part of a method, such as hard (joined parts take combinations of their grids)"
             raise bad_argument(where, expected, name)
 
 
