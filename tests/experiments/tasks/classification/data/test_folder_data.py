@@ -236,7 +236,9 @@ def test_an_image_of_more_than_eight_bits_is_refused(root: Path, tmp_path: Path,
     file = io.BytesIO()
     Image.fromarray(np.arange(1024).reshape(32, 32).astype(dtype)).save(file, "tiff")
     path = with_image(root, tmp_path / "copy", file.getvalue())
-    with pytest.raises(AttentionDropError, match=rf"{path.name}' is not one: it has more than 8 bits .*\(mode {mode}\)"):
+    with pytest.raises(
+        AttentionDropError, match=rf"{path.name}' is not one: it has more than 8 bits .*\(mode {mode}\)"
+    ):
         list(load(tmp_path / "copy").batches("test", 4))
 
 
