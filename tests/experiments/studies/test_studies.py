@@ -128,7 +128,7 @@ def test_a_method_whose_trials_all_diverge_takes_its_first_setting_and_says_so(l
     recipe = read_recipe("digits", "demo", [*TINY, *settings])
     (found,) = compare(recipe, ["dropout"], 1, tmp_path, listener).methods
     assert found.method == found.trials[0] == "dropout(p=0.1)"
-    assert "dropout: none of 2 trials finished, so dropout(p=0.1) is taken" in listener.lines
+    assert "dropout: none of 2 trials finished: dropout(p=0.1) is taken" in listener.lines
 
 
 def test_a_dry_run_of_a_tuned_study_knows_the_settings_that_its_trials_chose(listener, tmp_path, trained) -> None:

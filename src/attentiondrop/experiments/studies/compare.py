@@ -81,8 +81,8 @@ def compare(
             best = _chosen(metrics, {trial: jobs[text, trial] for trial in trials[text]}, results)
             if best is not None:
                 ended = any(results[jobs[text, trial]].validation is not None for trial in trials[text])
-                count = len(trials[text])
-                said = f"{best} did best of {count}" if ended else f"none of {count} trials finished, so {best} is taken"
+                tried = len(trials[text])
+                said = f"{best} did best of {tried}" if ended else f"none of {tried} trials finished: {best} is taken"
                 listener.say(f"{text}: {said}")
                 entries[text] = Entry(text, best, trials[text])
 
