@@ -218,6 +218,21 @@ def test_compare_ablate_report_and_evaluate(
     assert scores[0] == scores[1] != scores[2]
 
 
+def test_evaluate_takes_the_weights_that_the_run_was_tested_with(tmp_path: Path) -> None:
+    settings = ["data.limit=64", "training.epochs=3", "training.batch_size=16", "measure.probes=0"]
+    out, run = str(tmp_path / "out"), tmp_path / "out/runs/none/seed0"
+    scores = {}
+    for select in ("best", "last"):  # with the second one, the run is only scored again
+        more = ["training.average_last=3", f"training.select={select}", "model.arguments.depth=1"]
+        assert main(["train", "digits", "--out", out, "--set", *settings, *more]) == 0
+        assert main(["evaluate", out, "--device", "cpu"]) == 0
+        found = json.loads((run / "evaluation.json").read_text())
+        scores[select] = found["test"]
+        assert found["test"] == json.loads((run / "result.json").read_text())["test"] and found["weights"] == select
+    assert main(["evaluate", out, "--device", "cpu", "--weights", "best"]) == 0
+    assert json.loads((run / "evaluation.json").read_text())["test"] == scores["best"] != scores["last"]
+
+
 @pytest.mark.parametrize("text", ["8/", "/255", "8/0", "x"])
 def test_a_size_of_an_attack_that_is_no_number_is_refused(capsys: pytest.CaptureFixture[str], text: str) -> None:
     with pytest.raises(SystemExit):

@@ -28,8 +28,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     parser.add_argument(
         "--weights",
         choices=("best", "last"),
-        default="best",
-        help="Which stored weights to test. Default: %(default)s.",
+        help="Which stored weights to test. Default: those that the run was tested with, as training.select says.",
     )
     parser.add_argument(
         "--epsilon",
@@ -64,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
         from ..experiments.config.schema import TrainingSettings
         from ..experiments.files.typed_settings import build_settings
         from ..experiments.files.whole_files import write_json
-        from ..experiments.runs.finished_run import find_run, load_run
+        from ..experiments.runs.finished_run import find_run, load_run, tested_weights
         from ..experiments.train.accelerator import device_of
 
         folder = find_run(args.folder)
@@ -94,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
     scores: dict[str, Any] = {"validation": found.validation, "test": found.test}
     scores |= {} if found.signatures is None else {"signatures": found.signatures}
     content = scores | {name: None if part is None else dataclasses.asdict(part) for name, part in parts.items()}
-    write_json(path, {"weights": args.weights, **content})
+    write_json(path, {"weights": args.weights or tested_weights(loaded.record), **content})
     test, attacked = found.test or {}, found.robustness
     shown = [metric for metric in loaded.task.metrics.all if metric.name in test]
     print(", ".join(f"{metric.label} {metric.text(test[metric.name], metric.digits)}" for metric in shown))

@@ -59,3 +59,25 @@ def test_a_grid_with_the_same_setting_twice_is_refused(values: list[float | str]
     with pytest.raises(ad.AttentionDropError, match=r"received p=.* k=3: hard\(p=0\.1,k=3\) is there twice"):
         grid_methods("hard", {(0, "p"): values, (0, "k"): [3]})
     assert grid_methods("hard", {(0, "p"): [0.1, 0.2]}) == ["hard(p=0.1,k=5)", "hard(p=0.2,k=5)"]
+
+
+@pytest.mark.parametrize("key", ["hard(fill=-inf)", "hard( fill = -inf )"])
+@pytest.mark.parametrize("grid", [{"p": [0.3]}, [{}, {"p": 0.3}]])
+def test_a_grid_of_the_recipe_may_be_for_a_part_with_fields(key: str, grid: object) -> None:
+    own = ["hard(p=0.1,k=5,fill=-inf)", "hard(p=0.3,k=5,fill=-inf)"]
+    assert candidates("hard(fill=-inf)", 2, 0, {key: grid}, points=2) == own
+    joined = candidates("dropout(p=0.2)+hard(fill=-inf)", 2, 0, {key: grid}, points=2)
+    assert joined == [f"dropout(p=0.2)+{text}" for text in own]
+    for others in ("hard", "hard(fill=-inf,k=3)"):
+        assert candidates(others, 2, 0, {key: grid}, points=2) == candidates(others, 2, 0, points=2)
+
+
+def test_a_grid_for_a_consistency_with_fields_counts() -> None:
+    text, grids = "hard(p=0.2,k=5)+consistency(views=3)", {"consistency(views=3)": {"weight": [0.7]}}
+    assert "weight=0.7,views=3" in candidates(text, 2, 0, grids, points=2)[1]
+
+
+def test_a_grid_for_several_parts_is_refused() -> None:
+    with pytest.raises(ad.AttentionDropError, match=r"tuning\.grids: expected one part .* received 'blur\+hard'"):
+        read_recipe("digits", None, ["tuning.grids={blur+hard: {sigma_max: [0.2]}}"])
+    assert read_recipe("digits", None, ["ablations={blur+hard: {sigma_max: [0.2]}}"]).ablations

@@ -123,6 +123,14 @@ def test_every_method_gets_the_same_number_of_trials_and_the_best_setting_is_run
 METRICS = Classification.metrics
 
 
+def test_a_method_whose_trials_all_diverge_takes_its_first_setting_and_says_so(listener, tmp_path) -> None:
+    settings = ["training.epochs=1", "tuning.trials=2", "training.learning_rate=1e25", "data.limit=64"]
+    recipe = read_recipe("digits", "demo", [*TINY, *settings])
+    (found,) = compare(recipe, ["dropout"], 1, tmp_path, listener).methods
+    assert found.method == found.trials[0] == "dropout(p=0.1)"
+    assert "dropout: none of 2 trials finished: dropout(p=0.1) is taken" in listener.lines
+
+
 def test_a_dry_run_of_a_tuned_study_knows_the_settings_that_its_trials_chose(listener, tmp_path, trained) -> None:
     recipe = read_recipe("digits", "demo", [*TINY, "tuning.trials=3"])
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from ...errors import ArgumentError, AttentionDropError, bad_argument
 from ..files.typed_settings import UnquotedTextError, check_text, merged, unknown
 from ..files.yaml_text import read_yaml, read_yaml_file, read_yaml_value
-from ..methods.grids import check_grids
+from ..methods.grids import check_grids, check_tuning_grids
 from ..methods.groups import expanded
 from ..methods.parse import read_methods
 from ..tasks.registry import task_of
@@ -106,7 +106,7 @@ def _built(content: dict[str, Any]) -> Recipe:
         read_methods(expanded(recipe.methods))
     except AttentionDropError as error:
         raise ArgumentError(f"methods: {error}") from None
-    check_grids(recipe.tuning.grids, "tuning.grids")
+    check_tuning_grids(recipe.tuning.grids, "tuning.grids")
     check_grids(recipe.ablations, ABLATIONS)
     return recipe
 

@@ -16,7 +16,7 @@ from ...specs import REGISTRY
 from ..files.typed_settings import unknown
 from . import COMPARATORS
 from .comparator import Grid
-from .parse import Term, check_part, read_method, terms
+from .parse import Term, canonical_part, read_method, terms
 from .variants import VARIANTS
 
 #: How many settings each method lists.
@@ -52,9 +52,10 @@ def candidates(
     """The first `trials` of the `points` settings of the method `text`, in the order of its grid.
 
     A list of settings begins with the published default. Of values for each field, the default comes first. Fields that
-    `text` gives are not varied, so such a method may have fewer settings. Of a method of several parts, the settings
-    after the first are drawn with `seed` from all combinations; with `draw`, those of every method. With `trials` 0
-    there is only the default.
+    `text` gives are not varied, so such a method may have fewer settings. (A grid may be for a part with fields, such
+    as "hard(fill=-inf)": then it is for this part alone, and says what is varied.) Of a method of several parts, the
+    settings after the first are drawn with `seed` from all combinations; with `draw`, those of every method. With
+    `trials` 0 there is only the default.
 
     >>> candidates("dropout", trials=2, seed=0)
     ['dropout(p=0.1)', 'dropout(p=0.05)']
@@ -71,7 +72,7 @@ def candidates(
     for term in parts:
         if term.name not in known:
             raise unknown(f"method {text!r} cannot be tuned: {term.name}", term.name, known, "grid")
-    own = _own_settings(parts)
+    own = _own_settings(parts, VARIANTS | dict(grids or {}))
     varied = [own.get(term.name) or _varied(term, known[term.name]) for term in parts]
     combined = [read_method("+".join(texts)).text for texts in itertools.product(*varied)]
     first, *rest = dict.fromkeys(combined)
@@ -110,6 +111,15 @@ def check_grids(grids: Mapping[str, Any], where: str) -> None:
         check_grid(grid, name, f"{where}.{name}")
 
 
+def check_tuning_grids(grids: Mapping[str, Any], where: str) -> None:
+    """As `check_grids`. A grid is for one part of a method: one for several parts would never be used."""
+    check_grids(grids, where)
+    for name in grids:
+        if len(terms(name)) > 1:
+            expected = "one part of a method, such as hard (joined parts take combinations of their grids)"
+            raise bad_argument(where, expected, name)
+
+
 def check_grid(grid: Any, name: str, where: str) -> None:
     """Refuse a grid of the method `name` that is neither field -> values nor a list of settings, or is not accepted."""
     listed = isinstance(grid, Sequence) and not isinstance(grid, str) and grid and all(map(_is_mapping, grid))
@@ -120,7 +130,7 @@ def check_grid(grid: Any, name: str, where: str) -> None:
     for setting in each:
         try:
             with without_advice():
-                check_part(terms(name)[0].having(**setting))
+                canonical_part(terms(name)[0].having(**setting))
         except AttentionDropError as error:
             raise ArgumentError(f"{where}.{', '.join(setting)}: {error}") from None
 
@@ -129,35 +139,34 @@ def _is_mapping(value: Any) -> bool:
     return isinstance(value, Mapping)
 
 
-def _own_settings(parts: Sequence[Term]) -> dict[str, list[str]]:
-    """Name -> texts, for parts that are one of `VARIANTS`, with the same fields: others that are given are fixed."""
-    listed = {_key(terms(text)[0]): settings for text, settings in VARIANTS.items() if _known(text)}
+def _own_settings(parts: Sequence[Term], grids: Mapping[str, Grid]) -> dict[str, list[str]]:
+    """Name -> texts, for parts that have a grid of their own, with the same fields: others that are given are fixed."""
+    listed = {_key(each): grid for text, grid in grids.items() if _known(text) and (each := terms(text)[0]).given}
     found = {}
     for term in parts:
-        if _stands_alone(term) and (settings := listed.get(_key(term))):
-            found[term.name] = [term.having(**setting) for setting in settings]
+        if grid := listed.get(_key(term)):
+            found[term.name] = list(dict.fromkeys(term.having(**setting) for setting in _from_the_default(grid)))
     return found
 
 
 def _key(term: Term) -> tuple[str, frozenset[str]]:
     """What a part means, and which of its fields were given."""
-    return read_method(term.text).text, frozenset(term.given)
+    return canonical_part(term.text), frozenset(term.given)
 
 
 def _known(text: str) -> bool:
     return text.partition("(")[0] in (*REGISTRY, *COMPARATORS)
 
 
-def _stands_alone(term: Term) -> bool:
-    """Whether the part is a method by itself; a consistency is not."""
-    return term.name in COMPARATORS or REGISTRY[term.name].level in ("logits", "weights", "heads")
+def _from_the_default(grid: Grid) -> list[dict[str, Any]]:
+    """The settings of a grid. A list begins with its default; before values for each field, the default comes."""
+    settings = settings_of(grid)
+    return [{}, *settings] if isinstance(grid, Mapping) else settings
 
 
 def _varied(term: Term, grid: Grid) -> list[str]:
     """The texts of one part of a method over its settings, without those fields that the user gave."""
-    settings = settings_of(grid)
-    if isinstance(grid, Mapping):
-        settings = [{}, *settings]  # the default
+    settings = _from_the_default(grid)
     texts = [term.having(**{key: value for key, value in one.items() if key not in term.given}) for one in settings]
     return list(dict.fromkeys(texts)) or [term.text]
 

@@ -180,9 +180,9 @@ def read_method(text: str) -> Method:
     )
 
 
-def check_part(text: str) -> None:
-    """Refuse the text of a single part that no method could contain."""
-    _comparator(text, text) if _name(text, text) in COMPARATORS else parse(text)
+def canonical_part(text: str) -> str:
+    """The text of a single part with all fields. One that no method could contain is refused."""
+    return str(_comparator(text, text) if _name(text, text) in COMPARATORS else parse(text))
 
 
 @dataclass(frozen=True)

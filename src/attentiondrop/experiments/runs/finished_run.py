@@ -22,7 +22,7 @@ from ..train.epoch_log import BEST, LAST, rates_of
 from ..train.loop import initial_model
 from .folders import run_folders
 from .kinds import FINAL
-from .store import REQUEST, Run, read_run
+from .store import REQUEST, Run, read_run, scored_by
 
 
 @dataclass(frozen=True)
@@ -59,19 +59,21 @@ def find_run(folder: Path) -> Path:
     raise ArgumentError(f"{folder}: expected one run, it has {len(inside)}: {', '.join([*inside[:_NAMED], *more])}")
 
 
-def load_run(folder: Path, weights: str = "best", device: str = "cpu", root: str | None = None) -> LoadedRun:
+def load_run(folder: Path, weights: str | None = "best", device: str = "cpu", root: str | None = None) -> LoadedRun:
     """Load the run in `folder`, in eval mode.
 
     Args:
         folder: the folder of a run that `attentiondrop train` or `compare` made.
-        weights: "best" (those of the best epoch on the validation part) or "last" (those of the last epoch).
+        weights: "best" (those of the best epoch on the validation part) or "last" (those of the last epoch). None:
+            those that the run was tested with, as `training.select` of its recipe says.
         device: where to put model and data.
         root: the folder or file of the data, for data sets that need one: a run does not store paths.
     """
-    one_of("weights", weights, tuple(_WEIGHTS))
     run = read_run(folder)
     if run is None:
         raise ArgumentError(f"{folder}: expected the folder of a run, with a run.json")
+    weights = tested_weights(run) if weights is None else weights
+    one_of("weights", weights, tuple(_WEIGHTS))
     path = folder / _WEIGHTS[weights]
     if run.result is None or not path.exists():
         why = "the run is not finished" if run.result is None else f"the run has no {path.name}"
@@ -91,6 +93,12 @@ def load_run(folder: Path, weights: str = "best", device: str = "cpu", root: str
     checkpoint.load_into(model, path, recipe.model.name)
     applied = Applied(method, model, kinds=recipe.training.kinds)
     return LoadedRun(run, recipe, task, method, model.eval(), applied, data.to(device), path)
+
+
+def tested_weights(run: Run) -> str:
+    """The weights that a run was tested with: "best" or "last"."""
+    found: str = scored_by(run).get("training", {}).get("select", "best")
+    return found
 
 
 def load_rates(applied: Applied, weights: Path) -> None:

@@ -17,8 +17,7 @@ from ...theory.overlap import repeated
 from ...validation import integer
 from ..methods.apply import Applied
 from ..methods.comparator import Acting
-from ..runs.finished_run import LoadedRun, load_rates, load_run
-from ..runs.store import scored_by
+from ..runs.finished_run import LoadedRun, load_rates, load_run, tested_weights
 from ..tasks.interface import Batch, ExampleData
 from ..train.loop import initial_model
 from ..train.seeding import own_generators
@@ -148,7 +147,7 @@ def certify_run(
     notes.append("the parts were split by class, which keeps class shares steadier than i.i.d. sampling would")
     on_progress("certified", 1.0)
     test_error = None if test is None else 1.0 - test[_CERTIFIED]
-    tested = scored_by(run.record).get("training", {}).get("select", weights)
+    tested = tested_weights(run.record)
     if test_error is not None and tested != weights:
         notes.append(
             f"the run's own test error is that of its {tested} weights, and its {weights} weights are certified"

@@ -80,7 +80,10 @@ def compare(
         for text in [text for text in tuned if entries[text].method is None]:
             best = _chosen(metrics, {trial: jobs[text, trial] for trial in trials[text]}, results)
             if best is not None:
-                listener.say(f"{text}: {best} did best of {len(trials[text])}")
+                ended = any(results[jobs[text, trial]].validation is not None for trial in trials[text])
+                tried = len(trials[text])
+                said = f"{best} did best of {tried}" if ended else f"none of {tried} trials finished: {best} is taken"
+                listener.say(f"{text}: {said}")
                 entries[text] = Entry(text, best, trials[text])
 
     if tuned:

@@ -230,6 +230,27 @@ def test_what_is_no_image_is_named(root: Path, tmp_path: Path, content: bytes) -
         list(load(tmp_path / "copy").batches("test", 4))
 
 
+@pytest.mark.parametrize(("dtype", "mode"), [("uint16", "I;16"), ("int32", "I"), ("float32", "F")])
+def test_an_image_of_more_than_eight_bits_is_refused(root: Path, tmp_path: Path, dtype: str, mode: str) -> None:
+    """Pillow would turn a grey picture of 16 bits into a white one."""
+    file = io.BytesIO()
+    Image.fromarray(np.arange(1024).reshape(32, 32).astype(dtype)).save(file, "tiff")
+    path = with_image(root, tmp_path / "copy", file.getvalue())
+    with pytest.raises(
+        AttentionDropError, match=rf"{path.name}' is not one: it has more than 8 bits .*\(mode {mode}\)"
+    ):
+        list(load(tmp_path / "copy").batches("test", 4))
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGBA", "CMYK"])
+def test_images_of_other_modes_are_read_in_colour(root: Path, tmp_path: Path, mode: str) -> None:
+    file, pixels = io.BytesIO(), np.full((16, 16, 3), (0, 255, 0) if mode in ("P", "RGBA", "CMYK") else 255, np.uint8)
+    Image.fromarray(pixels).convert(mode).save(file, "tiff")
+    with_image(root, tmp_path / "copy", file.getvalue())
+    images, _ = next(load(tmp_path / "copy").batches("test", 4, normalise=False))
+    assert torch.equal(images[0].mul(255).round().byte(), torch.from_numpy(pixels[:SIZE, :SIZE]).permute(2, 0, 1))
+
+
 @pytest.mark.parametrize("factor", [1.5, 3])  # Pillow would only warn of the first.
 def test_an_image_of_too_many_pixels_is_not_decoded(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, factor: float

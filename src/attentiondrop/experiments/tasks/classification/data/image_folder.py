@@ -116,9 +116,7 @@ class Decoded(Dataset[tuple[Tensor, int] | Unreadable]):
     """Images as uint8 [3, S, S]. `seeds` are (seed, epoch) for a random transform, or None."""
 
     def __init__(self, files: Files, transform: Any, seeds: tuple[int, int] | None = None) -> None:
-        from torchvision.datasets.folder import default_loader
-
-        self.files, self.transform, self.seeds, self.load = files, transform, seeds, default_loader
+        self.files, self.transform, self.seeds = files, transform, seeds
 
     def __len__(self) -> int:
         return len(self.files.paths)
@@ -131,7 +129,7 @@ class Decoded(Dataset[tuple[Tensor, int] | Unreadable]):
             with warnings.catch_warnings():
                 # Pillow only warns of an image that declares very many pixels. Here such an image is unreadable.
                 warnings.simplefilter("error", DecompressionBombWarning)
-                image = self.load(path)
+                image = _in_colour(path)
         # Decoders of Pillow raise many kinds of errors, for example SyntaxError for a broken PNG.
         except Exception as error:
             return Unreadable(path, one_line(error))
@@ -140,6 +138,17 @@ class Decoded(Dataset[tuple[Tensor, int] | Unreadable]):
             if self.seeds is not None:
                 torch.default_generator.manual_seed(key("image", *self.seeds, self.files.numbers[index]))
             return self.transform(image), self.files.labels[index]
+
+
+def _in_colour(path: str) -> Any:
+    """The image in RGB. One with more than 8 bits a value is an error: Pillow would cut its values off at 255."""
+    from PIL import Image
+
+    with open(path, "rb") as file:
+        image = Image.open(file)
+        if image.mode.startswith(("I", "F")):  # 16 or 32 bits, and floats
+            raise ValueError(f"it has more than 8 bits a value (mode {image.mode}); scale it to 0 to 255 and save it")
+        return image.convert("RGB")
 
 
 def load_folder(settings: ImageSettings) -> FolderData:
