@@ -83,6 +83,12 @@ def test_gradients_are_those_of_the_function(spec: Spec, options: dict[str, Any]
         assert slope == pytest.approx(float((gradient * direction).sum()), rel=1e-6, abs=1e-8)
 
 
+def test_gradients_of_an_empty_batch() -> None:
+    q, k, v = np.zeros((0, 4, 5, 3)), np.zeros((0, 2, 6, 3)), np.zeros((0, 2, 6, 2))
+    found = reference.attention(q, k, v).gradients(np.zeros((0, 4, 5, 2)))
+    assert [gradient.shape for gradient in found[:3]] == [q.shape, k.shape, v.shape]
+
+
 def test_plain_attention() -> None:
     q, k, v = field(1, 2, 5, 3), field(1, 2, 6, 3), field(1, 2, 6, 4)
     weights = special.softmax(q @ k.swapaxes(-1, -2) / np.sqrt(3), axis=-1)

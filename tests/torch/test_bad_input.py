@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -26,6 +28,28 @@ HARD = ad.HardMasking()
             "backend: expected one of 'auto', 'eager', 'fused'",
         ),
         (lambda: attention(Q, Q, Q, HARD, dropout_p=1.5), ad.ArgumentError, "dropout_p: expected a number in [0, 1]"),
+        (lambda: attention(Q, Q, Q, HARD, scale="1"), ad.ArgumentError, "scale: expected a number, received '1'"),
+        (lambda: attention(Q, Q, Q, HARD, scale=math.nan), ad.ArgumentError, "scale: expected a number, received nan"),
+        (
+            lambda: attention(Q, Q, Q, HARD, scale=torch.nn.Parameter(torch.tensor(0.5))),
+            ad.ArgumentError,
+            "scale: expected a number (one that is learned: attention(query * number, ..., scale=1.0))",
+        ),
+        (
+            lambda: attention(Q, Q, Q, HARD, sinks=[0.0] * 4),
+            ad.ArgumentError,
+            "sinks: expected a floating-point tensor, received 'list'",
+        ),
+        (
+            lambda: attention(Q, Q, Q, HARD, sinks=torch.ones(4).bool()),
+            ad.ArgumentError,
+            "sinks: expected a floating-point tensor, received torch.bool",
+        ),
+        (
+            lambda: attention(Q, Q, Q, HARD, sinks=torch.zeros(3)),
+            ad.ArgumentError,
+            "sinks: expected a logit for each of 4 heads, received [3]",
+        ),
         (
             lambda: attention(Q.long(), Q, Q, HARD),
             ad.ArgumentError,
@@ -107,6 +131,23 @@ def test_message(call: Any, kind: type[Exception], message: str) -> None:
         call()
     assert message in str(error.value)
     assert isinstance(error.value, ad.AttentionDropError) and isinstance(error.value, ValueError)
+
+
+@pytest.mark.parametrize("drop", ["hard(p=0.5,k=3)", "blur", "drophead"])
+def test_a_scale_may_be_any_kind_of_number(drop: str) -> None:
+    scale = torch.tensor(0.5)
+    for given in (scale, np.float32(0.5), np.float64(0.5)):
+        results = []
+        for known in (given, given, 0.5):
+            torch.manual_seed(1)
+            results.append(attention(Q, Q, Q, drop, scale=known))
+        assert torch.equal(results[0], results[2]) and torch.equal(results[1], results[2])
+    # A call that is known by its looks does not keep the number of a tensor.
+    scale.fill_(2.0)
+    torch.manual_seed(1)
+    found = attention(Q, Q, Q, drop, scale=scale)
+    torch.manual_seed(1)
+    assert torch.equal(found, attention(Q, Q, Q, drop, scale=2.0))
 
 
 def nested(layout: torch.layout) -> torch.Tensor:

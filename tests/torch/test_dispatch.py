@@ -43,6 +43,11 @@ def call_of(text: str, columns: int, device: str = "cpu", **options: Any) -> Cal
         ("dropattention+attndropout", 2000, {}, "auto", "eager"),
         ("drophead", 8, {}, "auto", "sdpa"),
         ("headmask", 8, {}, "auto", "sdpa"),
+        # Causal attention of torch gives NaN for such a scale.
+        ("drophead", 8, {"is_causal": True}, "auto", "sdpa"),
+        ("drophead", 8, {"is_causal": True, "scale": -0.5}, "auto", "eager"),
+        ("drophead", 8, {"scale": -0.5}, "auto", "sdpa"),
+        ("blur", 8, {"is_causal": True, "scale": 0.0}, "auto", "eager"),
         ("blur", 8, {}, "auto", "sdpa"),
         ("blur", 8, {"attn_mask": KEYS[:8]}, "auto", "sdpa"),
         ("blur", 8, {"attn_mask": KEYS[:8].expand(8, 8).clone()}, "auto", "sdpa"),

@@ -137,6 +137,18 @@ def test_block_masks_with_whole_and_with_unequal_blocks() -> None:
         attention(q, k, v, ad.HardMasking(), blocks=unequal)
 
 
+def test_a_block_mask_that_an_evaluation_saw_first_serves_training() -> None:
+    flex = pytest.importorskip("torch.nn.attention.flex_attention")
+    mask = flex.create_block_mask(lambda b, h, row, key: row >= key, None, None, 50, 50, device="cpu", BLOCK_SIZE=16)
+    q, k, v = (torch.randn(1, 2, 50, 8, requires_grad=True) for _ in range(3))
+    with torch.inference_mode():
+        plain = attention(q, k, v, None, blocks=mask)
+    found = attention(q, k, v, ad.HardMasking(p=0.0), blocks=mask, backend="fused")
+    found.sum().backward()
+    torch.testing.assert_close(found, plain)
+    assert q.grad is not None
+
+
 def test_bad_windows_and_blocks_are_refused() -> None:
     q, k, v = torch.randn(3, 1, 2, 12, 8).unbind()
     table = torch.ones(3, 3, dtype=torch.bool)

@@ -73,6 +73,24 @@ def test_logits_that_are_masked_already_stay_masked(spec: Spec, hidden: float) -
     assert torch.equal(drop.eval()(filled), filled.softmax(-1))
 
 
+def test_a_blur_along_both_axes_sees_what_logits_hide() -> None:
+    drop = AttentionDrop(ad.BlurSmoothing(1.0, sigma_min=1.0, axes="both"))
+    logits, keys = torch.randn(2, 4, 6, 7), torch.rand(2, 1, 1, 7) < 0.7
+    for hidden in (-torch.inf, torch.finfo(torch.float32).min):
+        masked = logits.masked_fill(~keys, hidden)
+        torch.testing.assert_close(drop(masked), drop(logits, keys))
+        torch.testing.assert_close(torch.func.vmap(drop, randomness="same")(masked[None])[0], drop(logits, keys))
+        causal = logits.masked_fill(torch.ones(6, 7).triu(1).bool(), hidden)
+        with pytest.raises(ad.ArgumentError, match='axes: expected "keys" under logits that hide different keys'):
+            drop(causal)
+        # No values can be read there.
+        assert torch.func.vmap(drop, randomness="same")(causal[None]).isnan().all()
+        assert drop(causal.to("meta")).shape == logits.shape
+    drop.eval()
+    torch.testing.assert_close(drop(causal), causal.softmax(-1))
+    assert not drop(torch.full_like(logits, -torch.inf)).any()
+
+
 def test_integers_are_no_logits() -> None:
     with pytest.raises(ad.AttentionDropError, match=r"logits: expected a floating-point tensor, received torch.int64"):
         AttentionDrop("hard")(torch.ones(2, 4, 6, 6, dtype=torch.int64))

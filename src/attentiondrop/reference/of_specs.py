@@ -204,7 +204,9 @@ def attention(
         d_products = d if softcap is None else d * (1 - np.square(capped / softcap))
         d_keys = scale * (d_products.swapaxes(-1, -2) @ q)
         d_values = weights.swapaxes(-1, -2) @ d_output
-        grouped = (q.shape[0], k.shape[1], groups, *k.shape[2:-1], -1)
-        return scale * (d_products @ keys), d_keys.reshape(grouped).sum(2), d_values.reshape(grouped).sum(2), d
+        grouped = (q.shape[0], k.shape[1], groups)
+        # One for each query head; those that share a key head are summed up.
+        d_keys, d_values = (x.reshape(*grouped, *x.shape[2:]).sum(2) for x in (d_keys, d_values))
+        return scale * (d_products @ keys), d_keys, d_values, d
 
     return Result(weights @ values, weights, gradients)

@@ -172,6 +172,9 @@ def _why_not_fused(call: Call, plan: Plan, inside: bool) -> str | None:
         return "a soft cap on the logits has no fused path"
     if call.sinks is not None:
         return "attention sinks have no fused path"
+    by_torch = not inside and (len(plan.blurs) > 0 or call.inputs.q.device.type == "cpu")
+    if by_torch and call.visibility.causal and call.inputs.scale <= 0:
+        return "torch's causal attention on a CPU gives NaN for a scale of 0 or less"
     reason = _why_not_blurred(call, plan, inside) if plan.blurs else None
     return reason or (_why_not_inside(call, plan) if inside else None)
 
@@ -197,8 +200,6 @@ def _why_not_blurred(call: Call, plan: Plan, inside: bool) -> str | None:
         return "causal blur together with decisions on single logits or weights needs the logits in longer rows"
     if len(plan.blurs) > 1:
         return "several blurs under a causal mask do not reduce to blurred keys"
-    if call.inputs.scale <= 0:
-        return "torch's causal attention on a CPU gives NaN for a scale of 0 or less"
     if call.bias is not None:
         return "causal blur with an additive bias has no fused path yet"
     if not has_lse(q):

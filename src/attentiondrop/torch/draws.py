@@ -208,7 +208,7 @@ class Stream:
         """The words of `uniform_vector(batch * heads * columns)`, one for each key of a (sample, head)."""
         # A uniform is made of the top 24 bits of a word, so the last bit may be set: `Words` needs odd words.
         words = self._hash.vector(batch * heads * columns) | 1
-        return Words(torch.ones_like(words[:1]).view(1, 1, 1, 1), words.view(batch, heads, 1, columns))
+        return Words(words.new_ones(1, 1, 1, 1), words.view(batch, heads, 1, columns))
 
     def below(self, shape: tuple[int, int, int, int], rate: float | Tensor) -> Tensor:
         """`uniforms(*shape) < rate`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -14,7 +15,7 @@ from ..parsing import parse
 from ..specs import Spec
 from ..validation import number, one_of
 from .call.causal_bias import without_causal_bias
-from .call.inputs import Options, check_tensors, normalise, refuse_nested
+from .call.inputs import Options, check_sinks, check_tensors, normalise, refuse_nested
 from .call.known_calls import Signature, signature_of
 from .call.leaves import Active, Driven, active_leaves
 from .call.one_call import make_call
@@ -138,6 +139,8 @@ def perturbed_attention(
     `groups`: the batch has so many equal parts, one after the other, that share no draw, such as views.
     """
     options = without_causal_bias(options, query, key)
+    if options.scale is not None and type(options.scale) not in (float, int):
+        options = options._replace(scale=_number_of_scale(options.scale))
     if monitor is not None and is_transformed():
         monitor.leave_out()  # its sums could not be kept
         monitor = None
@@ -148,6 +151,8 @@ def perturbed_attention(
         if known is not None:
             return known
     number("dropout_p", options.dropout_p, 0.0, 1.0)
+    if type(options.scale) is float:
+        number("scale", options.scale, -math.inf)
     if options.softcap is not None and not number("softcap", options.softcap, 0.0) > 0:
         raise bad_argument("softcap", "a number > 0", options.softcap)
     check_generator(generator)
@@ -211,8 +216,7 @@ def _attended(
 ) -> Attended:
     """`perturbed_attention` of arguments that were checked, with autocast off."""
     inputs = normalise(query, key, value, options)
-    if options.sinks is not None and options.sinks.numel() != inputs.shape.heads:
-        raise bad_argument("sinks", f"a logit for each of {inputs.shape.heads} heads", list(options.sinks.shape))
+    check_sinks(options.sinks, inputs.shape.heads)
     if seed is None and (drop is not None or options.dropout_p != 0):
         seed = draw_seed(query, generator)
     # Meta tensors have no values to measure.
@@ -274,6 +278,13 @@ def fused_attention(route: Route) -> Tensor:
     for leaf in plan.heads:
         output = output * head_factors(leaf, call.inputs.shape, call.inputs.compute_dtype).to(output.dtype)
     return output
+
+
+def _number_of_scale(scale: Any) -> float:
+    """A scale of another type as a number. As in SDPA, a tensor must not need a gradient: not all paths give it one."""
+    if isinstance(scale, Tensor) and scale.requires_grad:
+        raise bad_argument("scale", "a number (one that is learned: attention(query * number, ..., scale=1.0))", scale)
+    return number("scale", scale, -math.inf)
 
 
 def _autocast(*tensors: Tensor) -> list[Tensor]:

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from ..errors import ShapeError, bad_argument
 from ..parsing import parse
 from ..specs import Spec
+from .call.finite_masks import warn_of_finite_logits, warn_of_finite_mask
 from .call.inputs import mask_in_four_dimensions
 from .call.leaves import LogitShape
-from .call.visibility import Visibility, compact_form, is_hidden, mix_rows, split
+from .call.visibility import Visibility, compact_form, hidden_from_all_rows, is_hidden, mix_rows, split
 from .draws import draw_seed
 from .eager.attention import perturbed_weights
 from .functional import leaves_of
@@ -65,12 +66,18 @@ class AttentionDrop(nn.Module):
             raise ShapeError(f"logits: expected [..., heads, queries, keys], received {list(logits.shape)}")
         # As in `attention`: with four or more dimensions, heads are dimension -3, and all before it is the batch.
         work = logits.unsqueeze(1) if logits.ndim == 3 else logits.reshape(-1, *logits.shape[-3:])
-        visible, bias = split(mask_in_four_dimensions(mask, tuple(logits.shape), "mask"))
-        if not any(leaf.mixes_rows for leaf in self.spec.leaves()):
-            # Hand-written layers mask the logits themselves. What they hid, no perturbation may show.
-            hidden = is_hidden(work)
-            work = work.masked_fill(hidden, 0.0)
-            visible = ~hidden if visible is None else visible & ~hidden
+        mask = mask_in_four_dimensions(mask, tuple(logits.shape), "mask")
+        visible, bias = split(mask)
+        if self.training:
+            warn_of_finite_logits(work)
+            if mask is not None:
+                warn_of_finite_mask(mask)
+        # Hand-written layers mask the logits themselves. What they hid, no perturbation may show.
+        hidden = is_hidden(work)
+        work = work.masked_fill(hidden, 0.0)
+        if self.training and any(leaf.mixes_rows for leaf in self.spec.leaves()):
+            hidden, work = hidden_from_all_rows(hidden, work)
+        visible = ~hidden if visible is None else visible & ~hidden
         work = work.to(torch.float64 if logits.dtype == torch.float64 else torch.float32)
         if bias is not None:
             work = work + bias.to(work.dtype)

@@ -7,7 +7,7 @@ import torch
 
 import attentiondrop as ad
 from attentiondrop.errors import forget_warnings
-from attentiondrop.torch import attention
+from attentiondrop.torch import AttentionDrop, attention
 from attentiondrop.torch.call import finite_masks
 from attentiondrop.torch.call.finite_masks import look_again
 
@@ -23,6 +23,30 @@ def test_only_what_means_to_hide_and_does_not_is_warned_of(value: float, recwarn
     found = [str(warning.message) for warning in recwarn.list]
     assert len(found) == (value in (-1e9, -1e4, -100.0))
     assert not found or f"numbers of {value:.4g} or less that count as a bias, not as hidden keys" in found[0]
+
+
+@pytest.mark.parametrize("value", [-1e9, -1e4, -100.0, torch.finfo(torch.float32).min, -torch.inf])
+@pytest.mark.parametrize("as_mask", [False, True])
+def test_logits_that_a_layer_masks_itself(value: float, as_mask: bool, recwarn: pytest.WarningsRecorder) -> None:
+    forget_warnings()
+    look_again()
+    drop, logits = AttentionDrop(ad.BlurSmoothing()), torch.randn(1, 2, 6, 6)
+    mask = torch.zeros(6, 6).masked_fill(torch.ones(6, 6, dtype=torch.bool).triu(1), value)
+    arguments = (logits, mask) if as_mask else (logits + mask,)
+    drop.eval()(*arguments)
+    assert not recwarn.list
+    drop.train()(*arguments)
+    found = [str(warning.message) for warning in recwarn.list]
+    # Logits, unlike a mask, may be as low as -100 by themselves.
+    assert len(found) == (value in ((-1e9, -1e4, -100.0) if as_mask else (-1e9, -1e4)))
+    assert not found or "a perturbation may show these keys" in found[0]
+
+
+def test_logits_that_explode_are_not_masked(recwarn: pytest.WarningsRecorder) -> None:
+    forget_warnings()
+    look_again()
+    AttentionDrop("hard")(torch.randn(1, 2, 50, 50) * 1e5)
+    assert not recwarn.list
 
 
 @pytest.mark.parametrize("slope", [0.5, 4.0])

@@ -109,7 +109,9 @@ def _of_block_mask(mask: Any) -> Blocks:
         return _converted(mask)
     found = _known.get(mask)
     if found is None:
-        found = _known[mask] = _converted(mask)
+        # A mask may be seen first in an evaluation. Tensors of an inference mode could not be used in training later.
+        with torch.inference_mode(False):
+            found = _known[mask] = _converted(mask)
     return found
 
 

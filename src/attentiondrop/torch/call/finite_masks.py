@@ -1,4 +1,4 @@
-"""Warn of additive masks that mean to hide keys, but count as biases."""
+"""Warn of numbers that mean to hide keys, but count as biases or logits."""
 
 from __future__ import annotations
 
@@ -24,12 +24,8 @@ def warn_of_finite_mask(mask: Tensor) -> None:
     Only -inf and half of the lowest number hide a key (`docs/semantics.md`). Added to a logit, -1e9 hides the key from
     a plain softmax, too. But a perturbation may replace such a logit, or mix it with others.
     """
-    global _looks
-    if _looks >= _MOST_LOOKS or not mask.is_floating_point() or mask.is_meta or not is_untouched():
+    if not mask.is_floating_point() or not _may_look(mask):
         return
-    if mask.is_cuda and torch.cuda.is_current_stream_capturing():
-        return
-    _looks += 1
     far = (mask <= _FAR) & ~is_hidden(mask)
     leaps = far.any() & ~((mask > _FAR) & (mask < _NEAR)).any()
     if bool((far & (mask <= _LARGE)).any() | leaps):
@@ -38,6 +34,34 @@ def warn_of_finite_mask(mask: Tensor) -> None:
             f"the additive mask has numbers of {mask[far].max().item():.4g} or less that count as a bias, not as "
             "hidden keys: a perturbation may show these keys. Use -inf or torch.finfo(dtype).min, or a boolean mask",
         )
+
+
+def warn_of_finite_logits(logits: Tensor) -> None:
+    """The same for logits that a layer has masked itself.
+
+    Logits may be as low as -100. They are not at -10,000, with none on the way there, unless a mask was added.
+    """
+    if not _may_look(logits):
+        return
+    far = (logits <= 0.9 * _LARGE) & ~is_hidden(logits)
+    between = (logits > 0.9 * _LARGE) & (logits < 0.1 * _LARGE)
+    if bool(far.any() & ~between.any()):
+        warn_once(
+            "finite logits",
+            f"logits of {logits[far].max().item():.4g} or less do not count as hidden keys: a perturbation may show "
+            "these keys, or mix them with others. Hide keys by -inf or torch.finfo(dtype).min, or by a boolean mask",
+        )
+
+
+def _may_look(values: Tensor) -> bool:
+    """Whether the values can be looked at, and few have been yet."""
+    global _looks
+    if _looks >= _MOST_LOOKS or values.is_meta or not is_untouched():
+        return False
+    if values.is_cuda and torch.cuda.is_current_stream_capturing():
+        return False
+    _looks += 1
+    return True
 
 
 def look_again() -> None:

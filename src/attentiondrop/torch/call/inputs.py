@@ -81,6 +81,17 @@ def check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
             )
 
 
+def check_sinks(sinks: Tensor | None, heads: int) -> None:
+    """Refuse what is not a tensor with one logit for each head."""
+    if sinks is None:
+        return
+    if not isinstance(sinks, Tensor) or not sinks.is_floating_point():
+        received = sinks.dtype if isinstance(sinks, Tensor) else type(sinks).__name__
+        raise bad_argument("sinks", "a floating-point tensor", received)
+    if sinks.numel() != heads:
+        raise bad_argument("sinks", f"a logit for each of {heads} heads", list(sinks.shape))
+
+
 def refuse_nested(query: Tensor, spec: Spec) -> None:
     """Refuse sequences of several lengths in one tensor, unless `spec` only scales whole heads, which needs no rows."""
     if query.is_nested and any(leaf.level != "heads" for leaf in spec.leaves()):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
 
 from ...errors import ArgumentError, bad_argument
 from ...validation import integer
+from ..untouched import is_untouched
 from .blocks import Blocks
 from .leaves import Active
 
@@ -101,6 +102,20 @@ def is_hidden(values: Tensor) -> Tensor:
     return values <= torch.finfo(values.dtype).min / 2
 
 
+def hidden_from_all_rows(hidden: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
+    """What logits [B, H, N, M] hide themselves, for a regulariser that mixes rows: [B, H, 1, M], and the logits.
+
+    A key that only some rows hide is an error, as it is in a mask. Where values cannot be read, its logit becomes NaN.
+    """
+    keys = hidden.all(dim=-2, keepdim=True)
+    differing = hidden & ~keys
+    if is_untouched() and not hidden.is_meta and not _is_capturing(hidden.device):
+        if bool(differing.any()):
+            refuse_mixed_rows("logits that hide different keys from different rows")
+        return keys, logits
+    return keys, logits.masked_fill(differing, torch.nan)
+
+
 def mix_rows(leaves: Iterable[Active]) -> bool:
     """Whether one of the regularisers mixes the logits of different rows, as a blur along the queries does."""
     return any(leaf.spec.mixes_rows for leaf in leaves)
@@ -110,11 +125,15 @@ def compact_form(raw: Visibility, rows: int, rows_are_mixed: bool) -> Visibility
     """`raw` in the most compact form that can be found; an error if rows are mixed that see different keys."""
     found = find_form(raw.pairs, raw.causal, rows)._replace(window=raw.window, blocks=raw.blocks)
     if rows_are_mixed and (found.causal or found.pairs is not None or found.is_local()):
-        kind = "a causal mask" if found.causal else "a mask that hides different keys from different rows"
-        raise ArgumentError(
-            f'axes: expected "keys" under {kind}, received "both", which would show a row what only later rows see'
-        )
+        refuse_mixed_rows("a causal mask" if found.causal else "a mask that hides different keys from different rows")
     return found
+
+
+def refuse_mixed_rows(kind: str) -> NoReturn:
+    """Refuse a blur along the queries under masks of this kind."""
+    raise ArgumentError(
+        f'axes: expected "keys" under {kind}, received "both", which would show a row what only later rows see'
+    )
 
 
 def find_form(visible: Tensor | None, is_causal: bool, rows: int) -> Visibility:
@@ -131,7 +150,8 @@ def find_form(visible: Tensor | None, is_causal: bool, rows: int) -> Visibility:
         return Visibility(is_causal, keys=keys)
     if torch.compiler.is_compiling() or _is_capturing(visible.device):
         return Visibility(is_causal, pairs=visible)
-    last = visible[..., -1:, :]
+    # (Without any row, there is no last one.)
+    last = visible[..., -1:, :] if visible.shape[-2] else visible.all(dim=-2, keepdim=True)
     if visible.is_meta:
         return Visibility(is_causal, keys=last)  # it has no values, so assume those that allow every path
     if torch.equal(visible, last.expand_as(visible)):

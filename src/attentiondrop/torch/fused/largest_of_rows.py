@@ -35,8 +35,9 @@ def _some_largest(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
     # Key j is in chunk j % chunks. The k largest logits are in the k chunks with the largest peaks.
     peaks = logits[..., :whole].unflatten(-1, (length, chunks)).amax(dim=-2)
     chosen = peaks.topk(k, dim=-1, sorted=False).indices
-    keys = (chosen.unsqueeze(-2) + torch.arange(0, whole, chunks).unsqueeze(-1)).flatten(-2)
+    keys = (chosen.unsqueeze(-2) + torch.arange(0, whole, chunks, device=logits.device).unsqueeze(-1)).flatten(-2)
     if whole < columns:
-        keys = torch.cat([keys, torch.arange(whole, columns).expand(*keys.shape[:-1], -1)], dim=-1)
+        rest = torch.arange(whole, columns, device=logits.device)
+        keys = torch.cat([keys, rest.expand(*keys.shape[:-1], -1)], dim=-1)
     values, places = logits.gather(-1, keys).topk(k, dim=-1)
     return values, keys.gather(-1, places)

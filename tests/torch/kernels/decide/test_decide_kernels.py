@@ -292,6 +292,21 @@ def test_packed_views_and_broadcast_masks(spec: Spec, device: str) -> None:
     assert output.transpose(1, 2).is_contiguous()
 
 
+@pytest.mark.parametrize("which", [(0,), (1,), (2,), (0, 1, 2)], ids=str)
+def test_channels_before_positions(which: tuple[int, ...], device: str) -> None:
+    """Inputs [B, H, D, N] that were transposed, as attention after convolutions has them."""
+    inputs = [torch.randn(2, 2, 16, 21, device=device, requires_grad=True) for _ in range(3)]
+    others = [x.detach().mT.contiguous().requires_grad_() for x in inputs]
+    given = [inputs[i].mT if i in which else others[i] for i in range(3)]
+    results = []
+    for q, k, v in (others, given):
+        torch.manual_seed(3)
+        output = attention(q, k, v, SPECS[0], backend="fused")
+        results.append((output, *torch.autograd.grad(output.square().sum(), (q, k, v))))
+    for have, want in zip(*results, strict=True):
+        torch.testing.assert_close(have, want)
+
+
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")  # opcheck's own
 @pytest.mark.parametrize(
     "drop, top", [("zero", 3), ("-inf", 3), ("key", 0), pytest.param("column", 0, marks=pytest.mark.slow), ("", 0)]

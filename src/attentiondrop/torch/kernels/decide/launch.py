@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ...call.blocks import Blocks
 from ...call.decisions import HIDING, Decisions, empty_lse, empty_notes, is_ranked, output_like
-from ...call.inputs import unit_stride
+from ...call.inputs import laid_out, unit_stride
 from ..amend.pick import pick_kernel
 from ..amend.recount import recount_kernel
 from ..shared.compiler_options import OPTIONS
@@ -85,10 +85,12 @@ def backward(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, output: Tensor, lse: Tensor, notes: Notes, call: Decisions
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of q, k and v, in their dtypes and memory orders."""
-    d_q, d_k, d_v = (torch.empty_like(x) for x in (q, k, v))
+    told = [torch.empty_like(x) for x in (q, k, v)]
+    # The kernels write numbers of a row one after the other, which is not the order of inputs that were transposed.
+    d_q, d_k, d_v = (x if x.stride(-1) == 1 else x.new_empty(x.shape) for x in told)
     grad, q, k, v, output = (unit_stride(x) for x in (grad, q, k, v, output))
     if output.numel() == 0 or k.shape[2] == 0:
-        return d_q.zero_(), d_k.zero_(), d_v.zero_()
+        return told[0].zero_(), told[1].zero_(), told[2].zero_()
     delta = q.new_empty(q.shape[:-1], dtype=torch.float32)
     with on_device(q):
         # Compute the words again: that is cheaper than keeping them.
@@ -97,7 +99,7 @@ def backward(
         for_queries, for_keys = backward_tiles(q, k, v)
         run_query(grad, q, k, v, output, lse, delta, d_q, call, tables, notes, common, for_queries)
         run_key(grad, q, k, v, lse, delta, d_k, d_v, call, tables, notes, common, for_keys)
-    return d_q, d_k, d_v
+    return laid_out(d_q, told[0]), laid_out(d_k, told[1]), laid_out(d_v, told[2])
 
 
 def run_select(q, k, call: Decisions, tables: Tables, notes: Notes, common: Common, tiles: Tiles) -> None:
