@@ -98,6 +98,21 @@ def test_blur_of_both_axes(edges: str, sampling: str) -> None:
             errors(spec, case, "float32")
 
 
+def test_a_blur_of_both_axes_sees_what_logits_hide() -> None:
+    spec = ad.BlurSmoothing(1.0, sigma_min=1.0, axes="both")
+    rng = np.random.default_rng(0)
+    logits, keys = rng.normal(size=(2, 3, 4, 5)).astype("float32"), rng.random((2, 1, 1, 5)) < 0.7
+    want = keras.ops.convert_to_numpy(ak.attention_weights(logits, spec, keys))
+    for hidden in (-np.inf, np.finfo("float32").min):
+        found = ak.attention_weights(np.where(keys, logits, np.float32(hidden)), spec)
+        np.testing.assert_allclose(keras.ops.convert_to_numpy(found), want, atol=1e-6)
+        # Rows that see different keys cannot be mixed. Values cannot be read in a graph, so it is no error.
+        causal = np.where(np.tril(np.ones((4, 5), bool)), logits, np.float32(hidden))
+        assert np.isnan(keras.ops.convert_to_numpy(ak.attention_weights(causal, spec))).any(-1).all()
+        plain = keras.ops.convert_to_numpy(ak.attention_weights(causal, spec, training=False))
+        np.testing.assert_allclose(plain.sum(-1), 1, atol=1e-6)
+
+
 def test_large_logits_and_blind_rows_give_no_nan() -> None:
     rng = np.random.default_rng(0)
     q, k, v, grad = (rng.normal(size=(2, 5, 4, 4)) * scale for scale in (200, 20, 1, 1))

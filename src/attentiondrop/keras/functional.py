@@ -11,7 +11,7 @@ from ..errors import ArgumentError, ShapeError, bad_argument
 from ..specs import Spec
 from .call.attend import attend_on_logits, attend_to_blurred_keys, perturbed_weights, runs_on_blurred_keys, work_dtype
 from .call.leaves import Leaf, LogitShape, leaves_of
-from .call.visibility import as_bias, both, check_both_axes, is_additive, sight_of, split
+from .call.visibility import as_bias, both, check_both_axes, is_additive, seen_by_all_rows, sight_of, split
 from .rates import check_computable
 
 Tensor = Any
@@ -139,11 +139,11 @@ def weights_with(leaves: list[Leaf], logits: Tensor, mask: Any, is_causal: bool)
     """Attention weights with the regularisers of one call; a softmax over the visible keys if there are none."""
     sight = sight_of(mask, None, is_causal, LogitShape(*ops.shape(logits)))
     check_both_axes(leaves, sight.visible, is_causal)
-    work = logits
-    if not any(leaf.spec.mixes_rows for leaf in leaves):
-        # Hand-written layers mask the logits themselves. What they hid, no perturbation may show.
-        unhidden, work = split(logits, "logits")
-        sight = sight._replace(visible=both(sight.visible, unhidden))
+    # Hand-written layers mask the logits themselves. What they hid, no perturbation may show.
+    unhidden, work = split(logits, "logits")
+    if any(leaf.spec.mixes_rows for leaf in leaves):
+        unhidden, work = seen_by_all_rows(unhidden, work)
+    sight = sight._replace(visible=both(sight.visible, unhidden))
     weights = perturbed_weights(ops.cast(work, work_dtype(logits)), leaves, sight)
     return ops.cast(weights, logits.dtype)
 

@@ -109,3 +109,13 @@ def check_both_axes(leaves: list[Leaf], visible: Tensor | None, is_causal: bool)
         raise ArgumentError(
             f'axes: expected "keys" under {kind}, received "both", which would show a row what only later rows see'
         )
+
+
+def seen_by_all_rows(unhidden: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
+    """What logits [B, H, N, M] do not hide themselves, for a regulariser that mixes rows: [B, H, 1, M], and the logits.
+
+    A logit that only some rows hide becomes NaN: values cannot be read while a graph is traced, so it is no error here.
+    """
+    seen = ops.any(unhidden, axis=-2, keepdims=True)
+    differing = ops.logical_and(seen, ops.logical_not(unhidden))
+    return seen, ops.where(differing, ops.cast(float("nan"), logits.dtype), logits)
