@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import keras
 from keras import ops
+from keras.src.backend import get_keras_mask
 
 from ..building import from_dict
 from ..errors import ArgumentError, ShapeError, bad_argument
@@ -139,7 +140,8 @@ def consistency_loss(
         outputs = tuple(model(inputs, training=True) for _ in range(consistency.views))
     counted = outputs[: 1 if consistency.task == "first" else None]
     task = ops.convert_to_tensor(sum(task_loss(output) for output in counted) / len(counted))
-    apart = divergence(outputs, consistency.direction, from_logits, _mask_of(outputs[0]) if mask is None else mask)
+    mask = get_keras_mask(outputs[0]) if mask is None else mask
+    apart = divergence(outputs, consistency.direction, from_logits, mask)
     weighted = ops.cast(apart, task.dtype) * consistency.weight
     return ConsistencyResult(task + weighted, task, apart, outputs)
 
@@ -150,14 +152,13 @@ def _sites(model: Any) -> list[Site]:
     return [site for _, layer in layers if (site := site_of(layer)) is not None]
 
 
-def _mask_of(output: Tensor) -> Tensor | None:
-    return getattr(output, "_keras_mask", None)
-
-
 class _Views:
-    """The outputs of the present step, in an object that Keras's attribute tracking does not look into."""
+    """What the present step computed, in an object that Keras's attribute tracking does not look into."""
 
     outputs: tuple[Tensor, ...] = ()
+    #: The `id` of each loss that layers added in the first view, and in all views. There are none in evaluation.
+    first: frozenset[int] = frozenset()
+    all: frozenset[int] = frozenset()
 
 
 @keras.saving.register_keras_serializable(package="attentiondrop")
@@ -171,7 +172,7 @@ class ConsistencyModel(keras.Model):
     Args:
         model: gives one tensor of logits, or of probabilities with `from_logits=False`.
         consistency: how many views, which divergence, and its weight; by default the `Consistency` in the attached
-            specs, or else `Consistency()`.
+            specs, also if they are attached or changed later, or else `Consistency()`.
         from_logits: whether the model gives logits.
         **kwargs: as for any Keras model.
 
@@ -189,6 +190,7 @@ class ConsistencyModel(keras.Model):
         super().__init__(**kwargs)
         if not isinstance(model, keras.Model):
             raise bad_argument("model", "a keras.Model", type(model).__name__)
+        follows = consistency is None
         if consistency is None:
             consistency = first_consistency(site.rates.template for site in _sites(model)) or Consistency()
         if not isinstance(consistency, Consistency):
@@ -196,27 +198,51 @@ class ConsistencyModel(keras.Model):
         self.model = model
         self.from_logits = from_logits
         self._rates = Rates(consistency)
+        self._follows_specs = follows
         self._seed_generators.append(self._rates)
         self._views = _Views()
 
     @property
     def consistency(self) -> Consistency:
         """The loss, with its present weight."""
-        spec: Any = self._rates.spec
-        result: Consistency = spec
+        result: Any = self._present_rates().spec.consistency
         return result
+
+    def _present_rates(self) -> Rates:
+        """The rates that hold the loss: those of an attached spec, unless the loss was given."""
+        sites = _sites(self.model) if self._follows_specs else []
+        return next((site.rates for site in sites if site.spec.consistency is not None), self._rates)
+
+    @property
+    def losses(self) -> list[Tensor]:
+        """The consistency loss, those of weights, and those that layers add: of the first view, or the mean over all.
+
+        They belong to the task. Keras would add up those of all views.
+        """
+        found, first, every = super().losses, self._views.first, self._views.all
+        if self.consistency.task == "first":
+            return [loss for loss in found if id(loss) in first or id(loss) not in every]
+        return [loss / self.consistency.views if id(loss) in every else loss for loss in found]
+
+    def _added(self) -> frozenset[int]:
+        return frozenset(id(loss) for layer in self.model._flatten_layers() for loss in layer._get_own_losses())
 
     def call(self, inputs: Any, training: bool | None = None) -> Tensor:
         """The output of the model. In training it is that of the first view, and the consistency loss is added."""
+        self._views.first = self._views.all = frozenset()
         if not training:
             return self.model(inputs, training=training)
+        rates = self._present_rates()
         spec = self.consistency
         with computing_loss():
-            outputs = tuple(self.model(inputs, training=True) for _ in range(spec.views))
-        apart = divergence(outputs, spec.direction, self.from_logits, _mask_of(outputs[0]))
-        self.add_loss(apart * ops.cast(self._rates.state[0], apart.dtype))
+            first = self.model(inputs, training=True)
+            self._views.first = self._added()
+            outputs = (first, *(self.model(inputs, training=True) for _ in range(1, spec.views)))
+            self._views.all = self._added()
+        apart = divergence(outputs, spec.direction, self.from_logits, get_keras_mask(first))
+        self.add_loss(apart * ops.cast(rates.number("consistency.weight"), apart.dtype))
         self._views.outputs = outputs
-        return outputs[0]
+        return first
 
     def compute_loss(
         self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = True
@@ -230,10 +256,11 @@ class ConsistencyModel(keras.Model):
 
     def get_config(self) -> dict[str, Any]:
         """The inner model and the loss."""
+        template: Any = self._present_rates().template.consistency
         return {
             **super().get_config(),
             "model": keras.saving.serialize_keras_object(self.model),
-            "consistency": self._rates.template.to_dict(),
+            "consistency": template.to_dict(),
             "from_logits": self.from_logits,
         }
 
