@@ -156,9 +156,8 @@ class _Views:
     """What the present step computed, in an object that Keras's attribute tracking does not look into."""
 
     outputs: tuple[Tensor, ...] = ()
-    #: The `id` of each loss that layers added in the first view, and in all views. There are none in evaluation.
-    first: frozenset[int] = frozenset()
-    all: frozenset[int] = frozenset()
+    #: The losses that layers added, for each view.
+    added: tuple[tuple[Tensor, ...], ...] = ()
 
 
 @keras.saving.register_keras_serializable(package="attentiondrop")
@@ -217,42 +216,47 @@ class ConsistencyModel(keras.Model):
     def losses(self) -> list[Tensor]:
         """The consistency loss, those of weights, and those that layers add: of the first view, or the mean over all.
 
-        They belong to the task. Keras would add up those of all views.
+        Losses that layers add belong to the task. Keras itself would count those of every view (on JAX, of the last).
         """
-        found, first, every = super().losses, self._views.first, self._views.all
+        if self._losses_override or not self._views.added:
+            return super().losses
+        known = {id(loss) for added in self._views.added for loss in added}
+        own = [loss for loss in super().losses if id(loss) not in known]
         if self.consistency.task == "first":
-            return [loss for loss in found if id(loss) in first or id(loss) not in every]
-        return [loss / self.consistency.views if id(loss) in every else loss for loss in found]
+            return [*own, *self._views.added[0]]
+        return [*own, *(loss / len(self._views.added) for added in self._views.added for loss in added)]
 
-    def _added(self) -> frozenset[int]:
-        return frozenset(id(loss) for layer in self.model._flatten_layers() for loss in layer._get_own_losses())
+    def _view(self, inputs: Any) -> Tensor:
+        """The output of one more view."""
+        before = {id(loss) for added in self._views.added for loss in added}
+        output = self.model(inputs, training=True)
+        added = (loss for layer in self.model._flatten_layers() for loss in layer._get_own_losses())
+        self._views.added += (tuple(loss for loss in added if id(loss) not in before),)
+        return output
 
     def call(self, inputs: Any, training: bool | None = None) -> Tensor:
         """The output of the model. In training it is that of the first view, and the consistency loss is added."""
-        self._views.first = self._views.all = frozenset()
+        self._views.added = ()
         if not training:
             return self.model(inputs, training=training)
         rates = self._present_rates()
         spec = self.consistency
         with computing_loss():
-            first = self.model(inputs, training=True)
-            self._views.first = self._added()
-            outputs = (first, *(self.model(inputs, training=True) for _ in range(1, spec.views)))
-            self._views.all = self._added()
-        apart = divergence(outputs, spec.direction, self.from_logits, get_keras_mask(first))
+            outputs = tuple(self._view(inputs) for _ in range(spec.views))
+        apart = divergence(outputs, spec.direction, self.from_logits, get_keras_mask(outputs[0]))
         self.add_loss(apart * ops.cast(rates.number("consistency.weight"), apart.dtype))
         self._views.outputs = outputs
-        return first
+        return outputs[0]
 
     def compute_loss(
         self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = True
     ) -> Tensor:
         """The loss given to `compile`, of the first view or the mean over all, plus the losses that layers add."""
-        outputs, self._views.outputs = self._views.outputs, ()
-        if not training or self.consistency.task == "first" or not outputs:
-            return super().compute_loss(x, y, y_pred, sample_weight, training)
-        each = [super(ConsistencyModel, self).compute_loss(x, y, output, sample_weight, training) for output in outputs]
-        return sum(each) / len(each)
+        counted = self._views.outputs if training and self.consistency.task == "mean" else ()
+        task = super().compute_loss
+        each = [task(x, y, output, sample_weight, training) for output in counted or (y_pred,)]
+        self._views.outputs, self._views.added = (), ()
+        return sum(each) / len(each) if counted else each[0]
 
     def get_config(self) -> dict[str, Any]:
         """The inner model and the loss."""

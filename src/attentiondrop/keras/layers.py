@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import keras
+from keras.src.backend import in_stateless_scope
 from keras.src.backend.common import global_state
 
 from ..attaching import check_perturbs
@@ -135,6 +136,7 @@ class AttentionDrop(WithSite, keras.layers.Layer):
 
 
 def _is_inside_a_call(layer: Any) -> bool:
-    """Whether another layer (or a model) calls this one. (A default of `training=True` would switch that model, too.)"""
+    """Whether a model or another layer calls this one. (A default of `training=True` would switch that one, too.)"""
     context = global_state.get_global_attribute("current_call_ctx")
-    return context is not None and context.entry_layer is not layer
+    # On JAX, `fit` and `predict` open no context for the model: each layer in its `call` looks like the outer one.
+    return context is not None and (context.entry_layer is not layer or in_stateless_scope())
