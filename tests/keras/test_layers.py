@@ -135,13 +135,13 @@ def test_attention_over_several_axes() -> None:
 
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
 def test_logits_over_several_axes_are_float32(policy: str) -> None:
-    x = 4 * np.random.default_rng(0).normal(size=(2, 3, 4, 16)).astype("float32")
     layer = ak.MultiHeadAttention(2, 16, attention_axes=(1, 2), attention_drop="dropkey(p=0.0)", dtype=policy)
-    query, key, value = (keras.ops.cast(keras.ops.stack([x, -x], -2), layer.compute_dtype) for _ in range(3))
-    layer(x, x)
+    layer(np.ones((2, 3, 4, 8)), np.ones((2, 3, 4, 8)))
+    arrays = np.random.default_rng(0).normal(size=(3, 2, 3, 4, 2, 16)) * 3
+    query, key, value = (keras.ops.convert_to_tensor(x, dtype=layer.compute_dtype) for x in arrays)
     output, weights = layer._compute_attention(query, key, value, training=True)
-    q, v = (to_numpy(y).reshape(2, 12, 2, 16).swapaxes(1, 2) for y in (query, value))
-    expected = reference.attention(q, q, v).output.swapaxes(1, 2).reshape(output.shape)
+    flat = [to_numpy(x).reshape(2, 12, 2, 16).swapaxes(1, 2) for x in (query, key, value)]
+    expected = reference.attention(*flat).output.swapaxes(1, 2).reshape(2, 3, 4, 2, 16)
     # The half of the last bit of bfloat16 is 2^-9, of float16 2^-12: only the result is rounded.
     bit = 2.0**-9 if "bfloat16" in policy else 2.0**-12
     assert relative_error(to_numpy(output), expected) < bit
