@@ -204,7 +204,8 @@ class ConsistencyModel(keras.Model):
     @property
     def consistency(self) -> Consistency:
         """The loss, with its present weight."""
-        result: Any = self._present_rates().spec.consistency
+        spec: Any = self._present_rates().spec
+        result: Consistency = spec.consistency
         return result
 
     def _present_rates(self) -> Rates:
@@ -218,10 +219,11 @@ class ConsistencyModel(keras.Model):
 
         Losses that layers add belong to the task. Keras itself would count those of every view (on JAX, of the last).
         """
+        found: list[Tensor] = super().losses
         if self._losses_override or not self._views.added:
-            return super().losses
+            return found
         known = {id(loss) for added in self._views.added for loss in added}
-        own = [loss for loss in super().losses if id(loss) not in known]
+        own = [loss for loss in found if id(loss) not in known]
         if self.consistency.task == "first":
             return [*own, *self._views.added[0]]
         return [*own, *(loss / len(self._views.added) for added in self._views.added for loss in added)]
