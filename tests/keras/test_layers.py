@@ -133,6 +133,21 @@ def test_attention_over_several_axes() -> None:
     assert compared
 
 
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_logits_over_several_axes_are_float32(policy: str) -> None:
+    layer = ak.MultiHeadAttention(2, 16, attention_axes=(1, 2), attention_drop="dropkey(p=0.0)", dtype=policy)
+    layer(np.ones((2, 3, 4, 8)), np.ones((2, 3, 4, 8)))
+    arrays = np.random.default_rng(0).normal(size=(3, 2, 3, 4, 2, 16)) * 3
+    query, key, value = (keras.ops.convert_to_tensor(x, dtype=layer.compute_dtype) for x in arrays)
+    output, weights = layer._compute_attention(query, key, value, training=True)
+    flat = [to_numpy(x).reshape(2, 12, 2, 16).swapaxes(1, 2) for x in (query, key, value)]
+    expected = reference.attention(*flat).output.swapaxes(1, 2).reshape(2, 3, 4, 2, 16)
+    # The half of the last bit of bfloat16 is 2^-9, of float16 2^-12: only the result is rounded.
+    bit = 2.0**-9 if "bfloat16" in policy else 2.0**-12
+    assert relative_error(to_numpy(output), expected) < bit
+    assert output.dtype == weights.dtype == query.dtype
+
+
 def test_weight_files_exchange_both_ways(tmp_path: Path) -> None:
     plain, ours = classifier(), classifier(ak.MultiHeadAttention, attention_drop=HARD)
     for source, target in ((plain, ours), (ours, plain)):
@@ -221,6 +236,28 @@ def test_logits_to_weights() -> None:
     model = keras.Model(inputs, drop(inputs, is_causal=True))
     assert relative_error(outputs(model, x=logits).astype("float64"), plain) < 1e-6
     assert (outputs(model, training=True, x=logits) != outputs(model, x=logits)).any()
+
+
+class CallsWithoutTraining(keras.Model):
+    """Its `call` does not pass `training` on, and a dropout follows the weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drop, self.dropout = ak.AttentionDrop("dropkey(p=0.5)"), keras.layers.Dropout(0.5)
+
+    def call(self, logits: Any, training: bool | None = None) -> Any:
+        return self.dropout(self.drop(logits))
+
+
+def test_a_model_called_without_training_is_in_evaluation() -> None:
+    """The weights must be plain, and the layers after them must not go into training mode."""
+    logits = np.random.default_rng(0).normal(size=(2, 3, 5, 5)).astype("float32")
+    plain = reference.masked_softmax(logits.astype("float64"), np.ones(logits.shape, bool)).weights
+    model = CallsWithoutTraining()
+    for result in (model(logits), model.predict(logits, verbose=0), model(logits, training=False)):
+        assert relative_error(np.asarray(to_numpy(keras.ops.convert_to_tensor(result))), plain) < 1e-6
+    assert (outputs(model, training=True, x=logits) == 0).any()
+    assert (to_numpy(model.drop(logits)) == 0).any()  # on its own it is in training
 
 
 def test_keras_masks_are_honoured() -> None:

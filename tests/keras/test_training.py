@@ -15,6 +15,7 @@ from small_models import JIT, QUICKEST, X, Y, classifier, compiled, fit, outputs
 import attentiondrop as ad
 import attentiondrop.keras as ak
 from attentiondrop.errors import forget_warnings
+from attentiondrop.keras import consistency
 
 SPEC = ad.parse("hard(p=0.3,k=3)+noise(sigma=0.2)+drophead(p=0.2)")
 
@@ -212,6 +213,61 @@ def test_a_consistency_part_is_the_loss_of_the_model_around_it() -> None:
         fit(model)
         ak.consistency_loss(inner, X, keras.ops.mean, ad.Consistency(weight=0.2))
         outputs(inner, training=True)  # somebody knows of the loss
+
+
+def test_a_consistency_model_follows_the_attached_specs() -> None:
+    inner = classifier()
+    model = ak.ConsistencyModel(inner)
+    attachment = ak.attach(model, ad.Compose([ad.DropKey(0.5), ad.Consistency(ad.schedules.Linear(0.0, 2.0), views=3)]))
+    compiled(model, **QUICKEST)
+    assert model.consistency == ad.Consistency(0.0, views=3)
+    attachment.set_progress(0.5)
+    assert model.consistency.weight == 1.0
+    attachment.set_rates({"consistency.weight": 1e6})
+    assert fit(model).history["loss"][0] > 100, "the step has read another weight"
+    with_schedule = ad.Consistency(ad.schedules.Linear(0.0, 2.0), views=3)
+    assert model.get_config()["consistency"] == with_schedule.to_dict()
+    given = ak.ConsistencyModel(inner, ad.Consistency(0.2))
+    attachment.set_rates({"consistency.weight": 3.0})
+    assert given.consistency == ad.Consistency(0.2)
+    attachment.remove()
+    assert model.consistency == ad.Consistency()
+
+
+@pytest.mark.parametrize("task", ["first", "mean"])
+def test_losses_that_layers_add_count_once(task: str) -> None:
+    """They belong to the task: of several equal views, the loss is that of one."""
+    x = keras.Input((8, 12))
+    plain = keras.Model(
+        x, keras.layers.ActivityRegularization(l2=0.1)(keras.layers.Dense(3)(keras.layers.Flatten()(x)))
+    )
+    plain.layers[-2].kernel.regularizer = keras.regularizers.L2(0.1)
+    model = compiled(ak.ConsistencyModel(plain, ad.Consistency(0.5, views=3, task=task)), **QUICKEST)
+    want = plain.get_weights()
+    again = fit(model).history["loss"]
+    plain.set_weights(want)
+    compiled(plain, **QUICKEST)
+    assert again == pytest.approx(fit(plain).history["loss"], rel=1e-5)
+    # An evaluation after a step has only the losses of its own pass.
+    assert model.evaluate(X, Y, verbose=0) == pytest.approx(plain.evaluate(X, Y, verbose=0), rel=1e-5)
+
+
+def test_padding_does_not_count_in_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a step of JAX, Keras keeps masks beside the tensors and not on them."""
+    seen: list[Any] = []
+    whole = consistency.divergence
+
+    def divergence(outputs: Any, direction: str, from_logits: bool, mask: Any) -> Any:
+        seen.append(mask)
+        return whole(outputs, direction, from_logits, mask)
+
+    monkeypatch.setattr(consistency, "divergence", divergence)
+    tokens = np.array([[1, 2, 3, 0, 0], [4, 0, 0, 0, 0]])
+    inputs = keras.Input((5,))
+    embedded = keras.layers.Embedding(6, 12, mask_zero=True)(inputs)
+    model = keras.Model(inputs, keras.layers.Dense(3)(keras.layers.Dropout(0.5)(embedded)))
+    compiled(ak.ConsistencyModel(model), **QUICKEST).fit(tokens, np.zeros((2, 5)), verbose=0)
+    assert seen and all(mask is not None and tuple(mask.shape) == (2, 5) for mask in seen)
 
 
 @pytest.mark.parametrize("task", ["first", "mean"])

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import keras
 from keras import ops
+from keras.src.backend import get_keras_mask
 
 from ..building import from_dict
 from ..errors import ArgumentError, ShapeError, bad_argument
@@ -139,7 +140,8 @@ def consistency_loss(
         outputs = tuple(model(inputs, training=True) for _ in range(consistency.views))
     counted = outputs[: 1 if consistency.task == "first" else None]
     task = ops.convert_to_tensor(sum(task_loss(output) for output in counted) / len(counted))
-    apart = divergence(outputs, consistency.direction, from_logits, _mask_of(outputs[0]) if mask is None else mask)
+    mask = get_keras_mask(outputs[0]) if mask is None else mask
+    apart = divergence(outputs, consistency.direction, from_logits, mask)
     weighted = ops.cast(apart, task.dtype) * consistency.weight
     return ConsistencyResult(task + weighted, task, apart, outputs)
 
@@ -150,14 +152,12 @@ def _sites(model: Any) -> list[Site]:
     return [site for _, layer in layers if (site := site_of(layer)) is not None]
 
 
-def _mask_of(output: Tensor) -> Tensor | None:
-    return getattr(output, "_keras_mask", None)
-
-
 class _Views:
-    """The outputs of the present step, in an object that Keras's attribute tracking does not look into."""
+    """What the present step computed, in an object that Keras's attribute tracking does not look into."""
 
     outputs: tuple[Tensor, ...] = ()
+    #: The losses that layers added, for each view.
+    added: tuple[tuple[Tensor, ...], ...] = ()
 
 
 @keras.saving.register_keras_serializable(package="attentiondrop")
@@ -171,7 +171,7 @@ class ConsistencyModel(keras.Model):
     Args:
         model: gives one tensor of logits, or of probabilities with `from_logits=False`.
         consistency: how many views, which divergence, and its weight; by default the `Consistency` in the attached
-            specs, or else `Consistency()`.
+            specs, also if they are attached or changed later, or else `Consistency()`.
         from_logits: whether the model gives logits.
         **kwargs: as for any Keras model.
 
@@ -189,6 +189,7 @@ class ConsistencyModel(keras.Model):
         super().__init__(**kwargs)
         if not isinstance(model, keras.Model):
             raise bad_argument("model", "a keras.Model", type(model).__name__)
+        follows = consistency is None
         if consistency is None:
             consistency = first_consistency(site.rates.template for site in _sites(model)) or Consistency()
         if not isinstance(consistency, Consistency):
@@ -196,25 +197,56 @@ class ConsistencyModel(keras.Model):
         self.model = model
         self.from_logits = from_logits
         self._rates = Rates(consistency)
+        self._follows_specs = follows
         self._seed_generators.append(self._rates)
         self._views = _Views()
 
     @property
     def consistency(self) -> Consistency:
         """The loss, with its present weight."""
-        spec: Any = self._rates.spec
-        result: Consistency = spec
+        spec: Any = self._present_rates().spec
+        result: Consistency = spec.consistency
         return result
+
+    def _present_rates(self) -> Rates:
+        """The rates that hold the loss: those of an attached spec, unless the loss was given."""
+        sites = _sites(self.model) if self._follows_specs else []
+        return next((site.rates for site in sites if site.spec.consistency is not None), self._rates)
+
+    @property
+    def losses(self) -> list[Tensor]:
+        """The consistency loss, those of weights, and those that layers add: of the first view, or the mean over all.
+
+        Losses that layers add belong to the task. Keras itself would count those of every view (on JAX, of the last).
+        """
+        found: list[Tensor] = super().losses
+        if self._losses_override or not self._views.added:
+            return found
+        known = {id(loss) for added in self._views.added for loss in added}
+        own = [loss for loss in found if id(loss) not in known]
+        if self.consistency.task == "first":
+            return [*own, *self._views.added[0]]
+        return [*own, *(loss / len(self._views.added) for added in self._views.added for loss in added)]
+
+    def _view(self, inputs: Any) -> Tensor:
+        """The output of one more view."""
+        before = {id(loss) for added in self._views.added for loss in added}
+        output = self.model(inputs, training=True)
+        added = (loss for layer in self.model._flatten_layers() for loss in layer._get_own_losses())
+        self._views.added += (tuple(loss for loss in added if id(loss) not in before),)
+        return output
 
     def call(self, inputs: Any, training: bool | None = None) -> Tensor:
         """The output of the model. In training it is that of the first view, and the consistency loss is added."""
+        self._views.added = ()
         if not training:
             return self.model(inputs, training=training)
+        rates = self._present_rates()
         spec = self.consistency
         with computing_loss():
-            outputs = tuple(self.model(inputs, training=True) for _ in range(spec.views))
-        apart = divergence(outputs, spec.direction, self.from_logits, _mask_of(outputs[0]))
-        self.add_loss(apart * ops.cast(self._rates.state[0], apart.dtype))
+            outputs = tuple(self._view(inputs) for _ in range(spec.views))
+        apart = divergence(outputs, spec.direction, self.from_logits, get_keras_mask(outputs[0]))
+        self.add_loss(apart * ops.cast(rates.number("consistency.weight"), apart.dtype))
         self._views.outputs = outputs
         return outputs[0]
 
@@ -222,18 +254,19 @@ class ConsistencyModel(keras.Model):
         self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = True
     ) -> Tensor:
         """The loss given to `compile`, of the first view or the mean over all, plus the losses that layers add."""
-        outputs, self._views.outputs = self._views.outputs, ()
-        if not training or self.consistency.task == "first" or not outputs:
-            return super().compute_loss(x, y, y_pred, sample_weight, training)
-        each = [super(ConsistencyModel, self).compute_loss(x, y, output, sample_weight, training) for output in outputs]
-        return sum(each) / len(each)
+        counted = self._views.outputs if training and self.consistency.task == "mean" else ()
+        task = super().compute_loss
+        each = [task(x, y, output, sample_weight, training) for output in counted or (y_pred,)]
+        self._views.outputs, self._views.added = (), ()
+        return sum(each) / len(each) if counted else each[0]
 
     def get_config(self) -> dict[str, Any]:
         """The inner model and the loss."""
+        template: Any = self._present_rates().template.consistency
         return {
             **super().get_config(),
             "model": keras.saving.serialize_keras_object(self.model),
-            "consistency": self._rates.template.to_dict(),
+            "consistency": template.to_dict(),
             "from_logits": self.from_logits,
         }
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import keras
+from keras.src.backend import in_stateless_scope
+from keras.src.backend.common import global_state
 
 from ..attaching import check_perturbs
 from ..building import from_dict
@@ -116,10 +118,12 @@ class AttentionDrop(WithSite, keras.layers.Layer):
         return self._site.spec
 
     def call(
-        self, logits: Tensor, mask: Tensor | None = None, training: bool = True, is_causal: bool = False
+        self, logits: Tensor, mask: Tensor | None = None, training: bool | None = None, is_causal: bool = False
     ) -> Tensor:
         """Attention weights in the dtype of the logits; rows that see no key give zeros."""
         logits, shape = as_logits(logits)
+        if training is None:
+            training = not _is_inside_a_call(self)
         return weights_with(self._site.leaves(shape) if training else [], logits, mask, is_causal)
 
     def compute_output_shape(self, logits_shape: tuple[int | None, ...], *args: Any) -> tuple[int | None, ...]:
@@ -129,3 +133,10 @@ class AttentionDrop(WithSite, keras.layers.Layer):
     def get_config(self) -> dict[str, Any]:
         """The configuration of any layer, and the spec as plain JSON types."""
         return {**super().get_config(), "spec": self._site.rates.template.to_dict(), "seed": self.seed}
+
+
+def _is_inside_a_call(layer: Any) -> bool:
+    """Whether a model or another layer calls this one. (A default of `training=True` would switch that one, too.)"""
+    context = global_state.get_global_attribute("current_call_ctx")
+    # On JAX, `fit` and `predict` open no context for the model: each layer in its `call` looks like the outer one.
+    return context is not None and (context.entry_layer is not layer or in_stateless_scope())

@@ -32,12 +32,16 @@ def rate_values(spec: Spec) -> list[float]:
     return [getattr(leaf, field) for leaf in spec.leaves() for field in rate_fields(leaf)]
 
 
+def long_names(spec: Spec) -> list[str]:
+    """The name of each rate with the name of its spec (`hard.p`), in the order of the values."""
+    return [f"{leaf.name}.{field}" for leaf in spec.leaves() for field in rate_fields(leaf)]
+
+
 def rate_names(spec: Spec) -> Iterator[str]:
     """The names of the rates of a spec: the field (`p`), and the name of the spec with the field (`hard.p`)."""
-    for leaf in spec.leaves():
-        for field in rate_fields(leaf):
-            yield field
-            yield f"{leaf.name}.{field}"
+    for name in long_names(spec):
+        yield name.split(".")[-1]
+        yield name
 
 
 def with_rates(spec: Spec, rates: Mapping[str, float]) -> Spec:
@@ -95,6 +99,10 @@ class Rates:
         self.state = keras.Variable(
             values, dtype=dtype, trainable=False, autocast=False, aggregation="none", name="attentiondrop_rates"
         )
+
+    def number(self, name: str) -> Any:
+        """One rate as a compiled step reads it, by its long name; of several the first."""
+        return self.state[long_names(self.spec).index(name)]
 
     def check(self, rates: Mapping[str, float]) -> None:
         """Raise if `set` would, because of the numbers."""

@@ -217,8 +217,9 @@ def _over_several_axes(
         past = layer._compute_causal_mask(query, value)
         mask = past if mask is None else ops.logical_and(ops.cast(mask, "bool"), past)
     axes = len(layer._attention_axes)
-    scaled = query * ops.cast(query.shape[-1] ** -0.5, query.dtype)
-    products = ops.einsum(layer._dot_product_equation, key, scaled)
+    dtype = work_dtype(query)
+    scaled = ops.cast(query, dtype) * query.shape[-1] ** -0.5
+    products = ops.einsum(layer._dot_product_equation, ops.cast(key, dtype), scaled)
     shape = ops.shape(products)
     lead, rows, columns = shape[: -2 * axes], shape[-2 * axes : -axes], shape[-axes:]
     flat = (_product(lead[:-1]), lead[-1], _product(rows), _product(columns))
@@ -227,11 +228,11 @@ def _over_several_axes(
         visible = ops.reshape(ops.broadcast_to(visible, shape), flat)
     leaves = site.leaves(LogitShape(*flat))
     check_both_axes(leaves, visible, causal)
-    logits = ops.reshape(products, flat)
-    weights = perturbed_weights(ops.cast(logits, work_dtype(logits)), leaves, Sight(visible))
-    weights = ops.cast(ops.reshape(weights, shape), query.dtype)
+    weights = ops.reshape(perturbed_weights(ops.reshape(products, flat), leaves, Sight(visible)), shape)
     dropout = _dropout(layer)
-    return ops.einsum(layer._combine_equation, weights if dropout is None else dropout(weights), value), weights
+    combined = weights if dropout is None else dropout(weights)
+    output = ops.einsum(layer._combine_equation, ops.cast(combined, dtype), ops.cast(value, dtype))
+    return ops.cast(output, query.dtype), ops.cast(weights, query.dtype)
 
 
 def _mask_like(mask: Tensor | None, rank: int, axes: int) -> Tensor | None:

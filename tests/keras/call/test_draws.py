@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -141,6 +142,32 @@ def test_regularisers_and_layers_share_no_draws() -> None:
         for g in (seeded._attentiondrop_site.generator, seeded._dropout_layer.seed_generator)
     )
     assert mine != its
+
+
+@pytest.mark.skipif(BACKEND == "jax", reason="on JAX, Keras has one copy of the model")
+def test_replicas_share_no_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every copy of a model in data-parallel training has the same seeds."""
+
+    def draws(replica: int) -> np.ndarray:
+        if BACKEND == "tensorflow":
+            import tensorflow as tf
+
+            context = types.SimpleNamespace(num_replicas_in_sync=2, replica_id_in_sync_group=tf.constant(replica))
+            monkeypatch.setattr(tf.distribute, "get_replica_context", lambda: context)
+        else:
+            import torch
+
+            monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+            monkeypatch.setattr(torch.distributed, "get_rank", lambda: replica)
+        generator = keras.random.SeedGenerator(3)
+        return np.concatenate([to_numpy(Stream(seed_words(generator), 0).uniform_vector(512)) for _ in range(2)])
+
+    alone = np.concatenate(
+        [to_numpy(Stream(seed_words(keras.ops.array([3, n])), 0).uniform_vector(512)) for n in (0, 1)]
+    )
+    assert np.array_equal(draws(0), alone)
+    drawn = [draws(replica).reshape(2, -1) for replica in range(3)]
+    assert len(np.unique(np.concatenate(drawn)[:, 0])) == 6
 
 
 def test_how_often_keys_are_dropped() -> None:

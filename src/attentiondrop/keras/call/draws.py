@@ -37,7 +37,7 @@ def seed_words(seed: Any) -> tuple[Tensor, Tensor]:
         raise bad_argument("seed", "an int, a keras.random.SeedGenerator, a tensor of two integers, or None", seed)
     if isinstance(seed, int | np.integer):
         return _constant(int(seed)), _constant(int(seed) >> 32)
-    drawn = draw_seed(seed) if seed is None or isinstance(seed, keras.random.SeedGenerator) else seed
+    drawn = next_seed(seed) if seed is None or isinstance(seed, keras.random.SeedGenerator) else seed
     words = ops.convert_to_tensor(drawn)
     if tuple(words.shape) != (2,):
         raise ShapeError(f"seed: expected two integers, received a tensor of shape {tuple(words.shape)}")
@@ -48,8 +48,32 @@ def seed_words(seed: Any) -> tuple[Tensor, Tensor]:
 
 
 def next_seed(generator: Any) -> Tensor:
-    """The next seed of a `keras.random.SeedGenerator`, as a tensor of two integers."""
-    return draw_seed(generator)
+    """The next seed of a generator (None: the global one of Keras) as two integers, another one for each replica."""
+    seed, replica = draw_seed(generator), _replica()
+    if replica is None:
+        return seed
+    # The second integer counts calls. Replicas are so far apart that no training reaches the calls of another one.
+    apart = ops.multiply(ops.cast(replica, _WORD), _constant(GOLDEN))
+    return ops.bitwise_xor(ops.cast(seed, _WORD), ops.stack([ops.zeros_like(apart), apart]))
+
+
+def _replica() -> Any:
+    """The number of this replica in data-parallel training; None if there is one copy of the model.
+
+    Each replica has the same seeds. (On JAX, Keras splits one batch, so the positions of its samples differ.)
+    """
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        context = tf.distribute.get_replica_context()
+        alone = context is None or context.num_replicas_in_sync == 1
+        return None if alone else context.replica_id_in_sync_group
+    if keras.backend.backend() == "torch":
+        import torch
+
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            return torch.distributed.get_rank() or None
+    return None
 
 
 class Stream:

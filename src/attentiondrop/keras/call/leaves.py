@@ -9,7 +9,7 @@ from keras import ops
 
 from ...errors import ShapeError, bad_argument
 from ...specs import Compose, Consistency, Draws, OneOf, Spec
-from ..rates import rate_fields
+from ..rates import long_names, rate_fields
 from .draws import Stream, seed_words
 
 Tensor = Any
@@ -81,7 +81,7 @@ def _rate_reader(spec: Spec, rates: Tensor | None) -> Callable[[Spec], dict[str,
     position = iter(range(2**20))
     if rates is not None:
         rates = ops.convert_to_tensor(rates)
-        names = [f"{leaf.name}.{field}" for leaf in spec.leaves() for field in rate_fields(leaf)]
+        names = long_names(spec)
         # JAX would read the last number again where there are too few.
         if tuple(rates.shape) not in ((len(names),), (None,)):
             expected = f"{len(names)} numbers ({', '.join(names)})"
