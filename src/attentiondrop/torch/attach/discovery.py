@@ -13,8 +13,9 @@ from .read_code import Read, read
 from .sdpa import SWITCH
 from .sites import site_of
 
-#: Classes of timm that attend over channels: their "keys" are features, so dropping or blurring them makes no sense.
-_CHANNEL_ATTENTION = {"XCA", "ChannelAttention", "ChannelAttentionV2"}
+#: Classes of timm and transformers that attend over channels: their "keys" are features, so dropping or blurring them
+#: makes no sense.
+_CHANNEL_ATTENTION = {"XCA", "ChannelAttention", "ChannelAttentionV2", "Florence2VisionChannelAttention"}
 
 #: Names that end in "softmax", but belong to a loss or to a choice.
 _OTHER_SOFTMAX = {"log_softmax", "LogSoftmax", "gumbel_softmax", "AdaptiveLogSoftmax"}
@@ -60,12 +61,12 @@ def _classify(name: str, module: nn.Module) -> Found | None:
         return _reachable(name, module, "multihead")
     if cls.__module__.partition(".")[0] == "torch":
         return None  # the modules of torch itself attend by nn.MultiheadAttention alone
+    if cls.__name__ in _CHANNEL_ATTENTION:
+        return Found(name, module, None, "it attends over channels, not over tokens")
     code = read(module)
     if "ALL_ATTENTION_FUNCTIONS" in code.names:
         reason = transformers.why_unreachable(module)
         return Found(name, module, None, reason) if reason else _reachable(name, module, "transformers")
-    if cls.__name__ in _CHANNEL_ATTENTION:
-        return Found(name, module, None, "it attends over channels, not over tokens")
     if _attends(code):
         return _reachable(name, module, "sdpa with a switch" if SWITCH in module.__dict__ else "sdpa")
     if "flex_attention" in code.names or any(_is_flex(function) for function in code.functions.values()):
