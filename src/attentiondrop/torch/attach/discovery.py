@@ -71,10 +71,14 @@ def _classify(name: str, module: nn.Module) -> Found | None:
         return _reachable(name, module, "sdpa with a switch" if SWITCH in module.__dict__ else "sdpa")
     if "flex_attention" in code.names or any(_is_flex(function) for function in code.functions.values()):
         return Found(name, module, None, FLEX)
-    named_so = "att" in f"{cls.__name__} {name.rpartition('.')[2]}".lower()
-    if named_so and "Deformable" in cls.__name__ and _has_softmax(module, code):
+    if not _has_softmax(module, code):
+        return None
+    is_class_so = "att" in cls.__name__.lower()
+    # (What is only called so may be a part beside the attention: a hyper-connection has a softmax, but no product.)
+    named_so = is_class_so or ("att" in name.rpartition(".")[2].lower() and code.products > 0)
+    if named_so and "Deformable" in cls.__name__:
         return Found(name, module, None, DEFORMABLE)
-    if _has_softmax(module, code) and (named_so or code.products > 1):
+    if named_so or code.products > 1:
         return Found(name, module, None, OWN_SOFTMAX, certain=named_so)
     return None
 
