@@ -181,6 +181,19 @@ def test_patterns_leave_out_what_is_not_asked_for(x: Tensor) -> None:
     quietly(model, x)
 
 
+@pytest.mark.parametrize("cls", [InlineSoftmax, InTable])
+def test_a_pattern_that_says_none_silences_the_report(cls: type[nn.Module], x: Tensor) -> None:
+    model = nn.Sequential(beside(cls), nn.Linear(16, 16))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", category=ad.AttentionDropWarning)
+        attachment = attach(model, {"0.1": None, "1": None, "*": HARD})
+    quietly(model, x)
+    assert [site.name for site in attachment.sites] == ["0.0"] and not attachment.unreached
+    # The name of a module around a site is no name of the site.
+    with pytest.raises(ad.AttachError, match=r"pattern '0' matches no attention site; there is 0\.0"):
+        attach(nn.Sequential(beside(cls)), {"0": None, "*": HARD})
+
+
 def test_parts_in_evaluation_mode_are_not_missed(x: Tensor) -> None:
     model = beside(InTable)
     model[1].eval()
