@@ -8,7 +8,7 @@ from __future__ import annotations
 import abc
 import fnmatch
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
@@ -140,13 +140,23 @@ def choose(name: str, patterns: Mapping[str, Spec | None]) -> Spec | None:
 def check_patterns(names: Sequence[str], patterns: Iterable[str]) -> None:
     """Raise if a pattern matches no site: it is probably misspelt."""
     for pattern in patterns:
-        if not any(fnmatch.fnmatchcase(name, pattern) for name in names):
+        if not _matches(names, pattern):
             raise AttachError(f"spec: pattern {pattern!r} matches no attention site; there is {_listed(names)}")
 
 
-def chosen_sites(names: Sequence[str], patterns: Mapping[str, Spec | None]) -> list[tuple[int, Spec]]:
-    """(index in `names`, spec) of every site that gets a spec; a pattern that matches no site is an error."""
-    check_patterns(names, patterns)
+def _matches(names: Iterable[str], pattern: str) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for name in names)
+
+
+def chosen_sites(
+    names: Sequence[str], patterns: Mapping[str, Spec | None], others: Collection[str] = ()
+) -> list[tuple[int, Spec]]:
+    """(index in `names`, spec) of every site that gets a spec; a pattern that matches no site is an error.
+
+    A pattern that says None may match one of `others` instead: modules without a site, which stay as they are anyway.
+    """
+    left_alone = [pattern for pattern, drop in patterns.items() if drop is None and _matches(others, pattern)]
+    check_patterns(names, [pattern for pattern in patterns if pattern not in left_alone])
     chosen = [(place, drop) for place, name in enumerate(names) if (drop := choose(name, patterns)) is not None]
     if not chosen:
         raise AttachError(f"spec: no site is left to attach to; there is {_listed(names)}")

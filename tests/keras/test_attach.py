@@ -121,6 +121,7 @@ def test_what_cannot_be_reached_is_said() -> None:
     }
     assert "not reached: 3" in str(attachment)
     assert not ak.attach(model, {"plain": HARD}).unreached  # what nobody asked for is not missed
+    assert not ak.attach(model, {"dot": None, "own": None, "silent": None, "*": HARD}).unreached
     for bad, message in [
         (keras.Sequential([keras.layers.Dense(3)]), "nothing in it is MultiHeadAttention .*; the model is not built"),
         (keras.Sequential([keras.Input((3,)), keras.layers.Dense(3)]), "nothing in it is MultiHeadAttention"),

@@ -123,7 +123,7 @@ def attach(model: Any, spec: Choice | Patterns) -> Attachment:
         seen = "nothing in it is MultiHeadAttention or GroupedQueryAttention"
         raise nothing_reached(model, unreached, seen if model.built else f"{seen}; the model is not built yet")
     attachment = Attachment(model)
-    chosen = chosen_sites([entry.name for entry in reachable], patterns)
+    chosen = chosen_sites([entry.name for entry in reachable], patterns, [entry.name for entry in unreached])
     check_schedules([drop for _, drop in chosen])
     for number, (place, drop) in enumerate(chosen):
         layer = reachable[place].layer

@@ -75,16 +75,27 @@ def test_reported(cls: type[nn.Module], how: str, x: Tensor) -> None:
     assert [site.name for site in attachment.sites] == ["0"]
 
 
+class Mixing(nn.Module):
+    """The weights of streams beside an attention, as of hyper-connections: a softmax without a product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(16, 16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight).softmax(-1)
+
+
 class Gate(nn.Module):
-    """Softmaxes that are no attention: a router of experts, classes, a loss, a codebook."""
+    """Softmaxes that are no attention: a router of experts, classes, a loss, a codebook, streams."""
 
     def __init__(self) -> None:
         super().__init__()
         self.attention, self.router, self.head = Plain(), nn.Parameter(torch.randn(16, 4)), nn.Linear(16, 5)
-        self.experts = nn.Parameter(torch.randn(4, 16, 16))
+        self.experts, self.attn_mixing = nn.Parameter(torch.randn(4, 16, 16)), Mixing()
 
     def forward(self, x: Tensor) -> Tensor:
-        x = F.layer_norm(x + self.attention(x), (16,))
+        x = F.layer_norm(x * self.attn_mixing(x) + self.attention(x), (16,))
         gates = (x @ self.router.float()).softmax(-1)
         out = torch.einsum("bnd,edf->benf", x, self.experts)
         x = torch.einsum("bne,benf->bnf", gates, out)
@@ -170,6 +181,19 @@ def test_patterns_leave_out_what_is_not_asked_for(x: Tensor) -> None:
     quietly(model, x)
 
 
+@pytest.mark.parametrize("cls", [InlineSoftmax, InTable])
+def test_a_pattern_that_says_none_silences_the_report(cls: type[nn.Module], x: Tensor) -> None:
+    model = nn.Sequential(beside(cls), nn.Linear(16, 16))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", category=ad.AttentionDropWarning)
+        attachment = attach(model, {"0.1": None, "1": None, "*": HARD})
+    quietly(model, x)
+    assert [site.name for site in attachment.sites] == ["0.0"] and not attachment.unreached
+    # The name of a module around a site is no name of the site.
+    with pytest.raises(ad.AttachError, match=r"pattern '0' matches no attention site; there is 0\.0"):
+        attach(nn.Sequential(beside(cls)), {"0": None, "*": HARD})
+
+
 def test_parts_in_evaluation_mode_are_not_missed(x: Tensor) -> None:
     model = beside(InTable)
     model[1].eval()
@@ -191,7 +215,10 @@ def test_the_first_step_leaves_nothing_behind(x: Tensor) -> None:
     model.train()
     with pytest.raises(RuntimeError):
         model(torch.randn(2, 7, 5))
-    assert not waiting(model) and not torch.overrides._get_current_function_mode_stack()
+    assert not torch.overrides._get_current_function_mode_stack()
+    with pytest.warns(ad.AttentionDropWarning, match="1  InTable"):
+        model(x)
+    assert not waiting(model)
     attachment.remove()
 
     model = beside(InTable)
@@ -200,6 +227,26 @@ def test_the_first_step_leaves_nothing_behind(x: Tensor) -> None:
     assert not waiting(model)
     attach(model, HARD)
     assert detach(model) == 1 and not waiting(model)
+
+
+def test_a_step_that_ends_by_an_error_shows_nothing_so_the_next_is_watched(x: Tensor) -> None:
+    model = beside(InTable)
+    attachment = attach(model, HARD)
+    for _ in range(2):
+        with pytest.raises(RuntimeError):
+            quietly(model, torch.randn(2, 7, 5))
+    with pytest.warns(ad.AttentionDropWarning, match="1  InTable"):
+        model(x)
+    assert [entry.name for entry in attachment.unreached] == ["1"] and not waiting(model)
+    quietly(model, x)
+
+    model = beside(InTable)
+    attach(model, HARD)
+    for left in (True, True, False):  # some models end every call by an error
+        assert waiting(model)
+        with pytest.raises(RuntimeError):
+            model(torch.randn(2, 7, 5))
+        assert waiting(model) == left
 
 
 def test_the_first_step_computes_what_later_ones_do(x: Tensor) -> None:

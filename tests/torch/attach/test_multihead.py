@@ -92,6 +92,38 @@ def test_is_causal_needs_a_mask_as_in_torch() -> None:
         layer(x, x, x, is_causal=True)
 
 
+@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize(
+    ("batches", "masks", "named"),
+    [
+        ((2, 2, 2), {"attn_mask": (1, 5)}, "attn_mask: expected the shape [6, 5] or [4, 6, 5]"),
+        ((2, 2, 2), {"attn_mask": (6, 1)}, "attn_mask"),
+        ((2, 2, 2), {"attn_mask": (2, 6, 5)}, "attn_mask"),
+        ((2, 2, 2), {"key_padding_mask": (1, 5)}, "key_padding_mask: expected the shape [2, 5], received [1, 5]"),
+        ((0, 0, 0), {"key_padding_mask": (1, 5)}, "key_padding_mask: expected the shape [5], received [1, 5]"),
+        ((2, 1, 1), {}, "key: expected the batch of the query, 2, received 1"),
+        ((1, 2, 2), {}, "key"),
+        ((2, 2, 1), {}, "value"),
+    ],
+    ids=str,
+)
+def test_shapes_that_torch_refuses_are_refused(
+    batches: tuple[int, ...], masks: dict[str, tuple[int, ...]], named: str, batch_first: bool
+) -> None:
+    """It broadcasts no batch and no mask. A wrong mask must not train a model that cannot be evaluated."""
+    layer = nn.MultiheadAttention(8, 2, batch_first=batch_first)
+    parts = [torch.randn(batch or 1, tokens, 8) for batch, tokens in zip(batches, (6, 5, 5), strict=True)]
+    parts = parts if batch_first else [x.transpose(0, 1) for x in parts]
+    if batches[0] == 0:  # without a batch
+        parts = [x.squeeze(0 if batch_first else 1) for x in parts]
+    given = {name: torch.zeros(shape, dtype=torch.bool) for name, shape in masks.items()}
+    with pytest.raises((RuntimeError, AssertionError)):
+        layer(*parts, **given)
+    with attach(layer, NOTHING), pytest.raises(ad.errors.ShapeError) as error:
+        layer(*parts, **given)
+    assert named in str(error.value)
+
+
 class Checkpointed(nn.Module):
     """Run every layer of an encoder under activation checkpointing."""
 

@@ -121,6 +121,21 @@ class InSubmodule(Base):
         return self.inner(x) + F.scaled_dot_product_attention(*self.heads(x))
 
 
+class Inner(nn.Module):
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v)
+
+
+class InMethodOfSubmodule(Base):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner: Inner = Inner()
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.heads(x)
+        return self.inner.attend(q, k, v) + F.scaled_dot_product_attention(q, k, v).mean()
+
+
 class InMultihead(Base):
     def __init__(self) -> None:
         super().__init__()
@@ -192,8 +207,8 @@ class InFunction(Base):
 
 OWN = [Functional, Whole, Imported, UsesGlobal, InLambda, UsesMath, Recursive]
 OTHERS = [
-    InHelper, InMethod, InSuper, InSubmodule, InMultihead, InAttribute, InTable, ByName, GivenAway, ByImport, Checkpointed,
-    OtherCheckpoint, InFunction,
+    InHelper, InMethod, InSuper, InSubmodule, InMethodOfSubmodule, InMultihead, InAttribute, InTable, ByName, GivenAway,
+    ByImport, Checkpointed, OtherCheckpoint, InFunction,
 ]  # fmt: skip
 
 

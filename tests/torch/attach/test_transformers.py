@@ -178,6 +178,17 @@ def test_what_cannot_be_reached() -> None:
         attach(bert, "hard")
 
 
+def test_attention_over_channels_is_left_out() -> None:
+    from transformers.models.florence2.modeling_florence2 import Florence2VisionBackbone
+
+    sizes = {"depths": (1,), "embed_dim": (16,), "num_heads": (2,), "num_groups": (2,), "projection_dim": 16}
+    patches = {"patch_size": (7,), "patch_stride": (4,), "patch_padding": (3,), "patch_prenorm": (False,)}
+    model = Florence2VisionBackbone(config("Florence2VisionConfig", **sizes, **patches))
+    with pytest.warns(UserWarning, match="it attends over channels, not over tokens"):
+        attachment = attach(model, "hard")
+    assert [site.name.rpartition(".")[2] for site in attachment.sites] == ["window_attn"]
+
+
 def test_the_registered_name_without_a_site_is_sdpa() -> None:
     import attentiondrop.integrations.transformers  # noqa: F401  registers the name
 

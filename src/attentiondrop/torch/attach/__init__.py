@@ -55,7 +55,7 @@ def attach(
             `nn.Transformer*`, or modules that call `scaled_dot_product_attention`.
         spec: a spec or its text for all sites, or a mapping from patterns of module names (`fnmatch`) to specs. The
             first pattern that matches a name decides. Modules whose pattern says None, or that no pattern matches, stay
-            as they are.
+            as they are, and are not listed as unreached.
         backend: as for `attention`.
         kinds: attach only to attention of these kinds: "encoder" and "decoder" (their self-attention), "cross". They
             are known for `nn.Transformer*`, for models of transformers, and for modules with an attribute
@@ -96,7 +96,9 @@ def attach(
         otherwise = "nothing in it calls scaled_dot_product_attention or is nn.MultiheadAttention"
         raise nothing_reached(root, unreached, otherwise)
     attachment = Attachment(root, backend)
-    chosen = chosen_sites([entry.name for entry in reachable], patterns)
+    kinds_by_name = {clean_name(name): known.get(module) for name, module in root.named_modules()}
+    names = [entry.name for entry in reachable]
+    chosen = chosen_sites(names, patterns, kinds_by_name.keys() - _holding(names))
     if wanted is not None:
         entries = [reachable[place] for place, _ in chosen]
         check_kinds([(entry.name, type(entry.module).__name__, known.get(entry.module)) for entry in entries], wanted)
@@ -108,7 +110,7 @@ def attach(
         install(entry.module, Site(entry.name, drop, backend, str(entry.way), known.get(entry.module)))
         attachment._modules.append(entry.module)
     attachment._evaluate_rates()
-    asked = _Asked(patterns, wanted, {clean_name(name): known.get(module) for name, module in root.named_modules()})
+    asked = _Asked(patterns, wanted, kinds_by_name)
     attachment.unreached = asked.among(unreached)
     missed: list[Unreached] = []
     if arguments is None:
@@ -128,6 +130,12 @@ def attach(
 
 def _unreached(entry: Found) -> Unreached:
     return Unreached(entry.name, type(entry.module).__name__, str(entry.reason))
+
+
+def _holding(names: Sequence[str]) -> set[str]:
+    """The names of these sites, and of the modules around them."""
+    parts = [name.split(".") for name in names]
+    return {"", *(".".join(each[:end]) for each in parts for end in range(1, len(each) + 1))}
 
 
 def _missed(

@@ -13,8 +13,9 @@ from .read_code import Read, read
 from .sdpa import SWITCH
 from .sites import site_of
 
-#: Classes of timm that attend over channels: their "keys" are features, so dropping or blurring them makes no sense.
-_CHANNEL_ATTENTION = {"XCA", "ChannelAttention", "ChannelAttentionV2"}
+#: Classes of timm and transformers that attend over channels: their "keys" are features, so dropping or blurring them
+#: makes no sense.
+_CHANNEL_ATTENTION = {"XCA", "ChannelAttention", "ChannelAttentionV2", "Florence2VisionChannelAttention"}
 
 #: Names that end in "softmax", but belong to a loss or to a choice.
 _OTHER_SOFTMAX = {"log_softmax", "LogSoftmax", "gumbel_softmax", "AdaptiveLogSoftmax"}
@@ -60,20 +61,24 @@ def _classify(name: str, module: nn.Module) -> Found | None:
         return _reachable(name, module, "multihead")
     if cls.__module__.partition(".")[0] == "torch":
         return None  # the modules of torch itself attend by nn.MultiheadAttention alone
+    if cls.__name__ in _CHANNEL_ATTENTION:
+        return Found(name, module, None, "it attends over channels, not over tokens")
     code = read(module)
     if "ALL_ATTENTION_FUNCTIONS" in code.names:
         reason = transformers.why_unreachable(module)
         return Found(name, module, None, reason) if reason else _reachable(name, module, "transformers")
-    if cls.__name__ in _CHANNEL_ATTENTION:
-        return Found(name, module, None, "it attends over channels, not over tokens")
     if _attends(code):
         return _reachable(name, module, "sdpa with a switch" if SWITCH in module.__dict__ else "sdpa")
     if "flex_attention" in code.names or any(_is_flex(function) for function in code.functions.values()):
         return Found(name, module, None, FLEX)
-    named_so = "att" in f"{cls.__name__} {name.rpartition('.')[2]}".lower()
-    if named_so and "Deformable" in cls.__name__ and _has_softmax(module, code):
+    if not _has_softmax(module, code):
+        return None
+    is_class_so = "att" in cls.__name__.lower()
+    # (What is only called so may be a part beside the attention: a hyper-connection has a softmax, but no product.)
+    named_so = is_class_so or ("att" in name.rpartition(".")[2].lower() and code.products > 0)
+    if named_so and "Deformable" in cls.__name__:
         return Found(name, module, None, DEFORMABLE)
-    if _has_softmax(module, code) and (named_so or code.products > 1):
+    if named_so or code.products > 1:
         return Found(name, module, None, OWN_SOFTMAX, certain=named_so)
     return None
 

@@ -3,7 +3,8 @@
 Until that step, a `FirstStep` stands in the attribute that torch has for the compiled call of a module
 (`nn.Module.compile`). A hook would be copied, pickled and scripted with the model, and would stay after an error. This
 attribute does not have these problems: torch leaves it out of copies and pickles, compiling the model overwrites it,
-and `FirstStep` deletes it before the step runs.
+and `FirstStep` deletes it before the step runs. It puts itself back only if an error ends the step early, since then
+nobody has seen the rest of the model.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ _PLACE = "_compiled_call_impl"
 #: The attribute that lists what `torch.jit.script` must ignore; it cannot script a `FirstStep`.
 _UNSCRIPTED = "__jit_ignored_attributes__"
 
+#: How many steps are watched until one ends without an error. (Some models end every call by an error on purpose.)
+_TRIES = 3
+
 Report = Callable[[nn.Module, list[Unreached]], None]
 
 
@@ -32,6 +36,7 @@ class FirstStep:
     def __init__(self, model: nn.Module) -> None:
         self._model = weakref.ref(model)
         self.reports: list[Report] = []
+        self._tries = _TRIES
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the module. In training mode, remove this object first and look for missed attention."""
@@ -50,8 +55,14 @@ class FirstStep:
         if is_compiled(module):
             return module._call_impl(*args, **kwargs)
         finder = FindUnperturbed(module)
-        with finder:
-            output = module._call_impl(*args, **kwargs)
+        self._tries -= 1
+        try:
+            with finder:
+                output = module._call_impl(*args, **kwargs)
+        except BaseException:
+            if self._tries > 0 and _PLACE not in module.__dict__:
+                _place(module, self)
+            raise
         for report in self.reports:
             report(module, list(finder.found.values()))
         return output
@@ -66,8 +77,8 @@ def await_first_step(model: nn.Module, report: Report) -> bool:
         return False
     waiting = model.__dict__.get(_PLACE)
     if waiting is None:
-        waiting = model.__dict__[_PLACE] = FirstStep(model)
-        model.__dict__[_UNSCRIPTED] = [*getattr(model, _UNSCRIPTED, ()), _PLACE, _UNSCRIPTED]
+        waiting = FirstStep(model)
+        _place(model, waiting)
     waiting.reports.append(report)
     return True
 
@@ -79,6 +90,12 @@ def forget_first_step(model: nn.Module, report: Report | None = None) -> None:
         waiting.reports = [] if report is None else [known for known in waiting.reports if known != report]
         if not waiting.reports:
             _free(model)
+
+
+def _place(model: nn.Module, waiting: FirstStep) -> None:
+    """Set both attributes."""
+    model.__dict__[_PLACE] = waiting
+    model.__dict__[_UNSCRIPTED] = [*getattr(model, _UNSCRIPTED, ()), _PLACE, _UNSCRIPTED]
 
 
 def _free(model: nn.Module) -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...errors import BackendError
+from ...errors import BackendError, ShapeError
 from ..call.inputs import Options
 from ..call.visibility import split
 from .attend import attend
@@ -101,10 +101,9 @@ def perturbed_multi_head(
     """`F.multi_head_attention_forward` with perturbed attention; after `site` it takes the same arguments."""
     if is_causal and attn_mask is None:
         raise RuntimeError("Need attn_mask if specifying the is_causal hint.")
-    mask = join_masks(key_padding_mask, attn_mask, query, num_heads)
     # Exactly as in torch: is_causal is a hint about attn_mask, used only if nothing else needs the mask.
     causal = is_causal and key_padding_mask is None and not need_weights
-    mask = None if causal else mask
+    attn_mask = None if causal else attn_mask
     batched = query.dim() == 3
     separate = (q_proj_weight, k_proj_weight, v_proj_weight) if use_separate_proj_weight else None
     q, k, v = _project(query, key, value, in_proj_weight, in_proj_bias, separate)
@@ -112,6 +111,8 @@ def perturbed_multi_head(
         q, k, v = q.unsqueeze(0), k.unsqueeze(0), v.unsqueeze(0)
     elif not batch_first:
         q, k, v = q.transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1)
+    _check_shapes(q, k, v, key_padding_mask, attn_mask, num_heads, batched)
+    mask = join_masks(key_padding_mask, attn_mask, query, num_heads)
     if bias_k is not None and bias_v is not None:
         k = torch.cat([k, bias_k.expand(k.shape[0], -1, -1)], dim=1)
         v = torch.cat([v, bias_v.expand(v.shape[0], -1, -1)], dim=1)
@@ -165,6 +166,24 @@ def _project(
     weights = [weight for weight in separate or () if weight is not None]
     biases = (None, None, None) if bias is None else bias.chunk(3)
     return tuple(F.linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases, strict=True))
+
+
+def _check_shapes(
+    q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None, attn_mask: Tensor | None, heads: int, batched: bool
+) -> None:
+    """Refuse what torch refuses: it broadcasts neither batches nor masks. Queries are [batch, tokens, size] here."""
+    batch, rows, keys = q.shape[0], q.shape[1], k.shape[1]
+    for name, x in (("key", k), ("value", v)):
+        if x.shape[0] != batch:
+            raise ShapeError(f"{name}: expected the batch of the query, {batch}, received {x.shape[0]}")
+    if padding is not None and padding.shape != ((batch, keys) if batched else (keys,)):
+        expected = [batch, keys] if batched else [keys]
+        raise ShapeError(f"key_padding_mask: expected the shape {expected}, received {list(padding.shape)}")
+    if attn_mask is not None and attn_mask.shape not in ((rows, keys), (batch * heads, rows, keys)):
+        raise ShapeError(
+            f"attn_mask: expected the shape {[rows, keys]} or {[batch * heads, rows, keys]} (batch * heads, queries, "
+            f"keys), received {list(attn_mask.shape)}"
+        )
 
 
 def _with_visible_key(mask: Tensor | None) -> Tensor | None:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .read_code import Load, Owner, closed_over, codes_in, is_foreign, loads_in, plain_function, read
+from .read_code import Load, Owner, closed_over, codes_in, is_foreign, loads_in, plain_function, read_methods
 
 SDPA = F.scaled_dot_product_attention
 _ATTENTION = (SDPA, F.multi_head_attention_forward)
@@ -48,7 +48,7 @@ def _may_attend(module: nn.Module) -> bool:
     """Whether a submodule may call attention."""
     if type(module).__module__.startswith("torch.nn.modules."):
         return isinstance(module, _ATTENTIVE)
-    found = read(module)
+    found = read_methods(module)
     return any(found.loads(function) for function in _ATTENTION)
 
 

@@ -48,6 +48,16 @@ def read(module: nn.Module) -> Read:
     return _read(type(module), module)
 
 
+def read_methods(module: nn.Module) -> Read:
+    """What any method of the module leads to, and not only its forward: the code of another module may call it."""
+    found, seen, owner = Read(), set[Any](), Owner(type(module), module)
+    for member in (member for cls in type(module).__mro__ for member in vars(cls).values()):
+        function = plain_function(member)
+        if function is not None and not is_foreign(function):
+            _follow(function, owner, found, seen, _DEPTH)
+    return found
+
+
 def methods_of(cls: type[nn.Module]) -> set[str]:
     """The methods that the forward of `cls` leads to."""
     return _read(cls, None).methods
