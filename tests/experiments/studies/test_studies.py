@@ -9,6 +9,7 @@ import io
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from attentiondrop import AttentionDropError
@@ -295,3 +296,16 @@ def test_seeds_with_splits_of_their_own_share_a_folder(listener, tmp_path) -> No
     other = read_recipe("digits", "demo", [*TINY, "training.epochs=1"])
     with pytest.raises(AttentionDropError, match=r"data\.resplit"):
         compare(other, ["none"], 2, tmp_path, listener)
+
+
+@pytest.mark.parametrize("study", [compare, ablate])
+def test_a_study_reads_files_that_have_changed(listener, tmp_path, trained, study) -> None:
+    """In a notebook, the same process does several studies."""
+    recipe = read_recipe("digits", "demo", [*TINY, "data.name=npz", f"data.root={tmp_path / 'own.npz'}"])
+    found = []
+    for value in (0, 1):
+        x, y = np.full((40, 8, 8, 3), value, np.uint8), np.arange(40) % 2
+        np.savez(tmp_path / "own.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+        methods = ["none"] if study is compare else {"dropout": {"p": [0.1]}}
+        found.append(study(recipe, methods, 1, tmp_path / str(value), listener).checksums)
+    assert len({each["train"] for each in found}) == 2

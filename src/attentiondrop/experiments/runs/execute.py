@@ -48,6 +48,11 @@ def data_for(recipe: Recipe, seed: int = 0) -> Data:
     return _data(recipe.task, recipe.data.for_seed(seed))
 
 
+def read_data_anew() -> None:
+    """Forget the cached data. A study begins with this: in a notebook, files may have changed since the last one."""
+    _data.cache_clear()
+
+
 @lru_cache(maxsize=12)  # one for each seed, where each seed has its own split
 def _data(task: str, settings: DataSettings) -> Data:
     found: Data = find_task(task).load_data(settings)

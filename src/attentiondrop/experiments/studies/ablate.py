@@ -10,7 +10,7 @@ from ...errors import ArgumentError
 from ..config.schema import Recipe
 from ..methods.grids import check_grids, grid_methods
 from ..methods.parse import NONE, terms
-from ..runs.execute import data_for
+from ..runs.execute import data_for, read_data_anew
 from ..runs.identity import recipe_of
 from ..runs.job import Job
 from ..runs.kinds import VARIED
@@ -42,6 +42,7 @@ def ablate(
     `overwrite` is as in `compare`.
     """
     check_alone("ablate")
+    read_data_anew()
     recipe = on_this_machine(recipe)
     found = _grids(recipe, grids)
     checksums = data_for(recipe).checksums

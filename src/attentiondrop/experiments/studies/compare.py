@@ -10,7 +10,7 @@ from ..config.schema import Recipe
 from ..methods.grids import candidates
 from ..methods.groups import expanded
 from ..methods.parse import read_methods
-from ..runs.execute import data_for
+from ..runs.execute import data_for, read_data_anew
 from ..runs.identity import recipe_of
 from ..runs.job import Job, finished
 from ..runs.kinds import FINAL, TUNING
@@ -46,6 +46,7 @@ def compare(
     trials of the others. `stopped` are methods of an earlier call that get no more runs: they keep their rows.
     """
     check_alone("compare")
+    read_data_anew()
     methods = expanded(methods)
     each = read_methods(methods)
     texts = {*methods, *(method.text for method in each)}

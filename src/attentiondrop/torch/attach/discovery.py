@@ -55,7 +55,7 @@ def clean_name(name: str) -> str:
 
 def _classify(name: str, module: nn.Module) -> Found | None:
     if site_of(module) is not None:
-        return Found(name, module, None, "it is attached already")
+        return Found(name, module, None, "it is attached already, and keeps its spec")
     cls = own_class(type(module))
     if isinstance(module, nn.MultiheadAttention) and cls.forward is nn.MultiheadAttention.forward:
         return _reachable(name, module, "multihead")
