@@ -95,6 +95,18 @@ def test_every_batch_on_a_cpu_is_refused_with_a_reason() -> None:
         outputs(model, tokens(0), use_cache=True)
 
 
+def readers_of_booleans(monkeypatch) -> list[str]:
+    """The modules that read a tensor as a boolean from now on, once for each time."""
+    readers = []
+
+    def noting(x: Tensor, real=Tensor.__bool__) -> bool:
+        readers.append(sys._getframe(1).f_globals["__name__"])
+        return real(x)
+
+    monkeypatch.setattr(Tensor, "__bool__", noting)
+    return readers
+
+
 def test_later_batches_on_a_device_are_refused_without_waiting(monkeypatch) -> None:
     """Only the first two calls of a site read the positions; then the device itself asserts, here the CPU."""
     monkeypatch.setattr(packed_documents, "_takes_waiting", lambda x: True)
@@ -102,12 +114,11 @@ def test_later_batches_on_a_device_are_refused_without_waiting(monkeypatch) -> N
     attach(model, ad.HardMasking(p=0.5, k=2))
     with pytest.raises(ad.AttentionDropError, match="position_ids pack several documents"):
         outputs(model, tokens(0), use_cache=True)
-    read = []
-    monkeypatch.setattr(Tensor, "__bool__", lambda x, real=Tensor.__bool__: (read.append(x), real(x))[1])
+    readers = readers_of_booleans(monkeypatch)
     for _ in range(3):
         model(tokens(0), position_ids=whole, use_cache=True)
     # The first layer looks for all: once in the batch that was refused, once more here, then no longer.
-    assert len([x for x in read if x.dim() == 0]) == 1
+    assert readers.count(packed_documents.__name__) == 1
     with pytest.raises(RuntimeError, match="position_ids pack several documents into one row") as found:
         outputs(model, tokens(0), use_cache=True)
     assert not isinstance(found.value, ad.AttentionDropError)
@@ -117,13 +128,7 @@ def test_later_masks_on_a_device_are_refused_without_waiting(monkeypatch) -> Non
     monkeypatch.setattr(packed_documents, "_takes_waiting", lambda x: True)
     model = model_of("llama")
     attach(model, ad.HardMasking(p=0.5, k=2))
-    readers = []
-
-    def noting(x: Tensor, real=Tensor.__bool__) -> bool:
-        readers.append(sys._getframe(1).f_globals["__name__"])
-        return real(x)
-
-    monkeypatch.setattr(Tensor, "__bool__", noting)
+    readers = readers_of_booleans(monkeypatch)
     padding = (torch.arange(12) < 10).long()[None]
     for _ in range(4):
         model(tokens(0), position_ids=torch.arange(12)[None], attention_mask=padding, use_cache=True)
