@@ -94,6 +94,17 @@ def test_heads_are_pruned_once_and_not_before_their_epoch(made) -> None:
     assert kept(2, 1, 2, 3, 4) == kept(3, 4, 3, 2, 1) == [0, 1, 1, 1, 0, 1, 1, 1]
 
 
+def test_a_gradient_that_overflows_says_nothing_about_heads(made) -> None:
+    """With float16 it happens now and then. One infinity would be the importance of a head for good."""
+    found = made("headpruning")
+    (first, *_), projection = found.applied.acting["headpruning"].importance, found.model.blocks[0].attn.proj
+    for overflows in (False, True):
+        before, x = first.clone(), torch.randn(2, 5, 16, requires_grad=True)
+        loss = projection.train()(x).square().sum()
+        (loss * torch.inf if overflows else loss).backward()
+        assert torch.equal(first, before) is overflows and first.isfinite().all()
+
+
 def test_all_processes_prune_the_heads_that_matter_least_to_all_of_them(made, monkeypatch: pytest.MonkeyPatch) -> None:
     acting = made("headpruning(share=0.25)").applied.acting["headpruning"]
     for layer in acting.importance:

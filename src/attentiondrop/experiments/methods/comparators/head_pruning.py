@@ -26,9 +26,13 @@ class Importance:
             x.register_hook(lambda gradient: self.add(x.detach(), gradient))
 
     def add(self, x: Tensor, gradient: Tensor) -> None:
-        """[batch, tokens, heads * dimensions] both."""
+        """[batch, tokens, heads * dimensions] both.
+
+        With float16, the loss is scaled up until a gradient overflows. The optimiser leaves that step out. So do we.
+        """
         products = (x * gradient).unflatten(-1, (len(self.total), -1))
-        self.total += products.float().sum((1, 3)).abs().sum(0)
+        found = products.float().sum((1, 3)).abs().sum(0)
+        self.total += found.where(found.isfinite().all(), found.new_zeros(()))
 
 
 class Pruning(Acting):
