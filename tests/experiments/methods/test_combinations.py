@@ -144,6 +144,15 @@ def test_passes_without_a_loss_add_nothing_to_the_next_loss(made, name: str) -> 
 
 
 @pytest.mark.parametrize("name", ["attentionentropy", "eadra"])
+@pytest.mark.parametrize("spec", ["hard(p=0.0)", "dropkey(p=0.3)"])
+def test_attention_with_a_spec_is_penalised_as_it_was_before(made, name: str, spec: str) -> None:
+    texts = (f"{name}+{spec}", name, spec, "none")
+    # With one block, what the spec changes comes after all that is measured.
+    both, penalised, perturbed, plain = (made(text, vit(depth=1)).loss().item() for text in texts)
+    assert both - perturbed == pytest.approx(penalised - plain, rel=1e-4)
+
+
+@pytest.mark.parametrize("name", ["attentionentropy", "eadra"])
 def test_attention_to_a_single_key_has_gradients(made, name: str) -> None:
     """The softmax of far apart logits has weights of exactly 0."""
     found = made(name)
