@@ -45,6 +45,10 @@ def test_an_average_of_weights_would_bring_pruned_heads_back() -> None:
     with pytest.raises(AttentionDropError, match=r"training\.average_last: expected at most 5 with headpruning"):
         read_method("headpruning(at=0.5)").training(TrainingSettings(epochs=10, average_last=6))
     read_method("headpruning(at=0.5)").training(TrainingSettings(epochs=10, average_last=5))
+    # Another part may change the number of epochs.
+    with pytest.raises(AttentionDropError, match=r"training\.average_last: expected at most 3 with headpruning"):
+        read_method("headpruning(at=0.5)+shorter").training(TrainingSettings(epochs=10, average_last=5))
+    read_method("headpruning(at=0.5)+longer").training(TrainingSettings(epochs=10, average_last=10))
 
 
 def test_a_label_smoothing_of_zero_replaces_that_of_the_recipe() -> None:
