@@ -99,9 +99,11 @@ def _with_dropout(settings: TimmSettings, arguments: dict[str, Any], rate: float
 
 def _created(settings: TimmSettings, arguments: Mapping[str, Any], seed: int) -> nn.Module:
     torch.manual_seed(seed)
-    if settings.name == DIGITS:
-        return digits_vit.build(**arguments)
-    model: nn.Module = timm.create_model(settings.name, pretrained=settings.pretrained, **arguments)
+    model: nn.Module = (
+        digits_vit.build(**arguments)
+        if settings.name == DIGITS
+        else timm.create_model(settings.name, pretrained=settings.pretrained, **arguments)
+    )
     return model
 
 
