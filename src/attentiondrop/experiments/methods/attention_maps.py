@@ -34,8 +34,9 @@ class PenalisedAttention(Acting):
         self._blocks = 0
         for attention in attentions_of(model, who):
             # Only the exact class: others may change queries and keys afterwards, by rotary positions for example.
-            if type(attention) is not Attention:
-                raise ArgumentError(f"{who}: expected timm's Attention, received {type(attention).__name__}")
+            own = getattr(attention, "_attentiondrop_base", type(attention))  # before a spec was attached to it
+            if own is not Attention:
+                raise ArgumentError(f"{who}: expected timm's Attention, received {own.__name__}")
             keeper = _Keeper(self._found, measure)
             attention.q_norm.register_forward_hook(keeper.query)  # type: ignore[union-attr]
             attention.k_norm.register_forward_hook(keeper.key)  # type: ignore[union-attr]

@@ -142,6 +142,9 @@ class Comparator:
         """Settings of training to use instead of those of the recipe (`settings`): those that `replaces` names."""
         return {}
 
+    def check_training(self, settings: Any) -> None:
+        """Refuse settings of training that do not go with it. They are those that all parts of the method have made."""
+
     def counts_from(self, epochs: int) -> int:
         """The first epoch, counted from zero, whose weights may be chosen as the best. Pruning comes before it."""
         return 0

@@ -5,6 +5,10 @@ Our own code, since no well-kept library does this to existing modules (timm's `
 
 from __future__ import annotations
 
+import sys
+from functools import cache
+from typing import Any
+
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -22,19 +26,37 @@ class DropConnectLinear(nn.Linear):
 
 
 def drop_connections(model: nn.Module, p: float) -> int:
-    """Let every `nn.Linear` of `model` drop its weights at rate `p`. Returns how many layers were changed.
+    """Let every linear layer of `model` drop its weights at rate `p`. Returns how many layers were changed.
 
-    Parameters and `state_dict` keys stay. The projections of `nn.MultiheadAttention` are not changed.
+    They are each `nn.Linear`, and what GPT-2 of transformers has in its place. Parameters and `state_dict` keys stay.
+    The projections of `nn.MultiheadAttention` are not changed.
 
     >>> layers = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
     >>> drop_connections(layers, p=0.5)
     2
     """
-    # Only the exact class: a subclass may compute something else.
-    found = [module for module in model.modules() if type(module) is nn.Linear]
+    # Only the exact classes: a subclass may compute something else.
+    dropping: dict[type[Any], type[nn.Module]] = {nn.Linear: DropConnectLinear}
+    # Only a model of transformers has its layers, so it is loaded then.
+    if (library := sys.modules.get("transformers.pytorch_utils")) is not None:
+        dropping[library.Conv1D] = _dropping_conv1d(library.Conv1D)
+    found = [module for module in model.modules() if type(module) in dropping]
     if not found:
         raise ArgumentError(f"dropconnect: expected a model with nn.Linear layers, received {type(model).__name__}")
     for module in found:
-        module.__class__ = DropConnectLinear
+        module.__class__ = dropping[type(module)]
         module.connection_drop = p  # type: ignore[assignment]
     return len(found)
+
+
+@cache
+def _dropping_conv1d(plain: Any) -> type[nn.Module]:
+    """transformers' `Conv1D`, a linear layer whose weight is stored transposed, in a version that drops weights."""
+
+    def forward(layer: Any, x: Tensor) -> Tensor:
+        if not layer.training:
+            found: Tensor = plain.forward(layer, x)
+            return found
+        return F.linear(x, F.dropout(layer.weight, layer.connection_drop).T, layer.bias)
+
+    return type("DropConnectConv1D", (plain,), {"forward": forward, "connection_drop": 0.0, "__module__": __name__})

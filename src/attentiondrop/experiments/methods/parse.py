@@ -112,6 +112,8 @@ class Method:
         self.check_replaced()
         changes = {key: value for part in self.comparators for key, value in part.training(settings).items()}
         changed: Settings = dataclasses.replace(settings, **changes)  # type: ignore[type-var]
+        for part in self.comparators:
+            part.check_training(changed)
         return changed
 
     def check_replaced(self) -> None:

@@ -33,6 +33,22 @@ class TestModels:
         assert model.eval()(torch.zeros(2, 1, 32, 32)).shape == (2, 3)
         assert model.drop_rate == 0.3
 
+    @pytest.mark.parametrize(
+        ("name", "size", "arguments"),
+        [
+            ("swin_tiny_patch4_window7_224", 224, {"depths": (1,), "num_heads": (1,), "embed_dim": 8}),
+            ("cait_xxs24_224", 224, {"depth": 1, "embed_dim": 24, "num_heads": 1}),
+        ],
+    )
+    def test_dropout_is_in_the_body_of_every_model_that_has_it_there(self, name: str, size: int, arguments) -> None:
+        settings, fields = TimmSettings(name, arguments=arguments), {"classes": 3, "channels": 3, "size": size}
+        model, plain = (build_model(settings, rates=rates, seed=0, **fields) for rates in ({"dropout": 0.3}, {}))
+        rates = {name: module.p for name, module in model.named_modules() if isinstance(module, nn.Dropout)}
+        dropping = [name for name, rate in rates.items() if rate > 0]
+        assert any("mlp" in name for name in dropping) and any(name.endswith("attn.proj_drop") for name in dropping)
+        assert not any(name.startswith("head") or "attn_drop" in name for name in dropping)
+        assert all(torch.equal(x, y) for x, y in zip(model.parameters(), plain.parameters(), strict=True))
+
     def test_wrong_models_are_refused(self) -> None:
         fields = {"classes": 3, "channels": 1, "size": 8, "rates": {}, "seed": 0}
         with pytest.raises(AttentionDropError, match=r"model\.name 'vit_huge_x': no such model"):

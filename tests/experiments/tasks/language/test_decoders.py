@@ -132,6 +132,32 @@ def test_rates_reach_the_model(data) -> None:
         model_of(data, {"drop_path": 0.5}, width=16)
 
 
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("gpt2", {}),
+        ("gpt_neo", {"attention_types": [[["global"], 2]], "intermediate_size": 32}),
+        ("starcoder2", {"intermediate_size": 32}),
+    ],
+)
+def test_dropout_reaches_the_layers_under_every_name(data, name: str, arguments) -> None:
+    model = model_of(data, {"dropout": 0.3}, name=name, arguments=arguments).train()
+    layers = getattr(model.base_model, "layers" if name == "starcoder2" else "h")
+    rates = [
+        rate
+        for module in layers.modules()
+        for rate in (getattr(module, "residual_dropout", None), getattr(module, "p", None))
+        if isinstance(rate, float)
+    ]
+    assert rates.count(0.3) >= 4  # two in each layer
+
+
+def test_a_rate_that_no_code_of_the_model_reads_is_refused(data) -> None:
+    model_of(data, name="mpt", attention_dropout=None)
+    with pytest.raises(ArgumentError, match="dropout: expected 0 for mpt, whose configuration has none of embd_pdrop"):
+        model_of(data, {"dropout": 0.3}, name="mpt", attention_dropout=None)
+
+
 def test_a_pretrained_model_comes_from_a_local_folder(data, tmp_path: Path) -> None:
     saved = model_of(data, seed=7, width=16, dropout=0.125)
     saved.save_pretrained(tmp_path)

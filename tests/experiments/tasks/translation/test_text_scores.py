@@ -41,6 +41,19 @@ def test_the_numbers_of_the_command_line(tmp_path, lowercase: bool) -> None:
     assert f"case:{'lc' if lowercase else 'mixed'}" in bleu["signature"]
 
 
+@pytest.mark.parametrize("language", ["zh", "zh-CN"])
+def test_chinese_has_no_spaces_between_words(tmp_path, language: str) -> None:
+    """By default, sacreBLEU takes a sentence without spaces for one word: the score would be 0."""
+    texts = ["我们今天去公园散步。", "他在北京工作了三年。"], ["我们今天去公园玩。", "他在北京工作三年了。"]
+    for name, lines in zip(("translations", "references"), texts, strict=True):
+        (tmp_path / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    call = [sys.executable, "-m", "sacrebleu", "references", "-i", "translations", "-l", "en-zh", "-w", "10"]
+    printed = json.loads(subprocess.run(call, cwd=tmp_path, capture_output=True, text=True, check=True).stdout)
+    found = score_texts(*texts, language)
+    assert found.bleu == pytest.approx(printed["score"], abs=1e-9) and found.bleu > 50
+    assert found.signatures["bleu"] == printed["signature"].replace("lang:en-zh|", "")
+
+
 def test_tokenised_bleu_is_on_moses_tokens_in_lower_case(tmp_path) -> None:
     """Tokenised by Moses' own command, then by the command line of sacreBLEU without tokenisation."""
     for name, texts in (("references", REFERENCES), ("translations", TRANSLATIONS)):

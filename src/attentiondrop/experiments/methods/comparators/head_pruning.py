@@ -26,9 +26,13 @@ class Importance:
             x.register_hook(lambda gradient: self.add(x.detach(), gradient))
 
     def add(self, x: Tensor, gradient: Tensor) -> None:
-        """[batch, tokens, heads * dimensions] both."""
+        """[batch, tokens, heads * dimensions] both.
+
+        With float16, the loss is scaled up until a gradient overflows. The optimiser leaves that step out. So do we.
+        """
         products = (x * gradient).unflatten(-1, (len(self.total), -1))
-        self.total += products.float().sum((1, 3)).abs().sum(0)
+        found = products.float().sum((1, 3)).abs().sum(0)
+        self.total += found.where(found.isfinite().all(), found.new_zeros(()))
 
 
 class Pruning(Acting):
@@ -124,15 +128,14 @@ class HeadPruning(Comparator):
         number("share", self.share, 0.0, 1.0)
         number("at", self.at, 0.0, 1.0)
 
-    def training(self, settings: Any) -> dict[str, Any]:
-        """Nothing changes. An average of the weights is refused: it would bring pruned heads back."""
+    def check_training(self, settings: Any) -> None:
+        """An average of the weights is refused: it would bring pruned heads back."""
         if settings.ema is not None:
             raise bad_argument("training.ema", f"null with {self.name}: an average has what was pruned", settings.ema)
         averaged = settings.epochs - first_pruned_epoch(self.at, settings.epochs)
         if settings.average_last > averaged:
             expected = f"at most {averaged} with {self.name}: earlier epochs have what was pruned"
             raise bad_argument("training.average_last", expected, settings.average_last)
-        return {}
 
     def counts_from(self, epochs: int) -> int:
         """Only epochs of the pruned model may be chosen."""

@@ -22,8 +22,10 @@ from .pretrained_body import load_body
 from .settings import TimmSettings
 
 DIGITS = "vit_digits"
-#: The arguments of timm for the rates of a method: dropout of activations, and stochastic depth.
-_DROPOUT = ("proj_drop_rate", "pos_drop_rate")
+#: The arguments of timm for dropout of activations in the body. A model has both, one, or none of them: then the only
+#: dropout that it has is that of its head.
+_DROPOUT = (("proj_drop_rate", "pos_drop_rate"), ("proj_drop_rate",), ("pos_drop_rate",), ("drop_rate",))
+#: Its argument for stochastic depth.
 _DROP_PATH = "drop_path_rate"
 #: More tokens than this are probably a mistake: 224 x 224 pixels in the patches of CIFAR-10.
 _MANY = 1024
@@ -36,7 +38,8 @@ def build_model(
 
     The weights depend only on `seed`, so that all methods with one seed start from the same weights. torch's global
     generator is not changed. `rates` may have `drop_path` and `dropout`. `dropout` sets the dropout of activations in
-    the body of the model, but neither that of attention weights (that is `attndropout`) nor that of the head.
+    the body of the model, but neither that of attention weights (that is `attndropout`) nor that of the head, unless
+    the model has no other.
     """
     if settings.name != DIGITS and not timm.is_model(settings.name):
         raise unlisted(f"model.name {settings.name!r}", settings.name, [DIGITS, *timm.list_models()], "model of timm")
@@ -46,14 +49,12 @@ def build_model(
     if settings.patch_size is not None:
         arguments["patch_size"] = settings.patch_size
     # A method with a rate of its own replaces that of the recipe.
-    arguments |= settings.arguments | _rates(settings.name, rates)
+    arguments |= settings.arguments
+    if "drop_path" in rates:
+        arguments[_DROP_PATH] = rates["drop_path"]
     with torch.random.fork_rng(devices=()):
-        torch.manual_seed(seed)
         try:
-            if settings.name == DIGITS:
-                model: nn.Module = digits_vit.build(**arguments)
-            else:
-                model = timm.create_model(settings.name, pretrained=settings.pretrained, **arguments)
+            model = _with_dropout(settings, arguments, rates.get("dropout"), seed)
             if settings.checkpoint_activations:
                 model.set_grad_checkpointing()  # type: ignore[operator]
         except Exception as error:  # models of timm raise many kinds of errors
@@ -82,14 +83,28 @@ def many_patches(model: nn.Module, size: int) -> list[str]:
     ]
 
 
-def _rates(name: str, rates: Mapping[str, float]) -> dict[str, float]:
-    arguments: dict[str, float] = {}
-    if "dropout" in rates:
-        known = [rate for rate in _DROPOUT if _is_transformer(name)] or ["drop_rate"]
-        arguments |= dict.fromkeys(known, rates["dropout"])
-    if "drop_path" in rates:
-        arguments[_DROP_PATH] = rates["drop_path"]
-    return arguments
+def _with_dropout(settings: TimmSettings, arguments: dict[str, Any], rate: float | None, seed: int) -> nn.Module:
+    """A new model with this rate under the first of `_DROPOUT` that it takes. None: with its own rates."""
+    if rate is None:
+        return _created(settings, arguments, seed)
+    *others, last = _DROPOUT
+    for names in others:
+        try:
+            return _created(settings, arguments | dict.fromkeys(names, rate), seed)
+        except TypeError as error:
+            if not any(f"unexpected keyword argument '{name}'" in str(error) for name in names):
+                raise
+    return _created(settings, arguments | dict.fromkeys(last, rate), seed)
+
+
+def _created(settings: TimmSettings, arguments: Mapping[str, Any], seed: int) -> nn.Module:
+    torch.manual_seed(seed)
+    model: nn.Module = (
+        digits_vit.build(**arguments)
+        if settings.name == DIGITS
+        else timm.create_model(settings.name, pretrained=settings.pretrained, **arguments)
+    )
+    return model
 
 
 def _is_transformer(name: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -25,8 +26,8 @@ def score_texts(
     """Score translations, one reference each.
 
     `bleu` and `chrf` are what sacreBLEU's command line gives for the same texts; with `lowercase` they ignore case, as
-    its option `--lowercase`. `tokenised_bleu` is BLEU on the tokens of Moses' tokeniser for `language`, in lower case:
-    what many papers report.
+    its option `--lowercase`. Chinese has no spaces: there, `bleu` is that of its option `--tokenize zh`.
+    `tokenised_bleu` is BLEU on the tokens of Moses' tokeniser for `language`, in lower case: what many papers report.
 
     >>> score_texts(["The cat sat here ."], ["The cat sat here ."], "en").bleu > 99
     True
@@ -36,7 +37,9 @@ def score_texts(
             f"translations: expected one for each reference, received {len(translations)} for {len(references)}"
         )
     metrics = imported("sacrebleu.metrics")
-    bleu, chrf = metrics.BLEU(lowercase=lowercase), metrics.CHRF(lowercase=lowercase)
+    chinese = re.split("[-_]", language)[0].lower() == "zh"
+    bleu = metrics.BLEU(lowercase=lowercase, tokenize="zh" if chinese else None)
+    chrf = metrics.CHRF(lowercase=lowercase)
     # Tokens are what they are: "force" turns a warning off about texts that look tokenised.
     tokenised = metrics.BLEU(tokenize="none", force=True)
     split = _tokeniser(language)
