@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -119,6 +120,18 @@ def test_deterministic_algorithms_are_not_amended(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(library_attention, "choose", lambda *tensors: "cudnn")
     monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
     assert choose(call_of("hard(p=0.1,k=5)", 1024), "fused").path == "decided inside"
+
+
+@pytest.mark.parametrize("is_on, warns, kind", [(False, False, "cudnn"), (True, False, "flash"), (True, True, "cudnn")])
+def test_deterministic_algorithms_are_not_those_of_cudnn(
+    is_on: bool, warns: bool, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in `F.scaled_dot_product_attention`: blurred keys go to the same kernels of torch."""
+    monkeypatch.setattr(library_attention, "compute_capability", lambda index: 90)
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: is_on)
+    monkeypatch.setattr(torch, "is_deterministic_algorithms_warn_only_enabled", lambda: warns)
+    q: Any = SimpleNamespace(device=torch.device("cuda", 0), dtype=torch.bfloat16, shape=(2, 4, 256, 64))
+    assert library_attention.choose(q, q, q) == kind
 
 
 @pytest.mark.parametrize("backend, path", [("auto", "shapes only"), ("fused", "shapes only"), ("eager", "eager")])

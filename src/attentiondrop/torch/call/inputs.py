@@ -61,8 +61,12 @@ def repeat_heads(x: Tensor, heads: int) -> Tensor:
 
 
 def unit_stride(x: Tensor) -> Tensor:
-    """`x` as kernels read it: neighbours along the last dimension are neighbours in memory."""
-    return x if x.stride(-1) == 1 else x.contiguous()
+    """`x` as kernels read it: neighbours along the last dimension are neighbours in memory.
+
+    Where they are along another dimension, too (windows of `unfold`), that dimension may come last in `empty_like`.
+    """
+    *others, last = x.stride()
+    return x if last == 1 and 1 not in others else x.contiguous()
 
 
 def laid_out(x: Tensor, like: Tensor) -> Tensor:

@@ -54,7 +54,9 @@ def _ends_with_half(columns: int) -> bool:
 def _kernel_for(index: int, upto: int, half: bool) -> str | None:
     """The same for head sizes up to 128 or 256."""
     capability = compute_capability(index)
-    unsound = half and cudnn_may_fail(64)
+    # Not cuDNN where results must not vary, as in SDPA: its backward adds in an order that changes from run to run.
+    varies = torch.are_deterministic_algorithms_enabled() and not torch.is_deterministic_algorithms_warn_only_enabled()
+    unsound = varies or (half and cudnn_may_fail(64))
     if capability >= 90 and upto == 128 and torch.backends.cuda.cudnn_sdp_enabled() and not unsound:
         return "cudnn"
     return "flash" if capability >= 80 and torch.backends.cuda.flash_sdp_enabled() else None

@@ -234,6 +234,20 @@ def test_the_operators_keep_their_promises(visible: str, device: str) -> None:
     torch.library.opcheck(ops.causal_blurred_attention_backward, (*detached, *causal))
 
 
+def test_windows_of_one_sequence(device: str) -> None:
+    """`unfold` gives tensors with unit stride along two dimensions: the results must not be written as if by one."""
+    windows = [normal(1, 2, 12, device=device).unfold(-1, 8, 1) for _ in range(3)]
+    seed, setting = torch.tensor(3, device=device), Setting().sigma_arguments()
+    results = []
+    for tensors in (windows, [x.clone(memory_format=torch.contiguous_format) for x in windows]):
+        q, k, v = (x.requires_grad_() for x in tensors)
+        blurred = torch.ops.attentiondrop.blur(k, seed, None, None, *setting, False)
+        output, _, _ = torch.ops.attentiondrop.causal_blurred_attention(q, k, v, None, seed, None, *setting, 0.3)
+        results.append((blurred, output, *torch.autograd.grad(output.square().sum(), (q, k, v))))
+    for have, want in zip(*results, strict=True):
+        torch.testing.assert_close(have, want)
+
+
 def test_what_the_backward_keeps(device: str) -> None:
     """Nothing of the size of x for the blur; for attention the inputs and its three results."""
     kept: list[Tensor] = []

@@ -52,6 +52,18 @@ def test_blur_and_its_transpose(setting: Setting, device: str) -> None:
     assert error(x.grad, exact.grad) < 1e-6
 
 
+@pytest.mark.parametrize("rows", [1, 5, 65_535, 65_536, 300_000, 2**20 + 1, 2**24])
+def test_one_launch_takes_all_tiles(rows: int) -> None:
+    """CUDA has 65,535 programs along the second axis. Where these suffice, tiles are as small as asked for."""
+    pytest.importorskip("triton")
+    from attentiondrop.torch.kernels.blur.rows import tile_rows
+
+    for most in (1, 4, 8, 64):
+        tile = tile_rows(rows, most)
+        assert tile.bit_count() == 1 and -(-rows // tile) <= 65_535
+        assert tile <= most or -(-rows // (tile // 2)) > 65_535
+
+
 def test_the_gradient_of_the_transpose_is_the_blur(device: str) -> None:
     setting = Setting(renormalize=True, visible="keys")
     seed, gate, visible = setting.tensors(device, 1, 1, 9)

@@ -292,6 +292,26 @@ def test_packed_views_and_broadcast_masks(spec: Spec, device: str) -> None:
     assert output.transpose(1, 2).is_contiguous()
 
 
+def test_masks_with_places_beyond_32_bits(device: str) -> None:
+    """A long mask, or one whose heads come last in memory. (Of this memory, only what is written takes place.)"""
+    q, k, v = (torch.randn(1, 2, length, 16, device=device, requires_grad=True) for length in (3, 5, 5))
+    step = 2**30 + 512
+    visible = torch.tensor([1, 1, 0, 1, 0] * 3, dtype=torch.bool, device=device).view(1, 1, 3, 5)
+    bias = torch.randn(1, 1, 3, 5, device=device, dtype=torch.float16)
+    far = []
+    for mask in (visible, bias):
+        memory = torch.empty((2 * step + 8) * mask.element_size(), dtype=torch.uint8, device=device).view(mask.dtype)
+        far.append(memory.as_strided(mask.shape, (0, 0, step, 1)).copy_(mask))
+    for masks in ((far[0], bias), (visible, far[1])):
+        results = []
+        for seen, added in ((visible, bias), masks):
+            torch.manual_seed(3)
+            output = attention(q, k, v, SPECS[0], attn_mask=seen, bias=added, backend="fused")
+            results.append((output, *torch.autograd.grad(output.square().sum(), (q, k, v))))
+        for have, want in zip(*results, strict=True):
+            assert torch.equal(have, want)
+
+
 @pytest.mark.parametrize("which", [(0,), (1,), (2,), (0, 1, 2)], ids=str)
 def test_channels_before_positions(which: tuple[int, ...], device: str) -> None:
     """Inputs [B, H, D, N] that were transposed, as attention after convolutions has them."""

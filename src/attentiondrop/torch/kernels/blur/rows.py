@@ -350,9 +350,17 @@ def blur_rows(x: Tensor, out: Tensor, length: int, visible: Tensor | None, blur:
         )
 
 
+#: CUDA launches at most so many programs along the second axis of a grid, which counts tiles.
+MOST_TILES = 65535
+
+
 def tile_rows(rows: int, most: int) -> int:
-    """Rows of a tile: a power of two, at most `most` and 1024, and less than twice `rows`."""
-    return max(1, min(most, 1024, triton.next_power_of_2(rows)))
+    """Rows of a tile: a power of two, at most `most` and 1024, and less than twice `rows`.
+
+    More than `most`, where there would be too many tiles for one launch.
+    """
+    fewest = triton.next_power_of_2(triton.cdiv(rows, MOST_TILES))
+    return max(1, fewest, min(most, 1024, triton.next_power_of_2(rows)))
 
 
 def in_units(*tensors: Tensor | None) -> tuple[int, list[int]]:

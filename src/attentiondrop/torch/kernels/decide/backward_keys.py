@@ -12,6 +12,7 @@ from ..shared.logits import (
     accumulate,
     along_columns,
     along_rows,
+    in_64_bits,
     kept_weights,
     load_key_words,
     load_notes,
@@ -104,6 +105,7 @@ def key_kernel(
     CAUSAL: tl.constexpr,
     HAS_VISIBLE: tl.constexpr,
     HAS_BIAS: tl.constexpr,
+    FAR: tl.constexpr,
     NOISE: tl.constexpr,
     DROP: tl.constexpr,
     RANKED: tl.constexpr,
@@ -143,6 +145,8 @@ def key_kernel(
     inside = columns < M
     k = load_tile(K + b * k_b + hk * k_h, columns[:, None], k_m, d[None, :], M, D, BLOCK_D, True)
     v = load_tile(V + b * v_b + hk * v_h, columns[:, None], v_m, e[None, :], M, E, BLOCK_E, True)
+    if FAR:
+        visible_n, visible_m, bias_n, bias_m = in_64_bits(visible_n, visible_m, bias_n, bias_m)
     dk = tl.zeros([BN, BLOCK_D], tl.float32)
     dv = tl.zeros([BN, BLOCK_E], tl.float32)
     rates = load_rates(LIMITS, FACTORS)

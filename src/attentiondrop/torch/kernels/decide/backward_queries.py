@@ -13,6 +13,7 @@ from ..shared.logits import (
     along_columns,
     along_rows,
     causal_range,
+    in_64_bits,
     is_others,
     load_key_words,
     load_rates,
@@ -104,6 +105,7 @@ def query_kernel(
     CAUSAL: tl.constexpr,
     HAS_VISIBLE: tl.constexpr,
     HAS_BIAS: tl.constexpr,
+    FAR: tl.constexpr,
     NOISE: tl.constexpr,
     DROP: tl.constexpr,
     RANKED: tl.constexpr,
@@ -140,6 +142,8 @@ def query_kernel(
     V += b * v_b + (h // GROUP) * v_h
     VISIBLE += b * visible_b + h * visible_h
     BIAS += b * bias_b + h * bias_h
+    if FAR:
+        visible_n, visible_m, bias_n, bias_m = in_64_bits(visible_n, visible_m, bias_n, bias_m)
     low = tl.load(LOW + lines, mask=inside, other=0.0) if RANKED else lse
     high = tl.load(HIGH + lines, mask=inside, other=0.0) if TIES else lse
     cut = tl.load(CUT + lines, mask=inside, other=0) if TIES else rows

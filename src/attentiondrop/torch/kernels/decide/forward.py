@@ -15,6 +15,7 @@ from ..shared.logits import (
     along_columns,
     along_rows,
     causal_range,
+    in_64_bits,
     is_dropped,
     is_others,
     kept_weights,
@@ -97,6 +98,7 @@ def forward_kernel(
     CAUSAL: tl.constexpr,
     HAS_VISIBLE: tl.constexpr,
     HAS_BIAS: tl.constexpr,
+    FAR: tl.constexpr,
     NOISE: tl.constexpr,
     DROP: tl.constexpr,
     RANKED: tl.constexpr,
@@ -137,6 +139,8 @@ def forward_kernel(
     V += b * v_b + (h // GROUP) * v_h
     VISIBLE += b * visible_b + h * visible_h
     BIAS += b * bias_b + h * bias_h
+    if FAR:
+        visible_n, visible_m, bias_n, bias_m = in_64_bits(visible_n, visible_m, bias_n, bias_m)
     low = tl.zeros([BM], tl.float32)
     high = low
     cut = tl.zeros([BM], tl.int32)

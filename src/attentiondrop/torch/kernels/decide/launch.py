@@ -133,6 +133,7 @@ def run_select(q, k, call: Decisions, tables: Tables, notes: Notes, common: Comm
         CAUSAL=common.flags["CAUSAL"],
         HAS_VISIBLE=call.visible is not None,
         HAS_BIAS=call.bias is not None,
+        FAR=common.flags["FAR"],
         NOISE=call.streams[0] >= 0,
         WINDOW=common.flags["WINDOW"],
         SIDE=common.flags["SIDE"],
@@ -329,7 +330,7 @@ class Common(NamedTuple):
 
 def common_arguments(q: Tensor, k: Tensor, call: Decisions) -> Common:
     """The same for all kernels of a call."""
-    masks, strides = [], []
+    masks, strides, far = [], [], False
     for mask in (call.visible, call.bias):
         if mask is None:
             masks.append(q)
@@ -339,6 +340,7 @@ def common_arguments(q: Tensor, k: Tensor, call: Decisions) -> Common:
             mask = mask.expand(*q.shape[:3], k.shape[2])
             masks.append(mask.view(torch.uint8) if mask.dtype == torch.bool else mask)
             strides += mask.stride()
+            far |= sum(step * (size - 1) for step, size in zip(mask.stride()[2:], mask.shape[2:], strict=True)) >= 2**31
     is_local = call.window is not None or call.blocks is not None
     # Among windows and blocks, causality is a window without a right side.
     left, right = call.window or (q.shape[2] + k.shape[2], k.shape[2])
@@ -348,6 +350,7 @@ def common_arguments(q: Tensor, k: Tensor, call: Decisions) -> Common:
         "SIDE": 0 if call.blocks is None else call.blocks.size,
         "HAS_VISIBLE": call.visible is not None,
         "HAS_BIAS": call.bias is not None,
+        "FAR": far,
         "NOISE": call.streams[0] >= 0,
         "DROP": "hide" if call.drop in HIDING else call.drop,
         "RANKED": is_ranked(call.drop, call.top, k.shape[2]),

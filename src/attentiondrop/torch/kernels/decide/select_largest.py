@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from ..shared.local import first_of, near_of, places_of
-from ..shared.logits import SIZES, bounds, load_tile, load_words, visible_logits
+from ..shared.logits import SIZES, bounds, in_64_bits, load_tile, load_words, visible_logits
 from .candidates import insert, insert_two, pop
 
 
@@ -87,6 +87,7 @@ def select_kernel(
     CAUSAL: tl.constexpr,
     HAS_VISIBLE: tl.constexpr,
     HAS_BIAS: tl.constexpr,
+    FAR: tl.constexpr,
     NOISE: tl.constexpr,
     WINDOW: tl.constexpr,
     SIDE: tl.constexpr,
@@ -104,6 +105,8 @@ def select_kernel(
     K += b * k_b + (h // GROUP) * k_h
     VISIBLE += b * visible_b + h * visible_h
     BIAS += b * bias_b + h * bias_h
+    if FAR:
+        visible_n, visible_m, bias_n, bias_m = in_64_bits(visible_n, visible_m, bias_n, bias_m)
     line_words = load_words(WORDS, head * N + rows, inside) if NOISE else tl.zeros([BM], tl.uint32)
     COLUMN_WORDS = WORDS + LINES
     sigma = tl.load(FACTORS)

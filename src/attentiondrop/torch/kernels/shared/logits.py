@@ -176,6 +176,13 @@ def accumulate(a, b, total):
 
 
 @triton.jit
+def in_64_bits(visible_n, visible_m, bias_n, bias_m):
+    """The strides of masks whose places within a head do not fit into 32 bits: places are then counted in 64."""
+    visible_n, visible_m = tl.cast(visible_n, tl.int64), tl.cast(visible_m, tl.int64)
+    return visible_n, visible_m, tl.cast(bias_n, tl.int64), tl.cast(bias_m, tl.int64)
+
+
+@triton.jit
 def visible_logits(
     products,
     rows,
