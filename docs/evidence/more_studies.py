@@ -203,15 +203,20 @@ def _with_differences(study: tables.Study, kind: str) -> str:
     return study_words.listed([f"`{label}` ({difference(study, label, digits)})" for label in labels])
 
 
-def over_longer() -> list[str]:
-    """Studies that are complete and in which the preset is better than the baseline with more epochs: by how much."""
-    found = []
+def over_longer() -> dict[str, str | None]:
+    """Study -> by how much the preset is better than the baseline with more epochs; None: that was not shown.
+
+    Studies that are not complete are left out, and those that do not have both.
+    """
+    found: dict[str, str | None] = {}
     for one in (one for one in STUDIES if one.name != MORE_SEEDS and complete(one.folder)):
         if (longer := _longer(tables.read(one.folder))) is None:
             continue
         study = tables.read(one.folder, longer)
-        if studies.SEARCHED in study_words.regularisers(study, "better"):
-            found.append(f"{one.title} ({difference(study, studies.SEARCHED, study.primary.brief_digits)})")
+        if studies.SEARCHED in (told := study_words.told(study)):
+            is_better = told[studies.SEARCHED] == "better"
+            shown = difference(study, studies.SEARCHED, study.primary.brief_digits)
+            found[one.title] = shown if is_better else None
     return found
 
 

@@ -149,17 +149,21 @@ def test_the_front_page_says_where_the_preset_is_better_than_twice_the_epochs(
 ) -> None:
     start = "`ad.presets.vision()` is not better than twice the epochs without a method"
     monkeypatch.setattr(preset.cifar_100, "over_longer", lambda: None)
-    monkeypatch.setattr(preset.more_studies, "over_longer", list)
-    assert preset.to_twice_the_epochs() == f"{start} if labels are right."
-    monkeypatch.setattr(
-        preset.more_studies, "over_longer", lambda: ["50 percent of CIFAR-10 (+0.4 points [+0.1, +0.7])"]
-    )
-    elsewhere = f"{start} on 20 % of CIFAR-10. It is better in other studies with right labels: "
+    monkeypatch.setattr(preset.more_studies, "over_longer", dict)
+    for is_told in (False, True):
+        monkeypatch.setattr(preset, "can_be_told", lambda study, is_told=is_told: is_told)
+        assert preset.to_twice_the_epochs() == f"{start} if labels are right."
+    found = {"50 percent of CIFAR-10": "+0.4 points [+0.1, +0.7]", "Transfer from CIFAR-100": None}
+    monkeypatch.setattr(preset.more_studies, "over_longer", lambda: found)
+    elsewhere = f"{start} on 20 % of CIFAR-10. It is better in {{}} other studies of images with right labels: "
     half = "50 percent of CIFAR-10 (+0.4 points [+0.1, +0.7])."
-    assert preset.to_twice_the_epochs() == elsewhere + half
+    assert preset.to_twice_the_epochs() == elsewhere.format("1 of 3") + half
     monkeypatch.setattr(preset.cifar_100, "over_longer", lambda: "+1.4 points [+1.0, +1.8]")
-    said = f"{elsewhere}CIFAR-100 (+1.4 points [+1.0, +1.8]), {half}"
-    assert preset.to_twice_the_epochs() == said and said in preset.front_page()
+    said = f"{elsewhere.format('2 of 3')}CIFAR-100 (+1.4 points [+1.0, +1.8]), {half}"
+    assert preset.to_twice_the_epochs() == said
+    monkeypatch.setattr(preset, "can_be_told", lambda study: study is preset.studies.SCARCE)
+    assert preset.to_twice_the_epochs() == elsewhere.format("1 of 2") + half  # CIFAR-100 is not complete
+    assert preset.to_twice_the_epochs() in preset.front_page()
 
 
 def test_runs_that_failed_are_counted_in_the_row(preset: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
