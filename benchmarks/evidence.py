@@ -26,6 +26,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import choice
 import yaml
@@ -36,6 +37,7 @@ from attentiondrop.experiments.analysis.collect import summarise
 from attentiondrop.experiments.analysis.summary import Summary
 from attentiondrop.experiments.config.recipe_files import read_recipe
 from attentiondrop.experiments.config.schema import Recipe
+from attentiondrop.experiments.methods.parse import read_method
 from attentiondrop.experiments.report.runs_csv import runs_csv
 from attentiondrop.experiments.runs.deadline import Deadline
 from attentiondrop.experiments.runs.folders import run_folders
@@ -142,8 +144,8 @@ def slice_of(
             compare(recipe, methods, recipe.seeds, folder, lines, command=command, where=where, stopped=others)
             lines.say("all runs have ended")
             show_validation(summarise(read_study(folder)))
-            if not options.no_costs:
-                costs(recipe, folder, lines, until)
+            if not options.no_costs and costs(recipe, folder, lines, until):
+                status = 3
     except OutOfTimeError as error:
         lines.say(str(error))
         status = 3
@@ -207,13 +209,19 @@ def command_line(given: Sequence[str]) -> str:
     return shlex.join(["benchmarks/evidence.py", *words])
 
 
-def costs(recipe: Recipe, folder: Path, lines: Lines, until: float) -> None:
-    """Measure the step of every method that was chosen, alone."""
+def costs(recipe: Recipe, folder: Path, lines: Lines, until: float) -> int:
+    """Measure the step of every method that was chosen, alone. Returns how many are left. Each is kept at once."""
     comparison = read_study(folder).comparison
     methods = [] if comparison is None else [entry.method for entry in comparison.methods if entry.method is not None]
-    found = measure_costs(recipe, methods, folder, lines.say, lambda: time.time() > until)
-    if left := len(methods) - sum(method in found for method in methods):
+
+    def say(line: str) -> None:
+        lines.say(line)
+        lines.keep()
+
+    found = measure_costs(recipe, methods, folder, say, lambda: time.time() > until)
+    if left := sum(read_method(method).text not in found for method in methods):
         lines.say(f"the time is over, {left} costs are left: run the same command to go on")
+    return left
 
 
 def opened(file: Path) -> Summary:
@@ -262,13 +270,23 @@ def publish(options: argparse.Namespace) -> int:
     commit = options.commit
     if commit is None and file.exists():
         commit = yaml.safe_load(file.read_text(encoding="utf-8"))["commit"]
-    origin = {"command": plan.command, "commit": commit, "recipe": plan.recipe}
+    origin = {"command": plan.command, "commit": commit, "recipe": without_places(plan.recipe)}
     file.write_text(yaml.safe_dump(origin, sort_keys=False, allow_unicode=True), encoding="utf-8")
     if (measured := summary.study.folder / COSTS).exists():
         content = json.loads(measured.read_text(encoding="utf-8"))
         (target / COSTS).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     print(f"{target}: {len(text.splitlines()) - 1} runs")
     return 0
+
+
+def without_places(recipe: dict[str, Any]) -> dict[str, Any]:
+    """A recipe whose files have no absolute paths: only their names tell anything on another machine."""
+    found = {**recipe, "data": {**recipe["data"]}, "model": {**recipe["model"]}}
+    for part, name in (("data", "root"), ("model", "checkpoint")):
+        place = found[part].get(name)
+        if place is not None and Path(place).is_absolute():
+            found[part][name] = Path(place).name
+    return found
 
 
 def variance(options: argparse.Namespace) -> int:

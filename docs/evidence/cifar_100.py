@@ -99,14 +99,15 @@ def weak_rivals() -> str:
     if not complete(FOLDER):
         return ""
     study = tables.read(FOLDER)
-    found = [one.label for name in ("dropout", "r-drop") if (one := FULL.pick(is_called(name))) is not None]
+    rivals = {"P2 and P3": FULL.pick(is_called("dropout")), "P4 and P5": FULL.pick(is_called("r-drop"))}
     told = study_words.told(study)
-    shown = [f"`{label}` {difference(study, label)}" for label in found if told.get(label) == "worse"]
-    if not shown:
+    weak = {claims: one.label for claims, one in rivals.items() if one is not None and told.get(one.label) == "worse"}
+    if not weak:
         return ""
+    shown = " and ".join(f"`{label}` {difference(study, label)}" for label in weak.values())
     return (
-        f"The same holds for P2 to P5 on CIFAR-100: to no method, {' and '.join(shown)}. What is better than these "
-        "need not be better than no method."
+        f"The same holds for {'P2 to P5' if len(weak) > 1 else next(iter(weak))} on CIFAR-100: to no method, {shown}. "
+        "A method that is better than that need not be better than no method."
     )
 
 

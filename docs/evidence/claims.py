@@ -60,10 +60,20 @@ def over_its_time(claim: str, study: Study, ours: Runs) -> str | None:
         return None
     is_other, share = TIMES[claim]
     other = study.pick(is_other)
+    if other is None and (lost := all_failed(study, is_other)):
+        return lost
     if other is None or not other.seconds or not ours.seconds:
         return "not complete: GPU time was not measured"
     found = statistics.fmean(ours.seconds.values()) / statistics.fmean(other.seconds.values())
     return None if found <= share else f"not earned: {found:.2f} of the GPU time of `{other.label}`"
+
+
+def all_failed(study: Study, is_one: Callable[[Runs], bool]) -> str | None:
+    """The verdict of a claim that needs a method of a kind, if all runs of this kind failed; None if not."""
+    found = [runs for runs in study.methods() if is_one(runs)]
+    if not found or any(runs.test for runs in found):
+        return None
+    return f"not earned: all runs of {' and '.join(f'`{runs.label}`' for runs in found)} failed"
 
 
 @dataclass(frozen=True)
@@ -124,7 +134,9 @@ def measured(claim: plan.Claim) -> Headline | str:
     ours, theirs = study.ours() if is_one is None else study.pick(is_one), study.pick(is_other)
     found = None if ours is None or theirs is None else paired_difference(ours.test, theirs.test)
     if ours is None or theirs is None or found is None:
-        return verdicts.NOT_MEASURED
+        return all_failed(study, is_other) or verdicts.NOT_MEASURED
+    if claim.name == "H7" and (lost := all_failed(study, is_called("r-drop"))):
+        return lost
     return Headline(claim, study, ours, theirs, found.times(study.factor), needed(claim, study))
 
 

@@ -206,9 +206,9 @@ def _repeated_trials() -> str:
 
 
 def _trials(folder: Path) -> dict[str, float]:
-    """Setting -> validation accuracy of its trial."""
-    rows = csv_rows(folder / "results.csv")
-    return {row["method"]: float(row["validation_accuracy"]) for row in rows if row["part"] == "tuning"}
+    """Setting -> validation accuracy of its trial, of those that finished."""
+    rows = [row for row in csv_rows(folder / "results.csv") if row["part"] == "tuning" and row["status"] == "finished"]
+    return {row["method"]: float(row["validation_accuracy"]) for row in rows}
 
 
 def _study(baseline: str | None, folder: Path = FOLDER) -> tables.Study:

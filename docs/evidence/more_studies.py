@@ -54,12 +54,14 @@ class Later:
         return f"[{self.title}](more-studies.md#{re.sub('[^a-z0-9]+', '-', self.title.lower()).strip('-')})"
 
 
+#: The study that shows nothing of its own.
+MORE_SEEDS = "cifar100-more"
 SAME_MODEL = "The model and the settings of the methods are those of [study 1](study-1.md#confirm)."
 STUDIES = (
     Later(
         "cifar10-20pct-tenth",
         "10 percent of CIFAR-10",
-        f"4,500 training images in place of 9,000, 200 epochs, seeds 100 to 109. {SAME_MODEL} "
+        f"5,000 training images in place of 9,000, 200 epochs, seeds 100 to 109. {SAME_MODEL} "
         "Claim [P10](claims.md#other-claims-of-the-paper) compares it with the next one.",
         CLASSES,
     ),
@@ -97,7 +99,7 @@ STUDIES = (
         CLASSES,
     ),
     Later(
-        "cifar100-more",
+        MORE_SEEDS,
         "CIFAR-100 with more seeds",
         "Five more seeds of some methods of [study 2](cifar-100.md). Only the [headline claims](claims.md"
         "#headline-claims) use them, together with the first five. Alone they show nothing of their own.",
@@ -131,11 +133,9 @@ def _shown(one: Later) -> str:
     if not one.has_begun:
         return f"State: {state(one)}."
     study = tables.read(one.folder)
-    bullets = (
-        study_words.progress(one.folder, study),
-        *study_words.to_baseline(one.folder, study),
-        *_to_longer(one, study),
-    )
+    bullets = [study_words.progress(one.folder, study)]
+    if one.name != MORE_SEEDS:
+        bullets += [*study_words.to_baseline(one.folder, study), *_to_rivals(one, study)]
     figures = [
         f"![{words}](results/{one.name}/{one.name}-{kind}.svg)"
         for kind, words, draw in (
@@ -151,15 +151,22 @@ def _shown(one: Later) -> str:
     return "\n\n".join((said, tables.table(study, one.extra | SECONDS), *figures))
 
 
-def _to_longer(one: Later, study: tables.Study) -> list[str]:
-    """Our methods to the baseline with more epochs, if the study has it."""
-    longer = _longer(study)
-    if longer is None:
-        return []
-    other = tables.read(one.folder, longer)
-    ours = [label for label in study_words.told(other) if studies.is_ours(studies.Runs(label))]
-    shown = "; ".join(study_words.with_seeds(other, label) for label in ours)
-    return [f"Our methods to `{longer}`, corrected for all comparisons with it: {shown}."] if ours else []
+def _to_rivals(one: Later, study: tables.Study) -> list[str]:
+    """Our methods to R-Drop, which may be a part of them, and to the baseline with more epochs, if the study has it."""
+    lines = []
+    for rival in filter(None, (_r_drop(study), _longer(study))):
+        other = tables.read(one.folder, rival)
+        ours = [label for label in study_words.told(other) if studies.is_ours(studies.Runs(label))]
+        shown = "; ".join(study_words.with_seeds(other, label) for label in ours)
+        if ours:
+            lines.append(f"Our methods to `{rival}`, corrected for all comparisons with it: {shown}.")
+    return lines
+
+
+def _r_drop(study: tables.Study) -> str | None:
+    """R-Drop with nothing of ours; None if the study does not have it."""
+    labels = [each.label for each in study.methods if not study_words.is_control(each.label, study.methods[0].label)]
+    return next((one for one in labels if set(studies.Runs(one).parts) - {"longer"} == {"r-drop"}), None)
 
 
 def _longer(study: tables.Study) -> str | None:
@@ -176,6 +183,8 @@ def state(one: Later) -> str:
 
 def in_short(one: Later) -> str:
     """What other pages say of a study that has begun."""
+    if one.name == MORE_SEEDS:
+        return f"{one.link} ({state(one)}): only the [headline claims](claims.md#headline-claims) use them"
     study = tables.read(one.folder)
     base, so_far = study.methods[0].label, "" if complete(one.folder) else " so far"
     better, worse = (_with_differences(study, kind) for kind in ("better", "worse"))
@@ -183,14 +192,32 @@ def in_short(one: Later) -> str:
     said = [f"better than `{base}`{so_far}: {better}" if better else no_gain]
     said += [f"worse{so_far}: {worse}"] if worse else []
     if better and (longer := _longer(study)) in study_words.told(study):
-        said.append(f"with more epochs: {difference(study, longer, study.primary.brief_digits)}")
-    return f"{one.link} ({state(one)}): {'; '.join(said)}"
+        said.append(f"the baseline with more epochs: {difference(study, longer, study.primary.brief_digits)}")
+    less = "" if study.primary.higher_is_better else "; less is better"
+    return f"{one.link} ({state(one)}{less}): {'; '.join(said)}"
 
 
 def _with_differences(study: tables.Study, kind: str) -> str:
     """The regularisers of a kind with their differences to the baseline; nothing if there are none."""
     labels, digits = study_words.regularisers(study, kind), study.primary.brief_digits
     return study_words.listed([f"`{label}` ({difference(study, label, digits)})" for label in labels])
+
+
+def over_longer() -> dict[str, str | None]:
+    """Study -> by how much the preset is better than the baseline with more epochs; None: that was not shown.
+
+    Studies that are not complete are left out, and those that do not have both.
+    """
+    found: dict[str, str | None] = {}
+    for one in (one for one in STUDIES if one.name != MORE_SEEDS and complete(one.folder)):
+        if (longer := _longer(tables.read(one.folder))) is None:
+            continue
+        study = tables.read(one.folder, longer)
+        if studies.SEARCHED in (told := study_words.told(study)):
+            is_better = told[studies.SEARCHED] == "better"
+            shown = difference(study, studies.SEARCHED, study.primary.brief_digits)
+            found[one.title] = shown if is_better else None
+    return found
 
 
 def overview() -> str:

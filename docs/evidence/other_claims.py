@@ -101,6 +101,7 @@ def consistent_gains(parts: Sequence[tuple[str, str]]) -> Judged:
     link = "[above](#comparisons-of-the-paper)"
     failed = list(dict.fromkeys(name for name, verdict in parts if verdict == verdicts.NOT_REPRODUCED))
     if failed:
+        failed.sort(key=lambda name: int(name[1:]))
         words = f"It asks for all of P1 to P8. Not reproduced: {', '.join(failed)}"
         return Judged(verdicts.NOT_REPRODUCED, words, link)
     missing = list(dict.fromkeys(name for name, verdict in parts if verdict != verdicts.REPRODUCED))

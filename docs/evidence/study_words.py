@@ -26,7 +26,7 @@ def state(folder: Path) -> str:
 def progress(folder: Path, study: tables.Study) -> str:
     """How many runs are done, and how many of them failed."""
     failed = sum(row["status"] in tables.FAILED for row in tables.final_runs(folder))
-    ends = f" {failed} of them failed." if failed else ""
+    ends = f" Runs that failed: {failed}." if failed else ""
     if complete(folder):
         return f"The study is complete: all runs of {len(study.methods)} methods have ended.{ends}"
     with_runs = sum(bool(one.scores) for one in study.methods)

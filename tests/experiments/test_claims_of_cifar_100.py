@@ -180,6 +180,24 @@ def test_a_claim_whose_runs_failed_does_not_stay_open(claims: Any, label: str, s
     assert found[7] == words and ("failed (H1" in claims.summary()) == words.startswith("not earned")
 
 
+@pytest.mark.parametrize(("name", "label"), [("H1", LONGER), ("H2", R_DROP), ("H7", R_DROP)])
+def test_a_claim_that_needs_a_method_whose_runs_all_failed_does_not_stay_open(
+    claims: Any, name: str, label: str
+) -> None:
+    tested = {"none": (0.7, 0.7), LONGER: (0.7, 0.72), R_DROP: (0.7, 0.71), OURS: (0.9, 0.75), TAIL: (0.8, 0.74)}
+    folder = claims.studies.RESULTS / "cifar100"
+    publish(folder, tested, 10, seconds={OURS: 30, LONGER: 30, R_DROP: 30, TAIL: 20})
+    assert cells_of(claims.headline_table(), name)[7] == "**earned**"
+    file = folder / "results.csv"
+    shown = f'"{label}"' if "," in label else label
+    rows = [
+        f"{shown},{line.removeprefix(shown).split(',')[1]},runs,diverged,,,," if line.startswith(f"{shown},") else line
+        for line in file.read_text(encoding="utf-8").splitlines()
+    ]
+    file.write_text("\n".join(rows) + "\n", encoding="utf-8")
+    assert cells_of(claims.headline_table(), name)[7] == f"not earned: all runs of `{label}` failed"
+
+
 def test_later_seeds_that_are_not_complete_keep_a_claim_open(claims: Any) -> None:
     """The gain of R-Drop, which H7 asks for, is known when its later seeds are."""
     cheap, seconds = {"none": (0.7, 0.72), TAIL: (0.75, 0.745)}, {TAIL: 20, R_DROP: 30}

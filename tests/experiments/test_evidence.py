@@ -138,7 +138,7 @@ def test_the_rule_chooses_from_the_screen_by_validation_scores(program, screen, 
 
 def test_a_screen_that_is_not_finished_is_refused(program, screen) -> None:
     study = program.read_study(screen)
-    (run,) = (screen / "runs").glob("dropkey*/seed1")
+    (run,) = (screen / "runs").glob("dropkey_p=0.05/seed1")
     (run / "result.json").unlink()
     with pytest.raises(
         ArgumentError, match=r"expected a finished run of 'dropkey\(p=0.05\)', seed 1, found: unfinished"

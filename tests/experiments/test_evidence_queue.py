@@ -253,9 +253,8 @@ def test_a_wrong_queue_is_refused(program, tmp_path: Path, studies: Any, message
 
 
 def test_the_queue_of_this_repository_can_be_run(program, tmp_path: Path) -> None:
-    """Its recipes and methods can be read, and what is stopped has runs."""
+    """Its recipes and methods can be read, and what is stopped has runs. A study that is complete leaves it."""
     studies = program.read_queue(program.QUEUE)
-    assert len(studies) > 5
     for one in studies:
         recipe = read_recipe(one.recipe, one.size)
         assert expanded(one.methods or recipe.methods)
@@ -272,10 +271,14 @@ def test_the_queue_of_this_repository_can_be_run(program, tmp_path: Path) -> Non
 
 
 def test_the_claims_know_which_methods_are_stopped(program, tmp_path: Path, docs_module: Callable[[str], Any]) -> None:
-    """Otherwise a study would never be complete, and its claims would wait for runs that nobody makes."""
+    """Otherwise a study would never be complete, and its claims would wait for runs that nobody makes.
+
+    They know it as well when the study is complete and has left the queue.
+    """
     stopped = {}
     for one in program.read_queue(program.QUEUE):
         if one.stopped:
             program.unpack(RECORDS / f"{one.name}.tar.gz", tmp_path / one.name)
             stopped[one.name] = {entry.method for entry in one.without(tmp_path / one.name)}
-    assert stopped == {name: set(labels) for name, labels in docs_module("other_claims").STOPPED.items()}
+    known = {name: set(labels) for name, labels in docs_module("other_claims").STOPPED.items()}
+    assert stopped == {name: known.get(name) for name in stopped}

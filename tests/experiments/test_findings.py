@@ -210,7 +210,11 @@ def test_times_are_those_of_the_same_kernels(findings: Any) -> None:
 
 def test_how_far_repeated_trials_are_apart(findings: Any) -> None:
     first, again = (
-        {row["method"]: 100 * float(row["validation_accuracy"]) for row in rows(folder) if row["part"] == "tuning"}
+        {
+            row["method"]: 100 * float(row["validation_accuracy"])
+            for row in rows(folder)
+            if row["part"] == "tuning" and row["status"] == "finished"
+        }
         for folder in ("screen", "wide")
     )
     apart = np.array([first[label] - again[label] for label in first if label in again])
@@ -218,6 +222,15 @@ def test_how_far_repeated_trials_are_apart(findings: Any) -> None:
     said = f"{len(apart)} trials were made twice with the same settings and the same seed, and rounding alone gives a"
     deviation = np.sqrt((apart**2).mean() / 2)  # of one trial: the difference has twice its variance
     assert f"{said} trial a standard deviation of {deviation:.1f} points" in findings.bullets()
+
+
+def test_a_trial_that_diverged_has_no_score(findings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The screen goes on, and its later methods have high learning rates, too."""
+    said = findings.sentences()["trials"]
+    text = (findings.SCREEN / "results.csv").read_text(encoding="utf-8")
+    (tmp_path / "results.csv").write_text(f"{text}mixup,1000,tuning,diverged\n", encoding="utf-8")
+    monkeypatch.setattr(findings, "SCREEN", tmp_path)
+    assert findings.sentences()["trials"] == said
 
 
 def test_what_twice_the_epochs_take_to_two_passes(findings: Any, monkeypatch: pytest.MonkeyPatch) -> None:

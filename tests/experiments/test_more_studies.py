@@ -75,8 +75,37 @@ def test_a_study_of_images_is_told(more: Any) -> None:
     assert all(f"(results/transfer/{path.name})" in said for path in more.written())
     first, rest = more.overview().splitlines()
     assert first.startswith(f"- {one.link} (all runs are done): better than `none`: `{OURS}` (+2.0 points [")
-    assert "; with more epochs: +4.0 points [" in first
+    assert "; the baseline with more epochs: +4.0 points [" in first and "less is better" not in first
     assert CONTROL not in first and one.link not in rest
+
+
+def test_where_the_preset_is_better_than_more_epochs_is_known_to_the_front_page(more: Any) -> None:
+    assert more.over_longer() == {}
+    for name, gain in (("transfer", 0.04), ("cifar10-half", 0.01), ("cifar100-more", 0.04), ("cifar10-full", 0.0)):
+        publish(more.of(name), "accuracy", {"none": 0, LONGER: 0.02, OURS: gain})
+    found = more.over_longer()
+    assert found.pop("Transfer from CIFAR-100").startswith(("+2.0 points [", "+1.9"))
+    assert found == {"50 percent of CIFAR-10": None, "CIFAR-10 in full": None}
+    publish(more.of("transfer"), "accuracy", {"none": 0, LONGER: 0.02, OURS: 0.04}, missing=1)
+    assert set(more.over_longer()) == {"50 percent of CIFAR-10", "CIFAR-10 in full"}  # it is not complete
+    publish(more.of("transfer"), "accuracy", {"none": 0, LONGER: 0.02})
+    assert set(more.over_longer()) == {"50 percent of CIFAR-10", "CIFAR-10 in full"}  # it does not have the preset
+
+
+def test_a_method_with_r_drop_in_it_is_compared_with_r_drop_alone(more: Any) -> None:
+    one, alone = more.of("transfer"), "r-drop(weight=3.0,p=0.1)"
+    publish(one, "accuracy", {"none": 0.0, CONTROL: 0.0, alone: 0.02, f"{alone}+blur(sigma_max=0.3)": 0.02})
+    (line,) = (line for line in part(more, one).splitlines() if line.startswith("- Our methods to"))
+    assert line.startswith(f"- Our methods to `{alone}`, corrected") and f": `{alone}+blur(sigma_max=0.3)` " in line
+    assert "points [" in line and "+2.0" not in line
+
+
+def test_more_seeds_alone_show_nothing(more: Any) -> None:
+    one = more.of("cifar100-more")
+    publish(one, "accuracy", {"none": 0.0, OURS: 0.02})
+    said = part(more, one)
+    assert "Better than" not in said and "all runs of 2 methods have ended" in said and "| method |" in said
+    assert more.in_short(one).endswith(": only the [headline claims](claims.md#headline-claims) use them")
 
 
 def test_a_lower_loss_is_better(more: Any) -> None:
@@ -89,6 +118,7 @@ def test_a_lower_loss_is_better(more: Any) -> None:
     assert f"`{TWICE}` -0.0" in better and f"`{R_DROP}` -0.0" in better and "nats" in better and MASKED not in better
     assert f"`{MASKED}` +0.0" in worse
     short = more.in_short(one)
+    assert short.startswith(f"{one.link} (all runs are done; less is better): better than")
     assert f"`{R_DROP}` (-0.0" in short and f"; worse: `{MASKED}` (+0.0" in short and f"`{TWICE}`" not in short
 
 

@@ -112,7 +112,7 @@ def test_a_study_that_has_begun_has_no_row_yet(
 def test_what_speaks_against_the_preset_comes_first(preset: Any) -> None:
     first, *_, failed = preset.front_page().splitlines()
     assert (
-        first.startswith("**Hard masking alone")
+        first.startswith("**On 20 % of CIFAR-10, hard masking alone")
         and "show no gain" in first
         and "worse than no method with each" in first
     )
@@ -148,7 +148,46 @@ def test_the_front_page_says_where_the_preset_is_better_than_twice_the_epochs(
     preset: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start = "`ad.presets.vision()` is not better than twice the epochs without a method"
-    assert preset.to_twice_the_epochs() == f"{start} if labels are right."
+    monkeypatch.setattr(preset.cifar_100, "over_longer", lambda: None)
+    monkeypatch.setattr(preset.more_studies, "over_longer", dict)
+    for is_told in (False, True):
+        monkeypatch.setattr(preset, "can_be_told", lambda study, is_told=is_told: is_told)
+        assert preset.to_twice_the_epochs() == f"{start} if labels are right."
+    found = {"50 percent of CIFAR-10": "+0.4 points [+0.1, +0.7]", "Transfer from CIFAR-100": None}
+    monkeypatch.setattr(preset.more_studies, "over_longer", lambda: found)
+    elsewhere = f"{start} on 20 % of CIFAR-10. It is better in {{}} other studies of images with right labels: "
+    half = "50 percent of CIFAR-10 (+0.4 points [+0.1, +0.7])."
+    assert preset.to_twice_the_epochs() == elsewhere.format("1 of 3") + half
     monkeypatch.setattr(preset.cifar_100, "over_longer", lambda: "+1.4 points [+1.0, +1.8]")
-    said = f"{start} on 20 % of CIFAR-10; on CIFAR-100, it is: +1.4 points [+1.0, +1.8]."
-    assert preset.to_twice_the_epochs() == said and said in preset.front_page()
+    said = f"{elsewhere.format('2 of 3')}CIFAR-100 (+1.4 points [+1.0, +1.8]), {half}"
+    assert preset.to_twice_the_epochs() == said
+    monkeypatch.setattr(preset, "can_be_told", lambda study: study is preset.studies.SCARCE)
+    assert preset.to_twice_the_epochs() == elsewhere.format("1 of 2") + half  # CIFAR-100 is not complete
+    assert preset.to_twice_the_epochs() in preset.front_page()
+
+
+def test_runs_that_failed_are_counted_in_the_row(preset: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preset.studies, "RESULTS", tmp_path)
+    methods = ("none", "r-drop(weight=0.3,p=0.1)", "longer(times=2)", OURS)
+    study = preset.studies.Study("new")
+
+    def cells(failed: dict[str, int]) -> list[str]:
+        rows = [
+            (one, seed, "runs", "diverged")
+            if seed < failed.get(one, 0)
+            else (one, seed, "runs", "finished", 0.7 + 0.001 * (seed * len(one) % 4), 0.7)
+            for one in methods
+            for seed in range(5)
+        ]
+        write_results(tmp_path / "new", rows)
+        (tmp_path / "new" / "recipe.yaml").write_text("recipe: {task: classification}\n", encoding="utf-8")
+        assert preset.can_be_told(study)
+        found: list[str] = preset.row(preset.Measured("new", "new.md", study), "")
+        return found
+
+    assert cells({})[0] == "[new](new.md) (5)"
+    some = cells({OURS: 1})
+    assert some[0] == "[new](new.md) (4 of 5)" and "[" in some[1]
+    assert cells({OURS: 5}) == ["[new](new.md) (0 of 5)", "-", "-", "-", "-"]
+    rival = cells({"r-drop(weight=0.3,p=0.1)": 5})
+    assert rival[2] == "-" and "[" in rival[1]

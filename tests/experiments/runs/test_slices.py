@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import tarfile
 from pathlib import Path
@@ -140,9 +141,17 @@ def test_a_study_goes_on_from_its_records_alone(program, tmp_path, capsys, monke
     assert len(capsys.readouterr().out.splitlines()) == 2
     assert program.main(["publish", str(first), str(tmp_path / "published"), "--commit", "abc"]) == 0
     assert {path.name for path in (tmp_path / "published").iterdir()} == {"results.csv", "costs.json", "recipe.yaml"}
-    # Published again without a commit, the one that is known stays.
+    # Published again without a commit, the one that is known stays. Paths of this machine are not published.
+    data = tmp_path / "images" / "mine.npz"
+    program.unpack(first, tmp_path / "seen")
+    plan = json.loads((tmp_path / "seen" / "comparison.json").read_text())
+    plan["recipe"]["data"]["root"], plan["recipe"]["model"]["checkpoint"] = str(data), "relative/weights"
+    (tmp_path / "seen" / "comparison.json").write_text(json.dumps(plan))
+    program.pack(tmp_path / "seen", first)
     assert program.main(["publish", str(first), str(tmp_path / "published")]) == 0
     assert yaml.safe_load((tmp_path / "published" / "recipe.yaml").read_text())["commit"] == "abc"
+    recipe = yaml.safe_load((tmp_path / "published" / "recipe.yaml").read_text())["recipe"]
+    assert (recipe["data"]["root"], recipe["model"]["checkpoint"]) == ("mine.npz", "relative/weights")
 
 
 def test_an_interruption_keeps_the_records(program, tmp_path, capsys, monkeypatch) -> None:
@@ -160,6 +169,31 @@ def test_an_interruption_keeps_the_records(program, tmp_path, capsys, monkeypatc
     assert f"{file}: 1 runs" in said.out and "the same command goes on" in said.err
     with tarfile.open(file) as archive:
         assert any(name.endswith("result.json") for name in archive.getnames())
+
+
+def test_each_cost_is_kept_at_once_and_a_slice_whose_costs_are_left_goes_on(
+    program, tmp_path, capsys, monkeypatch
+) -> None:
+    file, kept = tmp_path / "records.tar.gz", []
+    changes = [*TINY, "training.epochs=1", "seeds=1", "tuning.trials=0"]
+    command = ["run", "digits", "--size", "demo", "--set", *changes, "--methods", *METHODS, "--workers", "1"]
+    real = program.measure_costs
+
+    def measured(recipe, methods, folder, say, is_over):
+        ended = []
+
+        def heard(line: str) -> None:
+            say(line)
+            with tarfile.open(file) as archive:
+                kept.append(COSTS in archive.getnames())
+            ended.append(line)
+
+        return real(recipe, methods, folder, heard, lambda: len(ended) == 1)
+
+    monkeypatch.setattr(program, "measure_costs", measured)
+    assert program.main([*command, "--records", str(file)]) == 3
+    assert kept == [True] and "1 costs are left: run the same command to go on" in capsys.readouterr().out
+    assert program.main([*command, "--records", str(file)]) == 0 and kept == [True, True]
 
 
 def test_costs_are_measured_once_and_kept(tiny, tmp_path) -> None:
