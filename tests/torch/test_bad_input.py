@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import attentiondrop as ad
 from attentiondrop.torch import attention
@@ -183,3 +185,27 @@ def test_heads_of_nested_tensors_are_dropped_as_of_padded_ones() -> None:
 def test_both_axes_are_refused_for_eager_too() -> None:
     with pytest.raises(ad.ArgumentError, match="axes"):
         attention(Q, Q, Q, ad.BlurSmoothing(axes="both"), is_causal=True, backend="eager")
+
+
+def test_a_scale_may_be_a_number_that_a_compiler_does_not_know() -> None:
+    q = torch.randn(2, 4, 10, 8)
+    drop = ad.DropKey(p=0.5)
+
+    def by_length(q: Tensor) -> Tensor:
+        return attention(q, q, q, drop, scale=q.shape[-2] ** -0.5)
+
+    traced = make_fx(by_length, tracing_mode="symbolic")(q)
+    assert traced(q[:, :, :7]).shape == (2, 4, 7, 8)
+
+    def by_tensor(q: Tensor, scale: Tensor) -> Tensor:
+        return attention(q, q, q, drop, scale=scale)
+
+    def by_item(q: Tensor, scale: Tensor) -> Tensor:
+        return attention(q, q, q, drop, scale=scale.item())
+
+    for function in (by_tensor, by_item):
+        torch.manual_seed(0)
+        with torch._dynamo.config.patch(capture_scalar_outputs=True):
+            found = torch.compile(function, backend="eager", fullgraph=True)(q, torch.tensor(0.4))
+        torch.manual_seed(0)
+        assert torch.allclose(found, attention(q, q, q, drop, scale=0.4))

@@ -151,7 +151,7 @@ def perturbed_attention(
         if known is not None:
             return known
     number("dropout_p", options.dropout_p, 0.0, 1.0)
-    if type(options.scale) is float:
+    if type(options.scale) is float and not torch.compiler.is_compiling():  # (A compiler may not know the number.)
         number("scale", options.scale, -math.inf)
     if options.softcap is not None and not number("softcap", options.softcap, 0.0) > 0:
         raise bad_argument("softcap", "a number > 0", options.softcap)
@@ -280,10 +280,14 @@ def fused_attention(route: Route) -> Tensor:
     return output
 
 
-def _number_of_scale(scale: Any) -> float:
+def _number_of_scale(scale: Any) -> Any:
     """A scale of another type as a number. As in SDPA, a tensor must not need a gradient: not all paths give it one."""
+    if isinstance(scale, torch.SymFloat | torch.SymInt):
+        return scale  # it follows from shapes that vary while somebody traces the call
     if isinstance(scale, Tensor) and scale.requires_grad:
         raise bad_argument("scale", "a number (one that is learned: attention(query * number, ..., scale=1.0))", scale)
+    if isinstance(scale, Tensor) and scale.ndim == 0 and torch.compiler.is_compiling():
+        return scale.item()
     return number("scale", scale, -math.inf)
 
 
