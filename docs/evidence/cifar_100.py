@@ -87,7 +87,8 @@ def beside() -> str:
     """What must be read beside the headline claims about CIFAR-100."""
     lines = [
         f"H2 and H7 [were changed]({CHANGED}) when some scores of CIFAR-100 were known: H2 is no longer about R-Drop "
-        "alone, and H7 asks for R-Drop's gain, but for half of the assumed gain at least."
+        "alone, and H7 asks for R-Drop's gain, but for half of the assumed gain at least.",
+        "H2 does not ask for a gain over twice the epochs. H1 does, so read the two together.",
     ]
     if not complete(FOLDER):
         lines.append("CIFAR-100 [is not complete](cifar-100.md): it judges no claim yet.")
