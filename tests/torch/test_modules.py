@@ -91,6 +91,15 @@ def test_a_blur_along_both_axes_sees_what_logits_hide() -> None:
     assert not drop(torch.full_like(logits, -torch.inf)).any()
 
 
+@pytest.mark.parametrize("shape", [(2, 3, 0, 5), (2, 3, 4, 0), (0, 3, 4, 5), (2, 2, 3, 0, 5), (2, 0, 5)], ids=str)
+def test_logits_without_numbers(shape: tuple[int, ...]) -> None:
+    logits = torch.randn(shape, requires_grad=True)
+    for spec in ("hard(p=0.5,k=2)", "blur(sigma_max=1.0)", "dropkey(p=0.5,by=column)"):
+        weights = AttentionDrop(spec)(logits)
+        weights.sum().backward()
+        assert weights.shape == logits.grad.shape == logits.shape
+
+
 def test_integers_are_no_logits() -> None:
     with pytest.raises(ad.AttentionDropError, match=r"logits: expected a floating-point tensor, received torch.int64"):
         AttentionDrop("hard")(torch.ones(2, 4, 6, 6, dtype=torch.int64))

@@ -65,7 +65,7 @@ class AttentionDrop(nn.Module):
         if logits.ndim < 3:
             raise ShapeError(f"logits: expected [..., heads, queries, keys], received {list(logits.shape)}")
         # As in `attention`: with four or more dimensions, heads are dimension -3, and all before it is the batch.
-        work = logits.unsqueeze(1) if logits.ndim == 3 else logits.reshape(-1, *logits.shape[-3:])
+        work = logits.unsqueeze(1) if logits.ndim == 3 else logits.flatten(0, -4)
         mask = mask_in_four_dimensions(mask, tuple(logits.shape), "mask")
         visible, bias = split(mask)
         if self.training:
