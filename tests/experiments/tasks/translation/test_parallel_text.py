@@ -64,11 +64,22 @@ def test_any_aligned_files_with_held_out_pairs(tmp_path) -> None:
         assert all(pair in file for pair in zip(*part, strict=True))  # in the order of the file
     assert read_parts(settings)[0] == parts
     assert read_parts(TranslationData("opus", root, train="Books.de-en", held_out=7, seed=1))[0] != parts
-    with pytest.raises(ArgumentError, match=r"data.held_out: expected fewer than the 60 training pairs for valid.*30"):
+    with pytest.raises(ArgumentError, match=r"data.held_out: expected fewer than the 60 distinct training pairs for valid.*30"):
         read_parts(TranslationData("opus", root, train="Books.de-en", held_out=30))
     folder(tmp_path, {"validation": "dev"})
     with_dev, _ = read_parts(TranslationData("opus", root, train="Books.de-en", validation="dev", held_out=5))
     assert with_dev["validation"] == PARTS["validation"] and len(with_dev["train"].source) == 55
+
+
+def test_no_held_out_pair_is_also_trained_on(tmp_path) -> None:
+    folder(tmp_path, {"train": "Books.de-en"})
+    for language in ("en", "de"):
+        file = tmp_path / f"Books.de-en.{language}.gz"
+        file.write_bytes(gzip.compress(gzip.decompress(file.read_bytes()) * 3))
+    parts, notes = read_parts(TranslationData("opus", str(tmp_path), train="Books.de-en", held_out=7))
+    pairs = [pair for part in parts.values() for pair in zip(*part, strict=True)]
+    assert sorted(pairs) == sorted(zip(*PARTS["train"], strict=True))
+    assert notes == ["Books.de-en: 120 pairs left out before others are held out, since they are repeated"]
 
 
 def test_wmt14_from_a_folder_or_by_the_datasets_library(tmp_path, monkeypatch) -> None:

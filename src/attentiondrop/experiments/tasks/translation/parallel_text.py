@@ -26,7 +26,7 @@ def read_parts(settings: TranslationData) -> tuple[dict[str, Pairs], list[str]]:
     elif settings.name == WMT14 and settings.root is None:
         parts = _from_datasets(settings, notes)
     else:
-        parts = _from_files(settings)
+        parts = _from_files(settings, notes)
     if settings.limit is not None:
         parts = {part: Pairs(*(side[: settings.limit] for side in pairs)) for part, pairs in parts.items()}
     if settings.lowercase:
@@ -34,7 +34,7 @@ def read_parts(settings: TranslationData) -> tuple[dict[str, Pairs], list[str]]:
     return parts, notes
 
 
-def _from_files(settings: TranslationData) -> dict[str, Pairs]:
+def _from_files(settings: TranslationData, notes: list[str]) -> dict[str, Pairs]:
     if settings.root is None:
         raise missing("the folder of the files", None, how_to_name("FOLDER"))
     root, own = settings.root, (settings.train, settings.validation, settings.test)
@@ -45,16 +45,22 @@ def _from_files(settings: TranslationData) -> dict[str, Pairs]:
         if stem is not None
     }
     if without_file := [part for part in PARTS if part not in found]:
-        _hold_out(found, without_file, settings)
+        _hold_out(found, without_file, settings, notes)
     return {part: found[part] for part in PARTS}
 
 
-def _hold_out(found: dict[str, Pairs], parts: list[str], settings: TranslationData) -> None:
-    """Take pairs out of the training part, at random, for the parts that have no file."""
-    train, count = found["train"], settings.held_out
+def _hold_out(found: dict[str, Pairs], parts: list[str], settings: TranslationData, notes: list[str]) -> None:
+    """Take pairs out of the training part, at random, for the parts that have no file.
+
+    A pair that is there twice is kept once: otherwise, a model could be tested on pairs that it was trained on.
+    """
+    distinct = dict.fromkeys(zip(*found["train"], strict=True))
+    if repeated := len(found["train"].source) - len(distinct):
+        notes.append(f"{settings.train}: {repeated} pairs left out before others are held out, since they are repeated")
+    train, count = Pairs(*map(list, zip(*distinct, strict=True))), settings.held_out
     left = len(train.source) - count * len(parts)
     if left < 1:
-        expected = f"fewer than the {len(train.source)} training pairs for {' and '.join(parts)} together"
+        expected = f"fewer than the {len(train.source)} distinct training pairs for {' and '.join(parts)} together"
         raise bad_argument("data.held_out", expected, count)
     order = np.random.default_rng(key("held out", settings.seed)).permutation(len(train.source))
     places = np.split(order, [count * number for number in range(1, len(parts) + 1)])
