@@ -25,6 +25,7 @@ import tarfile
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ from attentiondrop.experiments.runs.pool import OutOfTimeError, Where
 from attentiondrop.experiments.runs.store import REQUEST, RESULT, TRACEBACK
 from attentiondrop.experiments.studies.ablate import ablate
 from attentiondrop.experiments.studies.compare import compare
-from attentiondrop.experiments.studies.plan import ABLATION, COMPARISON, Entry, read_study
+from attentiondrop.experiments.studies.plan import ABLATION, COMPARISON, Entry, Study, read_study
 from attentiondrop.experiments.studies.step_costs import COSTS, measure_costs
 from attentiondrop.experiments.train.epoch_log import EPOCHS
 
@@ -116,10 +117,11 @@ def unpack(file: Path, folder: Path) -> None:
 def run(options: argparse.Namespace) -> int:
     """One slice of a study."""
     recipe = read_recipe(options.recipe, options.size, options.set)
-    folder = Path(options.out or tempfile.mkdtemp(prefix="evidence-"))
-    if options.records.exists():
-        unpack(options.records, folder)
-    return slice_of(recipe, folder, options, command_line(sys.argv[1:]))
+    own = nullcontext(options.out) if options.out else tempfile.TemporaryDirectory(prefix="evidence-")
+    with own as folder:
+        if options.records.exists():
+            unpack(options.records, Path(folder))
+        return slice_of(recipe, Path(folder), options, command_line(sys.argv[1:]))
 
 
 def slice_of(
@@ -224,16 +226,18 @@ def costs(recipe: Recipe, folder: Path, lines: Lines, until: float) -> int:
     return left
 
 
-def opened(file: Path) -> Summary:
-    """The study in a file of records."""
-    folder = Path(tempfile.mkdtemp(prefix="evidence-"))
-    unpack(file, folder)
-    return summarise(read_study(folder))
+@contextmanager
+def opened(file: Path) -> Iterator[Study]:
+    """The study in a file of records, unpacked for as long as it is looked at."""
+    with tempfile.TemporaryDirectory(prefix="evidence-") as folder:
+        unpack(file, Path(folder))
+        yield read_study(Path(folder))
 
 
 def rank(options: argparse.Namespace) -> int:
     """Methods by their mean score on the validation part over the final seeds: no test score is shown."""
-    show_validation(opened(options.records))
+    with opened(options.records) as study:
+        show_validation(summarise(study))
     return 0
 
 
@@ -251,30 +255,29 @@ def show_validation(summary: Summary) -> None:
 
 def choose(options: argparse.Namespace) -> int:
     """The methods of a screen that are confirmed, as words for a shell, after the reasons for the last ones."""
-    with tempfile.TemporaryDirectory(prefix="evidence-") as folder:
-        unpack(options.records, Path(folder))
-        found = choice.choose(read_study(Path(folder)))
+    with opened(options.records) as study:
+        found = choice.choose(study)
     print(*found.reasons, shlex.join(found.methods), sep="\n")
     return 0
 
 
 def publish(options: argparse.Namespace) -> int:
     """Small files to commit: every run in a table, the costs, the recipe."""
-    summary = opened(options.records)
     target: Path = options.folder
+    with opened(options.records) as study:
+        text = runs_csv(summarise(study))
+        measured = study.folder / COSTS
+        step_costs = json.loads(measured.read_text(encoding="utf-8")) if measured.exists() else None
     target.mkdir(parents=True, exist_ok=True)
-    text = runs_csv(summary)
     (target / "results.csv").write_text(text, encoding="utf-8")
-    plan = summary.study.plan
     file = target / "recipe.yaml"
     commit = options.commit
     if commit is None and file.exists():
         commit = yaml.safe_load(file.read_text(encoding="utf-8"))["commit"]
-    origin = {"command": plan.command, "commit": commit, "recipe": without_places(plan.recipe)}
+    origin = {"command": study.plan.command, "commit": commit, "recipe": without_places(study.plan.recipe)}
     file.write_text(yaml.safe_dump(origin, sort_keys=False, allow_unicode=True), encoding="utf-8")
-    if (measured := summary.study.folder / COSTS).exists():
-        content = json.loads(measured.read_text(encoding="utf-8"))
-        (target / COSTS).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    if step_costs is not None:
+        (target / COSTS).write_text(json.dumps(step_costs, indent=1) + "\n", encoding="utf-8")
     print(f"{target}: {len(text.splitlines()) - 1} runs")
     return 0
 
@@ -324,7 +327,7 @@ def arguments() -> argparse.ArgumentParser:
     one.add_argument("--minutes", type=float, default=9.0, help=MINUTES)
     one.add_argument("--no-costs", action="store_true", help="time no steps: another slice of the study follows")
     one.add_argument("--workers", type=int, default=8, help="runs at once (default: %(default)s)")
-    one.add_argument("--out", help="a folder to work in (default: a temporary one)")
+    one.add_argument("--out", help="a folder to work in, which stays (default: a temporary one)")
     one.set_defaults(act=run)
     all_left = commands.add_parser("queue", help="go on with all studies that are left")
     all_left.add_argument("names", nargs="*", metavar="NAME", help="only these studies (default: all of them)")
