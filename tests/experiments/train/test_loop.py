@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from attentiondrop import AttentionDropError
+from attentiondrop.errors import ArgumentError
 from attentiondrop.experiments.config.recipe_files import read_recipe
 from attentiondrop.experiments.files.whole_files import read_lines
 from attentiondrop.experiments.methods.apply import Applied
@@ -113,6 +114,10 @@ def test_plain_attention_by_our_own_kernels_trains_the_same(tmp_path: Path) -> N
     # A method that has a spec runs in these kernels anyway.
     hard = training(tmp_path, "hard(p=0.5)", 0, "training.own_kernels=true")
     assert {str(site.spec) for site, _ in hard.applied.attachment.rows()} == {"hard(p=0.5,k=5)"}
+    with pytest.raises(
+        ArgumentError, match=r"training.own_kernels: expected false .* true with sinkhorn.*: found no att"
+    ):
+        training(tmp_path, "sinkhorn", 0, "training.own_kernels=true")
 
 
 def test_all_methods_of_a_seed_start_from_the_same_weights(tiny) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ...errors import ArgumentError
+from ...errors import ArgumentError, AttachError
 from ...presets import plain
 from ...schedules import Constant
 from ...specs import BlurSmoothing, Compose, OneOf, Spec
@@ -55,7 +55,7 @@ class Applied:
             parts = [(_rates_in_tensors(one) if compiled else one, share) for one, share in method.attached_parts]
             self.attachment = _attach_parts(model, parts, kinds)
         elif own_kernels:
-            self.attachment = attach(model, plain())
+            self.attachment = _attach_plain(model, method)
         self.acting = {part.name: acting for part in method.comparators if (acting := part.act(model)) is not None}
         #: Whether rates change during training.
         self.scheduled = spec is not None and any(leaf.scheduled() for leaf in spec.leaves())
@@ -221,6 +221,17 @@ def _attach_parts(model: nn.Module, parts: Sequence[tuple[Spec, float]], kinds: 
     firsts = [(spec, len(names) - max(1, round(share * len(names)))) for spec, share in parts]
     of_each = {name: joined(spec for spec, first in firsts if place >= first) for place, name in enumerate(names)}
     return attach(model, {glob.escape(name): spec for name, spec in of_each.items() if spec is not None}, kinds=kinds)
+
+
+def _attach_plain(model: nn.Module, method: Method) -> Attachment:
+    """Let the attention of a model run in this library's kernels."""
+    try:
+        return attach(model, plain())
+    except AttachError as error:
+        expected = "false for a model, or a method, whose attention this library cannot compute"
+        raise ArgumentError(
+            f"training.own_kernels: expected {expected}, received true with {method.text}: {error}"
+        ) from None
 
 
 def _rates_in_tensors(spec: Spec) -> Spec:

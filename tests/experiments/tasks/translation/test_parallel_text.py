@@ -64,7 +64,9 @@ def test_any_aligned_files_with_held_out_pairs(tmp_path) -> None:
         assert all(pair in file for pair in zip(*part, strict=True))  # in the order of the file
     assert read_parts(settings)[0] == parts
     assert read_parts(TranslationData("opus", root, train="Books.de-en", held_out=7, seed=1))[0] != parts
-    with pytest.raises(ArgumentError, match=r"data.held_out: expected fewer than the 60 distinct training pairs for valid.*30"):
+    with pytest.raises(
+        ArgumentError, match=r"data.held_out: expected fewer than the 60 distinct training pairs for valid.*30"
+    ):
         read_parts(TranslationData("opus", root, train="Books.de-en", held_out=30))
     folder(tmp_path, {"validation": "dev"})
     with_dev, _ = read_parts(TranslationData("opus", root, train="Books.de-en", validation="dev", held_out=5))
