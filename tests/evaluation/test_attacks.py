@@ -290,6 +290,9 @@ class Broken(nn.Module):
             "images, labels: expected [N, ...] and [N] with samples, received [16, 3, 4, 4] and [3]",
         ),
         ({"labels": 3}, "received [16, 3, 4, 4] and int"),
+        ({"labels": torch.tensor([5] + [0] * 15)}, "labels: expected classes from 0 to 4, received [0, 5]"),
+        # What cross entropy ignores could never be attacked, and would count as wrong.
+        ({"labels": torch.tensor([-100] + [1] * 15)}, "labels: expected classes from 0 to 4, received [-100, 1]"),
         ({"images": torch.zeros(0, 3), "labels": torch.zeros(0).long()}, "received [0, 3] and [0]"),
         (
             {"model": Broken({"a": 1})},
