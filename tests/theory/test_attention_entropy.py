@@ -119,11 +119,16 @@ def test_nothing_is_changed_and_dropout_is_off() -> None:
     assert found.before == pytest.approx(without.before, rel=1e-6)
 
 
-class FunctionalDropout(nn.Sequential):
+class FunctionalDropout(nn.Module):
     """With a dropout that is no module, as in the layers of BART."""
 
-    def forward(self, input: torch.Tensor) -> torch.Tensor:
-        return super().forward(nn.functional.dropout(input, 0.5, self.training))
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.layers(nn.functional.dropout(x, 0.5, self.training))
+        return found
 
 
 def with_dropout_of_weights(p: float) -> list[nn.Module]:
