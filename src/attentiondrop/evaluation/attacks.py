@@ -183,7 +183,8 @@ def find_worst(
 def judge(logits: Tensor, labels: Tensor, loss: str) -> tuple[Tensor, Tensor]:
     """The loss of each sample, and whether it is misclassified."""
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    wrong = logits.detach().argmax(-1) != labels
+    # Without the second part, logits that are all NaN would count as class 0.
+    wrong = (logits.detach().argmax(-1) != labels) | logits.detach().isnan().any(-1)
     if loss == "ce":
         return cross_entropy(logits, labels.long(), reduction="none"), wrong
     right = logits.gather(1, labels.long()[:, None])[:, 0]
