@@ -91,6 +91,12 @@ def test_variance_prints_draws_and_writes(run: Path, capsys: pytest.CaptureFixtu
     assert [entry["epoch"] for entry in found["while_training"]] == [1, 2]
 
 
+def test_variance_from_two_mini_batches_has_no_interval(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["variance", str(run), "--examples", "32", "--batches", "2", "--device", "cpu"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines() if line.strip().startswith("epoch")]
+    assert rows and all(row[-1] == "-" for row in rows)
+
+
 def test_variance_of_several_runs_in_one_picture(run: Path, tmp_path: Path) -> None:
     picture = tmp_path / "p" / "both.svg"
     options = ["--examples", "24", "--method", "samples", "--out", str(picture)]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from attentiondrop import AttentionDropError
-from attentiondrop.evaluation import pgd_attack
+from attentiondrop.evaluation import pgd_attack, robust_accuracy
 from attentiondrop.torch import attach
 
 WIDE = (-10.0, 10.0)
@@ -253,6 +253,24 @@ def test_the_margin_moves_where_the_cross_entropy_is_saturated() -> None:
     assert fooled[1] > fooled[0]
 
 
+class Overflowing(nn.Module):
+    """Its logits are NaN for bright images, as in a model that overflows."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean = x.flatten(1).mean(1, keepdim=True)
+        return torch.cat([1.0 - mean, 0.0 * mean], dim=1).masked_fill(mean > 0.5, torch.nan)
+
+
+def test_a_prediction_that_is_not_a_number_is_wrong() -> None:
+    images, labels = torch.full((4, 1, 2, 2), 0.45), torch.zeros(4, dtype=torch.long)
+    bright = robust_accuracy(Overflowing(), (images + 0.1, labels), epsilons=[0.01])
+    assert bright.accuracy == [0.0, 0.0]
+    dark = robust_accuracy(Overflowing(), (images, labels), epsilons=[0.01, 0.4])
+    assert dark.accuracy == [1.0, 1.0, 0.0]
+    worse = pgd_attack(Overflowing(), images, labels, epsilon=0.4)
+    assert bool((worse.flatten(1).mean(1) > 0.5).all())
+
+
 class Broken(nn.Module):
     def __init__(self, output: object) -> None:
         super().__init__()
@@ -290,6 +308,9 @@ class Broken(nn.Module):
             "images, labels: expected [N, ...] and [N] with samples, received [16, 3, 4, 4] and [3]",
         ),
         ({"labels": 3}, "received [16, 3, 4, 4] and int"),
+        ({"labels": torch.tensor([5] + [0] * 15)}, "labels: expected classes from 0 to 4, received [0, 5]"),
+        # What cross entropy ignores could never be attacked, and would count as wrong.
+        ({"labels": torch.tensor([-100] + [1] * 15)}, "labels: expected classes from 0 to 4, received [-100, 1]"),
         ({"images": torch.zeros(0, 3), "labels": torch.zeros(0).long()}, "received [0, 3] and [0]"),
         (
             {"model": Broken({"a": 1})},

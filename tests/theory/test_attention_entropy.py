@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from small_vit import build, digits, trained
+from timm.models.vision_transformer import Block
 from torch import nn
 
 import attentiondrop as ad
@@ -116,6 +117,37 @@ def test_nothing_is_changed_and_dropout_is_off() -> None:
     assert all(torch.equal(state[name], value) for name, value in model.state_dict().items())
     without = attention_entropy(build("hard"), images[:16], "hard(p=0.0,k=1)", draws=2)
     assert found.before == pytest.approx(without.before, rel=1e-6)
+
+
+class FunctionalDropout(nn.Module):
+    """With a dropout that is no module, as in the layers of BART."""
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.layers(nn.functional.dropout(x, 0.5, self.training))
+        return found
+
+
+def with_dropout_of_weights(p: float) -> list[nn.Module]:
+    layers = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        layers.append(nn.TransformerEncoderLayer(16, 2, 32, dropout=p, batch_first=True))
+    timm_layers = [Block(16, 2, attn_drop=p) for _ in range(2)]
+    return [nn.TransformerEncoder(layers[0], 2), nn.Sequential(*timm_layers), FunctionalDropout(*layers)]
+
+
+@pytest.mark.parametrize("model", with_dropout_of_weights(0.5), ids=["torch", "timm", "functional"])
+def test_dropout_is_off_wherever_it_is(model: nn.Module) -> None:
+    """Without it nothing is drawn, since masking with p = 0 draws nothing, either."""
+    x = torch.randn(16, 10, 16)
+    found = [attention_entropy(model, x, "hard(p=0.0,k=1)", draws=1, seed=seed) for seed in (0, 1)]
+    assert found[0] == found[1] and len(found[0].sites) == 2
+    assert found[0].after == found[0].before
+    assert torch.backends.mha.get_fastpath_enabled()
 
 
 def test_a_sweep() -> None:

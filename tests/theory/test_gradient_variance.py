@@ -143,6 +143,15 @@ def test_draws_that_a_batch_shares_do_not_average_out() -> None:
     assert own.total.from_draws == pytest.approx(EPSILON**2 * D * 5.0 / 32, rel=0.2)
 
 
+def test_two_mini_batches_give_no_interval() -> None:
+    """Every resample of two has the same variance as both: an interval of no width would claim to be sure."""
+    x, y = sample(64, torch.Generator().manual_seed(3))
+    two, three = (gradient_variance(PerCall(), x[:n], y[:n], loss=half_square, batch_size=16) for n in (32, 48))
+    assert all(math.isnan(end) for ends in two.total.intervals.values() for end in ends)
+    assert two.total.base > 0 and two.to_dict()["total"]["intervals"]["ratio"] == [None, None]
+    assert three.total.intervals["base"][0] < three.total.base < three.total.intervals["base"][1]
+
+
 def test_methods_agree_on_a_transformer() -> None:
     images, labels = digits()
     samples = gradient_variance(trained(), images[:200], labels[:200], batch_size=8)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from small_vit import build, digits, trained
 from torch import Tensor, nn
 
 from attentiondrop import ArgumentError
-from attentiondrop.errors import ShapeError
+from attentiondrop.errors import AttentionDropError, ShapeError
 from attentiondrop.theory import certificate_from_losses, risk_certificate
 from attentiondrop.theory.observation import observe
 from attentiondrop.theory.stochastic import RandomisedPredictor, shares_draws
@@ -199,6 +200,27 @@ def test_other_losses() -> None:
 def test_what_would_make_the_number_a_lie_is_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         risk_certificate(trained(), held_out(150), **({"draws": 2} | changes))
+
+
+@pytest.mark.parametrize(
+    "labels, message",
+    [
+        (torch.full((8,), 10), r"labels: expected classes from 0 to 9, received \[10, 10\]"),
+        (torch.full((8,), -100), r"labels: expected classes from 0 to 9, received \[-100, -100\]"),
+        (torch.zeros(8), r"labels: expected a tensor of integers, received 'torch.float32'"),
+        ([0] * 8, r"labels: expected a tensor of integers, received 'list'"),
+        (torch.zeros(5, dtype=torch.long), r"received \[8, 10\] and \[5\]"),
+    ],
+)
+def test_labels_that_are_no_classes_are_refused(labels: Any, message: str) -> None:
+    with pytest.raises(AttentionDropError, match=message):
+        risk_certificate(trained(), [(digits()[0][:8], labels)])
+
+
+def test_any_integers_are_labels() -> None:
+    images, labels = digits()
+    wide, narrow = (risk_certificate(trained(), [(images[:8], each)]) for each in (labels[:8], labels[:8].byte()))
+    assert wide == narrow
 
 
 def test_models_without_a_prediction_for_each_example_are_refused() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -136,4 +137,5 @@ def _print(entry: RunVariance, console: Console) -> None:
 def _cells(terms: Terms) -> list[str]:
     numbers = (terms.base, terms.perturbed, terms.difference, terms.covariance)
     low, high = terms.intervals["ratio"]
-    return [*(f"{value:.1e}" for value in numbers), f"{terms.ratio:.3g}", f"{low:.3g} to {high:.3g}"]
+    interval = "-" if math.isnan(low) else f"{low:.3g} to {high:.3g}"
+    return [*(f"{value:.1e}" for value in numbers), f"{terms.ratio:.3g}", interval]

@@ -15,6 +15,7 @@ from torch.nn.functional import cross_entropy
 from ..errors import ShapeError, bad_argument
 from ..torch.attach import unwrapped
 from ..validation import integer, number, one_of
+from .calibration import check_classes
 
 Norm = Literal["linf", "l2"]
 Loss = Literal["ce", "margin"]
@@ -149,12 +150,13 @@ def pgd_attack(
 def find_worst(
     predict: Predict, images: Tensor, labels: Tensor, attack: Attack, generator: torch.Generator | None
 ) -> Outcome:
-    """Run the attack; `predict` comes from `attackable`, and the arguments are already checked."""
+    """Run the attack; `predict` comes from `attackable`, and all else was checked by `check_images`."""
     # Cloned, because tensors created in inference mode cannot be part of an autograd graph.
     images, labels = images.detach().clone(), labels.clone()
     with torch.no_grad():
-        best = images.clone()
-        most, wrong = judge(predict(images), labels, attack.loss)
+        best, logits = images.clone(), predict(images)
+        check_classes(labels, logits.shape[1])
+        most, wrong = judge(logits, labels, attack.loss)
     if attack.epsilon == 0:
         mean = float(most.mean())
         return Outcome(best, wrong, mean, mean)
@@ -181,7 +183,8 @@ def find_worst(
 def judge(logits: Tensor, labels: Tensor, loss: str) -> tuple[Tensor, Tensor]:
     """The loss of each sample, and whether it is misclassified."""
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    wrong = logits.detach().argmax(-1) != labels
+    # Without the second part, logits that are all NaN would count as class 0.
+    wrong = (logits.detach().argmax(-1) != labels) | logits.detach().isnan().any(-1)
     if loss == "ce":
         return cross_entropy(logits, labels.long(), reduction="none"), wrong
     right = logits.gather(1, labels.long()[:, None])[:, 0]

@@ -165,10 +165,14 @@ def check_predictions(predictions: Any, labels: Any) -> None:
             "predictions, labels: expected [N, classes] and [N] with samples and classes, received "
             f"{list(predictions.shape)} and {list(labels.shape)}"
         )
-    if int(labels.min()) < 0 or int(labels.max()) >= predictions.shape[1]:
-        raise bad_argument(
-            "labels", f"classes from 0 to {predictions.shape[1] - 1}", [int(labels.min()), int(labels.max())]
-        )
+    check_classes(labels, predictions.shape[1])
+
+
+def check_classes(labels: Tensor, classes: int) -> None:
+    """Refuse labels that are none of so many classes, such as -100 for what a loss shall ignore."""
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= classes:
+        raise bad_argument("labels", f"classes from 0 to {classes - 1}", [low, high])
 
 
 def _kind(value: Any) -> str:

@@ -15,7 +15,8 @@ def binomial_upper(errors: int, n: int, delta: float = 0.05) -> float:
     """The largest p for which `errors` or fewer of `n` still have probability `delta` (Clopper and Pearson).
 
     With probability at least 1 - delta over n independent trials, the true chance of error is below this. It is rounded
-    up, so that it is never below the exact limit.
+    up, so that it is never below the exact limit. It is never below errors / n either, where the exact limit may be if
+    delta is above one half.
 
     >>> round(binomial_upper(0, 100), 4)  # 1 - delta ** (1 / n), the "rule of three"
     0.0295

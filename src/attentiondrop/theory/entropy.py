@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from statistics import fmean, stdev
 from typing import Any
@@ -58,7 +59,8 @@ def attention_entropy(
 ) -> AttentionEntropy:
     """Measure the entropy of every attention row before and after a perturbation.
 
-    Each layer gets the output of the perturbed layers before it. Dropout is off. The model does not change.
+    Each layer gets the output of the perturbed layers before it. Dropout is off, also that of attention weights: all
+    modules are in evaluation mode, but those whose attention is perturbed. The model does not change.
 
     Args:
         model: any model that `attach` reaches.
@@ -79,11 +81,10 @@ def attention_entropy(
         raise ArgumentError(f"inputs: expected at least {groups} examples, one for each group, received {len(inputs)}")
     watched = _watched(model, spec)
     named = _named_sites(watched)
-    _only_attention(watched)
     device = device_of(model)
     parts = inputs.to(device).tensor_split(groups)
     found: list[dict[str, SiteStats]] = []
-    with seeded(seed, device), torch.no_grad():
+    with seeded(seed, device), _only_attention(named.values(), watched), torch.no_grad():
         for group in parts:
             for site in named.values():
                 site.watch(rows=_ALL, samples=len(group))
@@ -152,13 +153,22 @@ def _text(specs: dict[str, Spec]) -> str:
     return texts[0] if len(texts) == 1 else "; ".join(f"{name}: {spec}" for name, spec in specs.items())
 
 
-def _only_attention(model: nn.Module) -> None:
-    """Put the model into training mode, but other random layers (dropout, DropPath, ...) into evaluation mode."""
-    model.train()
+@contextmanager
+def _only_attention(sites: Iterable[Site], model: nn.Module) -> Iterator[None]:
+    """Only the attention that is perturbed is in training mode, and without the model's own dropout of its weights.
+
+    In evaluation mode, torch's Transformer layers would compute their attention themselves, without asking the site.
+    """
+    for site in sites:
+        site.keeps_dropout = False
     for module in model.modules():
-        by_name = type(module).__name__ in ("DropPath", "StochasticDepth") or hasattr(module, "connection_drop")
-        if by_name or isinstance(module, nn.modules.dropout._DropoutNd):
-            module.training = False
+        module.training = site_of(module) is not None
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
 
 
 def _mean(sites: dict[str, SiteStats], name: str) -> float:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import ArgumentError, bad_argument
+from ..evaluation.calibration import check_predictions
 from ..validation import integer
 from .certificate import check_unit_interval
 from .stochastic import RandomisedPredictor, device_of, modes_kept, predictions, seeded
@@ -83,8 +84,10 @@ def observe(
         model.eval()
         done = 0
         for inputs, labels in batches:
-            inputs, labels = inputs.to(device), labels.to(device)
+            inputs = inputs.to(device)
             plain = predictions(model, inputs)
+            check_predictions(plain, labels)
+            labels = labels.to(device).long()
             drawn = torch.stack([perturbed(inputs) for _ in range(draws)])
             columns.append(_columns(plain, drawn, labels, chosen))
             done += len(inputs)

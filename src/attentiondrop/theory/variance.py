@@ -38,7 +38,7 @@ class Terms:
     #: Squared norms of the expected gradient and of the expected difference; the paper assumes that the latter is 0.
     mean2: float
     mean_difference2: float
-    #: Name -> (low, high), from a bootstrap over examples or mini-batches.
+    #: Name -> (low, high), from a bootstrap over examples or mini-batches; NaN if there are only two of them.
     intervals: dict[str, tuple[float, float]]
 
     @property
@@ -173,7 +173,11 @@ def _terms(moments: Moments, draws: int, scale: int, weights: np.ndarray, confid
         # The squared norm of an average over K units is too large by their variance divided by K.
         mean2=moments.mean2 - found["base"] / units,
         mean_difference2=moments.mean_difference2 - spread_of_difference / units,
-        intervals={name: (float(ends[0]), float(ends[1])) for name, ends in intervals.items()},
+        # Two units are equally far from their mean, so all resamples have one variance, and tell nothing.
+        intervals={
+            name: (float(ends[0]), float(ends[1])) if units > 2 else (math.nan, math.nan)
+            for name, ends in intervals.items()
+        },
     )
 
 

@@ -13,6 +13,7 @@ from attentiondrop.experiments.analysis.intervals import (
     ENOUGH_SEEDS,
     Interval,
     Spread,
+    by_chance,
     corrected,
     few_seeds_note,
     holm,
@@ -164,6 +165,22 @@ def test_few_seeds_and_many_comparisons_come_with_a_note() -> None:
     note = many_comparisons_note(6, 2, 1)
     assert note.startswith("6 comparisons were made: of 95 % intervals, 1 in 20 excludes zero by chance alone.")
     assert "Here 2 do, and 1 remains after Holm's correction for that" in note
+
+
+def test_how_many_intervals_exclude_zero_by_chance() -> None:
+    """Reports say it of both kinds."""
+    normal = np.random.default_rng(0)
+
+    def share(kind: str, seeds: int) -> float:
+        each = [paired_difference(dict(enumerate(x)), dict.fromkeys(range(seeds), 0.0), kind) for x in runs[seeds]]
+        return sum(one.interval.excludes_zero for one in each) / len(each)
+
+    runs = {seeds: normal.normal(size=(600, seeds)) for seeds in (5, 10)}
+    assert by_chance("t") == "1 in 20" and share("t", 5) == pytest.approx(1 / 20, abs=0.02)
+    assert by_chance("bootstrap") == "1 in 6 with 5 seeds or 1 in 10 with 10"
+    assert share("bootstrap", 5) == pytest.approx(1 / 6, abs=0.03)
+    assert share("bootstrap", 10) == pytest.approx(1 / 10, abs=0.03)
+    assert f"of 95 % intervals, {by_chance('bootstrap')} excludes zero" in many_comparisons_note(6, 2, 1, "bootstrap")
 
 
 def test_a_mark_needs_what_remains_after_holms_correction_and_an_interval_without_zero() -> None:

@@ -196,6 +196,13 @@ def test_what_must_be_known_first_stands_above_the_numbers(full_study: Path) -> 
     assert times.index(busy) < times.index("Training seconds of a run") and times.count(busy) == 1
 
 
+def test_bootstrap_intervals_exclude_zero_more_often_by_chance(full_study: Path) -> None:
+    found = write_report(full_study, "bootstrap").markdown.read_text(encoding="utf-8")
+    chance = "1 in 6 with 5 seeds or 1 in 10 with 10"
+    assert f"of 95 % intervals, {chance} excludes zero by chance alone" in found
+    assert f"intervals exclude zero (by chance alone, about {chance} would)" in found and "1 in 20" not in found
+
+
 def test_every_section_of_a_full_study(full_study: Path) -> None:
     page, markdown, rows = written(full_study)
     text = (full_study / "report.html").read_text(encoding="utf-8")

@@ -35,6 +35,18 @@ class TestProbes:
         assert norm2 == pytest.approx((rows.mean(0).square().sum() - rows.var(0).sum() / 5).item(), rel=1e-4)
         assert all(parameter.grad is None for parameter in model.parameters())
 
+    def test_a_batch_that_skips_a_parameter_counts_as_zero(self) -> None:
+        """As where a layer is left out at random: its gradient is 0 in such a batch, and not unknown."""
+        model = nn.Linear(1, 1, bias=False).double()
+        gradients = [None, 3.0, None, 5.0]
+
+        def objective(module: nn.Module, factor: float | None) -> torch.Tensor:
+            used = nn.Parameter(torch.zeros(1, 1)) if factor is None else factor * module.get_parameter("weight")
+            return used.sum()
+
+        variance, norm2 = gradient_spread(model, objective, gradients)
+        assert variance == pytest.approx(6.0) and norm2 == pytest.approx(4.0 - 6.0 / 4)
+
     def test_entropies_leave_the_model_as_it_was(self, tiny) -> None:
         model = initial_model(tiny, read_method("none"), 0, load_data(tiny.data)).train()
         images = torch.randn(8, 1, 8, 8)

@@ -207,7 +207,12 @@ def few_seeds_note(seeds: int) -> str | None:
     )
 
 
-def many_comparisons_note(comparisons: int, excluding: int, remaining: int) -> str | None:
+def by_chance(kind: str) -> str:
+    """How many 95 % intervals exclude zero where nothing differs. Those of the bootstrap are too narrow for 1 in 20."""
+    return "1 in 20" if kind == "t" else "1 in 6 with 5 seeds or 1 in 10 with 10"
+
+
+def many_comparisons_note(comparisons: int, excluding: int, remaining: int, kind: str = "t") -> str | None:
     """A sentence: how many comparisons were made, how many exclude zero, how many of those remain after correction.
 
     >>> many_comparisons_note(7, excluding=2, remaining=0).split(". ")[1]
@@ -219,7 +224,7 @@ def many_comparisons_note(comparisons: int, excluding: int, remaining: int) -> s
     kept = "none remains" if remaining == 0 else f"{remaining} remain{'s' * (remaining == 1)}"
     told = f"Here {here}, and {kept}"
     return (
-        f"{comparisons} comparisons were made: of 95 % intervals, 1 in 20 excludes zero by chance alone. "
+        f"{comparisons} comparisons were made: of 95 % intervals, {by_chance(kind)} excludes zero by chance alone. "
         f"{told} after Holm's correction for that; the adjusted p values are in results.csv."
     )
 

@@ -19,7 +19,7 @@ INTERVALS = {"t": "95 % t interval", "bootstrap": "95 % bootstrap interval"}
 
 def remarks(summary: Summary, quote: str = "") -> list[str]:
     """What a reader of the results should know, the most important first. `quote` is put around names of methods."""
-    several = many_comparisons_note(*counts([row.difference for row in summary.rows]))
+    several = many_comparisons_note(*counts([row.difference for row in summary.rows]), summary.interval)
     found = [few_seeds_note(summary.seeds), several]
     rows = [*_left_out(summary, quote), *_equal(summary, quote), *_unfinished(summary, quote)]
     return [*(each for each in found if each), *rows]

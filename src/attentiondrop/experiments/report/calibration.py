@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...scores import ReliabilityDiagram
+from ..analysis.intervals import by_chance
 from ..analysis.remarks import INTERVALS, MARK, counts
 from ..analysis.summary import Row, Summary
 from ..tasks.metrics import PERCENT, Metric
@@ -64,8 +65,8 @@ def _differences(summary: Summary) -> Table:
     )
     caption = (
         f"Differences to the baseline, mean over paired seeds [{INTERVALS[summary.interval]}]; {_directions(others)}. "
-        f"{excluding} of {count} intervals exclude zero (by chance alone, about 1 in 20 would); {MARK} marks what "
-        f"remains after Holm's correction for all {count}"
+        f"{excluding} of {count} intervals exclude zero (by chance alone, about {by_chance(summary.interval)} would); "
+        f"{MARK} marks what remains after Holm's correction for all {count}"
     )
     return Table(caption, ["Method", *(_heading(each) for each in others)], body)
 

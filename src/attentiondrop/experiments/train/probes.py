@@ -44,13 +44,13 @@ def gradient_spread(model: nn.Module, objective: Objective, batches: Iterable[Ba
     # Welford's update needs one pass and avoids differences of large sums.
     spread, count = torch.zeros((), device=parameters[0].device), 0
     for batch in batches:
-        gradients = torch.autograd.grad(objective(model, batch), parameters, allow_unused=True)
+        # A parameter that a batch does not use, as where a layer is skipped at random, has a gradient of zero there.
+        gradients = torch.autograd.grad(objective(model, batch), parameters, allow_unused=True, materialize_grads=True)
         count += 1
         for average, gradient in zip(mean, gradients, strict=True):
-            if gradient is not None:
-                before = gradient.float() - average
-                average += before / count
-                spread += (before * (gradient.float() - average)).sum()
+            before = gradient.float() - average
+            average += before / count
+            spread += (before * (gradient.float() - average)).sum()
     variance = spread / (count - 1)
     norm2 = torch.stack([average.square().sum() for average in mean]).sum() - variance / count
     return variance.item(), norm2.item()

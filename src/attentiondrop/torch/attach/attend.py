@@ -37,6 +37,8 @@ def attend(
     """
     if site is not None and drop is not None and not torch.compiler.is_compiling():
         _warn_of_one_head(site, query)
+    if site is not None and not site.keeps_dropout:
+        options = options._replace(dropout_p=0.0)
     if site is None or drop is None or (site.views == 1 and site.rank is None):
         return perturbed_attention(query, key, value, drop, options, None, backend, monitor=monitor)  # type: ignore[arg-type]
     is_one_call = _is_one_call(site, query, key, value, options)

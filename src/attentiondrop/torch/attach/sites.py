@@ -59,6 +59,8 @@ class Site:
     rank: int | None = None
     #: Whether the forward of the module makes all calls of its attention itself (`own_calls`); None: nobody has looked.
     own_calls: bool | None = None
+    #: Whether the model's own dropout of attention weights is on, as in training; a measurement may do without it.
+    keeps_dropout: bool = True
     #: What the spec needs from the training loop, and may not get; None if it needs nothing.
     reminders: Reminders | None = field(init=False, default=None, compare=False)
     #: Whether the spec draws anything.
