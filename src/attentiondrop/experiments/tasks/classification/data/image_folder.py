@@ -127,6 +127,9 @@ class Decoded(Dataset[tuple[Tensor, int] | Unreadable]):
         path = self.files.paths[index]
         try:
             with warnings.catch_warnings():
+                # Pillow also warns of what does not change the pixels, such as damaged EXIF data. Python would repeat
+                # that for each image and epoch, because `catch_warnings` makes it forget what it has shown.
+                warnings.simplefilter("ignore")
                 # Pillow only warns of an image that declares very many pixels. Here such an image is unreadable.
                 warnings.simplefilter("error", DecompressionBombWarning)
                 image = _in_colour(path)
@@ -242,5 +245,6 @@ def _checksum(files: Files, root: str) -> str:
             size = os.stat(path).st_size
         except OSError as error:
             raise ArgumentError(f"data.root: expected images that can be read: {one_line(error)}") from error
-        digest.update(f"{name}\t{size}\t{label}\n".encode())
+        # The name of a file may contain bytes that are not UTF-8.
+        digest.update(f"{name}\t{size}\t{label}\n".encode("utf-8", "surrogateescape"))
     return digest.hexdigest()
