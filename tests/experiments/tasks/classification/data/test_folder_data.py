@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import multiprocessing
 import os
 import shutil
 import warnings
@@ -13,7 +14,7 @@ import pytest
 import torch
 
 from attentiondrop import AttentionDropError
-from attentiondrop.experiments.tasks.classification.data import ImageSettings, load_data
+from attentiondrop.experiments.tasks.classification.data import ImageSettings, image_folder, load_data
 from attentiondrop.experiments.tasks.classification.task import Classification
 
 pytest.importorskip("torchvision")
@@ -121,6 +122,19 @@ def test_workers_change_nothing_and_leave_the_global_generator_alone(root: Path,
     assert torch.equal(state, torch.get_rng_state())
     other = epoch(load(root, augment=augment), epoch=2)
     assert not torch.equal(alone[0], other[0])
+
+
+@pytest.mark.filterwarnings("ignore:Module attentiondrop was previously imported")
+def test_a_spawned_process_starts_its_readers_as_the_system_does(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the system forks, a reader knows what this process has changed, and need not import torch again."""
+    usual, here = multiprocessing.get_all_start_methods()[0], multiprocessing.get_start_method()
+    monkeypatch.setattr(image_folder, "_in_colour", lambda path: Image.new("RGB", (20, 20), (0, 255, 0)))
+    multiprocessing.set_start_method("spawn", force=True)
+    try:
+        images, _ = next(load(root, workers=1).batches("test", 4, normalise=False))
+    finally:
+        multiprocessing.set_start_method(here, force=True)
+    assert bool((images[:, 1] == 1).all()) is (usual == "fork")
 
 
 def test_each_augmentation_does_more(root: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import multiprocessing
 import os
 import warnings
 from collections.abc import Sequence
@@ -79,6 +80,7 @@ class FolderData(ImageData):
             images,
             batch_sampler=indices,
             num_workers=self.workers,
+            multiprocessing_context=_start_method() if self.workers else None,
             collate_fn=self._collate,
             pin_memory=self.device.type == "cuda",
             # Without a generator, the loader would draw from the global one.
@@ -189,6 +191,14 @@ def load_folder(settings: ImageSettings) -> FolderData:
         augment=settings.augment,
         workers=min(settings.workers, _cores()),
     )
+
+
+def _start_method() -> str:
+    """How this system starts processes. In a worker of `--workers` the loader would take that worker's way, "spawn".
+
+    Then each of its processes would import torch, which takes seconds, and a loader serves only one epoch.
+    """
+    return multiprocessing.get_all_start_methods()[0]
 
 
 def _cores() -> int:
