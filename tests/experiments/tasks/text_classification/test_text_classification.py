@@ -6,6 +6,7 @@ import dataclasses
 import gzip
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from attentiondrop.experiments.config.recipe_files import read_recipe
 from attentiondrop.experiments.runs.execute import execute
 from attentiondrop.experiments.runs.job import Job
 from attentiondrop.experiments.runs.store import read_run
+from attentiondrop.experiments.studies.certify import check_certifiable
 from attentiondrop.experiments.studies.compare import compare
 from attentiondrop.experiments.tasks.interface import forward
 from attentiondrop.experiments.tasks.registry import find_task
@@ -204,6 +206,11 @@ def test_a_pretrained_model_without_its_tokenizer_is_refused(task: str, tmp_path
         ArgumentError, match=r"own\.yaml: data\.tokenizer: expected the folder of the tokenizer of model"
     ):
         read_recipe(str(path))
+
+
+def test_a_certificate_does_not_say_that_texts_have_no_accuracy(data) -> None:
+    with pytest.raises(ArgumentError, match=r"run: expected one of a task with examples in one tensor, .* text-cl"):
+        check_certifiable(SimpleNamespace(task=TASK, data=data))
 
 
 def test_what_a_report_says_of_the_texts() -> None:
