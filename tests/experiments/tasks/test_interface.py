@@ -229,7 +229,7 @@ def test_what_needs_single_examples_is_refused(counting, listener, tmp_path: Pat
         ArgumentError, match="run: expected one of a task that measures accuracy, received one of count"
     ):
         certify_run(folder)
-    with pytest.raises(ArgumentError, match="run: expected one of a task with examples of one shape, received one of"):
+    with pytest.raises(ArgumentError, match="run: expected one of a task with examples in one tensor, such as im"):
         variance_of_run(folder)
 
 

@@ -14,7 +14,7 @@ from ..files.yaml_text import read_yaml, read_yaml_file, read_yaml_value
 from ..methods.grids import check_grids, check_tuning_grids
 from ..methods.groups import expanded
 from ..methods.parse import read_methods
-from ..tasks.registry import task_of
+from ..tasks.registry import find_task, task_of
 from .schema import Recipe, build_recipe
 
 #: The folder of the shipped recipes.
@@ -106,6 +106,7 @@ def _built(content: dict[str, Any]) -> Recipe:
         read_methods(expanded(recipe.methods))
     except AttentionDropError as error:
         raise ArgumentError(f"methods: {error}") from None
+    find_task(recipe.task).check(recipe.data, recipe.model)
     check_tuning_grids(recipe.tuning.grids, "tuning.grids")
     check_grids(recipe.ablations, ABLATIONS)
     return recipe

@@ -176,11 +176,15 @@ def check_held_out(run: LoadedRun, part: str) -> tuple[np.ndarray | None, list[s
 
 
 def check_certifiable(run: LoadedRun) -> None:
-    """Refuse a run of a task in which a single prediction is not simply right or wrong."""
-    if _CERTIFIED not in {metric.name for metric in run.task.metrics.all} or not isinstance(run.data, ExampleData):
+    """Refuse a run of a task in which a single prediction is not simply right or wrong, or that has other data."""
+    if _CERTIFIED not in {metric.name for metric in run.task.metrics.all}:
         raise ArgumentError(
             f"run: expected one of a task that measures {_CERTIFIED}, received one of {run.task.name}: "
             "a certificate bounds the share of wrong predictions"
+        )
+    if not isinstance(run.data, ExampleData):
+        raise ArgumentError(
+            f"run: expected one of a task with examples in one tensor, such as images, received one of {run.task.name}"
         )
 
 

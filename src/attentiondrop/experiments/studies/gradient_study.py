@@ -96,7 +96,9 @@ def variance_of_run(
     last = len(run.record.epochs)
     paths = checkpoints(folder, None if result is None else result.best_epoch, last)
     if not isinstance(run.data, ExampleData):
-        raise ArgumentError(f"run: expected one of a task with examples of one shape, received one of {run.task.name}")
+        raise ArgumentError(
+            f"run: expected one of a task with examples in one tensor, such as images, received one of {run.task.name}"
+        )
     inputs, targets = run.data.sample(examples, seed)
     smoothing = run.method.smoothing(training.label_smoothing)
 

@@ -174,6 +174,9 @@ class Task(ABC):
     def packages(self, data: DataSettings) -> Sequence[str]:
         """The Python packages that this data needs, beyond those that every command needs."""
 
+    def check(self, data: Any, model: Any) -> None:  # noqa: B027 (most tasks refuse nothing here)
+        """Raise if the sections `data` and `model` of a recipe do not fit together."""
+
     @abstractmethod
     def special(self, data: Mapping[str, Any]) -> list[str]:
         """What is unusual about a stored `data` section, in words, for a report."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import gzip
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,6 +17,7 @@ from attentiondrop.experiments.config.recipe_files import read_recipe
 from attentiondrop.experiments.runs.execute import execute
 from attentiondrop.experiments.runs.job import Job
 from attentiondrop.experiments.runs.store import read_run
+from attentiondrop.experiments.studies.certify import check_certifiable
 from attentiondrop.experiments.studies.compare import compare
 from attentiondrop.experiments.tasks.interface import forward
 from attentiondrop.experiments.tasks.registry import find_task
@@ -174,6 +177,40 @@ def test_a_folder_without_the_body_of_the_model_is_refused(data, tmp_path: Path)
         ArgumentError, match=r"model.checkpoint: expected weights of BertForSeq\w+, received 'none that fit f"
     ):
         TASK.build_model(ClassifierSettings(checkpoint=str(tmp_path), arguments={"num_hidden_layers": 3}), data, {}, 0)
+    with pytest.raises(ArgumentError, match=r"; model\.arguments changes the model in the folder: intermediate_size$"):
+        TASK.build_model(ClassifierSettings(checkpoint=str(tmp_path), arguments={"intermediate_size": 8}), data, {}, 0)
+
+
+def test_the_recipe_of_the_page_fine_tunes_a_model_of_any_size(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (Path(__file__).parents[4] / "docs/fine-tuning.md").read_text(encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    Path("texts.yaml").write_text(page.partition("## Text")[2].partition("```yaml\n")[2].partition("```")[0], "utf-8")
+    Path("my-texts").mkdir()
+    for part in ("train", "valid", "test"):
+        Path("my-texts", part).write_text("yes\tthe cat sees the dog\nno\tthe dog hears\n" * 5)
+    # Another size than that of the recipe `toy-text-classification`.
+    settings = ClassifierSettings(**SIZES | {"layers": 1, "arguments": {"intermediate_size": 24}})
+    shutil.copytree(folder, "my-checkpoint")
+    TASK.build_model(settings, load_labelled(LabelledSettings(length=128)), {}, 0).save_pretrained("my-checkpoint")
+    recipe = on_this_machine(read_recipe("texts.yaml", None, ["training.epochs=1", "training.device=cpu"]))
+    assert execute(Job(recipe.to_dict(), "hard", 0, str(tmp_path / "run"))).error is None
+
+
+@pytest.mark.parametrize("task", ["text-classification", "language"])
+def test_a_pretrained_model_without_its_tokenizer_is_refused(task: str, tmp_path: Path) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_text(f"task: {task}\nmodel: {{checkpoint: somewhere}}\n")
+    with pytest.raises(
+        ArgumentError, match=r"own\.yaml: data\.tokenizer: expected the folder of the tokenizer of model"
+    ):
+        read_recipe(str(path))
+
+
+def test_a_certificate_does_not_say_that_texts_have_no_accuracy(data) -> None:
+    with pytest.raises(ArgumentError, match=r"run: expected one of a task with examples in one tensor, .* text-cl"):
+        check_certifiable(SimpleNamespace(task=TASK, data=data))
 
 
 def test_what_a_report_says_of_the_texts() -> None:
@@ -187,6 +224,21 @@ def test_long_texts_are_cut_off_and_counted(folder: Path) -> None:
         data = load_labelled(LabelledSettings(sentences=80, length=5, tokenizer=tokenizer))
         assert data.tokens["train"].shape == (80, 5) and (data.lengths["train"] == 5).all()
         assert TASK.notes(data)[0] == "80 of 80 texts of the train part cut off after 5 tokens"
+
+
+def test_a_text_is_longer_than_its_special_tokens(folder: Path, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    both = [(token, tokenizer.convert_tokens_to_ids(token)) for token in ("[UNK]", "[PAD]")]
+    template = pytest.importorskip("tokenizers").processors.TemplateProcessing
+    tokenizer.backend_tokenizer.post_processor = template("[UNK] $A [PAD]", special_tokens=both)
+    tokenizer.save_pretrained(tmp_path)
+    for length in (1, 2):
+        with pytest.raises(
+            ArgumentError, match=rf"data\.length: expected more than the 2 special .*, received {length}"
+        ):
+            load_labelled(LabelledSettings(length=length, tokenizer=str(tmp_path)))
+    assert load_labelled(LabelledSettings(length=3, tokenizer=str(tmp_path))).tokens["train"].shape[1] == 3
 
 
 def test_parts_are_held_out_and_reduced(tmp_path: Path) -> None:
@@ -213,6 +265,9 @@ def test_bad_texts_are_refused(folder: Path, tmp_path: Path) -> None:
     refused("data: expected at least 2 labels in the training part, received 'a'")
     (tmp_path / "train").write_text("a\tx\nc\ty\n")
     refused("data: expected labels of the training part in the validation part, received 'b'")
+    (tmp_path / "train").rename(tmp_path / "contest_train")
+    (tmp_path / "test").unlink()
+    refused("a file of its own for each part in .*, the name 'contest_train' contains both 'train' and 'test'")
     for settings, message in (
         ({"validation": 1.0}, r"data\.validation: expected null or a number in \(0, 1\), received 1.0"),
         ({"train_fraction": 0.0}, r"data\.train_fraction: expected a number in \(0, 1\], received 0.0"),

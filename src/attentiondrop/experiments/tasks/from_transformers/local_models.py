@@ -52,7 +52,7 @@ def build_model(
                 # Not with "sdpa" by name: some models have only eager attention, and transformers knows which.
                 model = loaded.from_config(config)
             else:
-                model = _loaded(loaded, settings.checkpoint, config, new_head)
+                model = _loaded(loaded, settings.checkpoint, config, settings.arguments, new_head)
             if settings.checkpoint_activations:
                 model.gradient_checkpointing_enable()
         except ArgumentError:
@@ -64,7 +64,7 @@ def build_model(
     return result
 
 
-def _loaded(auto_class: Any, folder: str, config: Any, new_head: bool) -> Any:
+def _loaded(auto_class: Any, folder: str, config: Any, arguments: Mapping[str, Any], new_head: bool) -> Any:
     """The model in a folder. transformers would give new weights to all that is missing there, and only log it."""
     model, report = auto_class.from_pretrained(
         folder,
@@ -79,9 +79,11 @@ def _loaded(auto_class: Any, folder: str, config: Any, new_head: bool) -> Any:
     body = f"{model.base_model_prefix}."
     wrong = [name for name in new if not new_head or (name.startswith(body) and ".pooler." not in name)]
     if wrong:
-        raise bad_argument(
+        error = bad_argument(
             "model.checkpoint", f"weights of {type(model).__name__}", f"none that fit for {', '.join(wrong[:3])}"
         )
+        hint = "; model.arguments changes the model in the folder: " * bool(arguments) + ", ".join(arguments)
+        raise ArgumentError(f"{error}{hint}")
     return model
 
 

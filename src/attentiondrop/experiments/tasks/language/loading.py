@@ -11,7 +11,7 @@ from ..draw_keys import key
 from ..missing_files import how_to_name, missing
 from ..text.generated_sentences import generated_text
 from ..text.line_files import read_text
-from ..text.part_files import PART_WORDS, only_file
+from ..text.part_files import files_of_parts
 from .language_settings import TextSettings
 from .token_data import TokenData
 from .vocabulary import learn_vocabulary
@@ -48,7 +48,7 @@ def _texts(settings: TextSettings) -> dict[str, str]:
         raise missing("the path of the text", None, how_to_name("FILE"))
     root = Path(settings.root).expanduser()
     if settings.name == "parts":
-        return {part: read_text(only_file(root, word)) for part, word in PART_WORDS.items()}
+        return {part: read_text(path) for part, path in files_of_parts(root).items()}
     return _split(read_text(root), settings)
 
 

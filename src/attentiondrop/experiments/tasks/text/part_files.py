@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterable
 from pathlib import Path
 
 from .line_files import TextFileError
@@ -10,8 +12,19 @@ from .line_files import TextFileError
 PART_WORDS = {"train": "train", "validation": "valid", "test": "test"}
 
 
-def only_file(root: Path, word: str) -> Path:
-    """The file whose name contains a word."""
+def files_of_parts(root: Path, parts: Iterable[str] = PART_WORDS) -> dict[str, Path]:
+    """Part -> its file. One file for two parts is an error: the name `contest_train.txt` contains `test`, too."""
+    found = {part: _only_file(root, PART_WORDS[part]) for part in parts}
+    for one, other in itertools.combinations(found, 2):
+        if found[one] == found[other]:
+            raise TextFileError(
+                f"data.root: expected a file of its own for each part in {str(root)!r}, the name {found[one].name!r} "
+                f"contains both {PART_WORDS[one]!r} and {PART_WORDS[other]!r}"
+            )
+    return found
+
+
+def _only_file(root: Path, word: str) -> Path:
     if not root.is_dir():
         raise TextFileError(f"data.root: expected a folder with a file for each part, received {str(root)!r}")
     found = sorted(path for path in root.iterdir() if path.is_file() and word in path.name)

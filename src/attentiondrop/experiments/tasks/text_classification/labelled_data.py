@@ -154,6 +154,9 @@ def _by_tokenizer(parts: dict[str, Labelled], settings: LabelledSettings) -> _En
     tokenizer = load_tokenizer(str(settings.tokenizer))
     if tokenizer.pad_token_id is None:
         raise bad_argument("data.tokenizer", "a tokenizer with a padding token", settings.tokenizer)
+    special = tokenizer.num_special_tokens_to_add()
+    if settings.length <= special:
+        raise bad_argument("data.length", f"more than the {special} special tokens of each text", settings.length)
     whole, rows = (
         {
             part: tokenizer([text for _, text in found], verbose=False, **how)["input_ids"]

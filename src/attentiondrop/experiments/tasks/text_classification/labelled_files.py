@@ -11,7 +11,7 @@ from ..draw_keys import key
 from ..missing_files import how_to_name, missing
 from ..text.generated_sentences import generated_labels
 from ..text.line_files import TextFileError, read_lines
-from ..text.part_files import PART_WORDS, only_file
+from ..text.part_files import PART_WORDS, files_of_parts
 from .labelled_settings import LabelledSettings
 
 #: Label and text.
@@ -46,8 +46,8 @@ def _from_files(settings: LabelledSettings) -> dict[str, Labelled]:
     if settings.root is None:
         raise missing("a folder with files of labels and texts", None, how_to_name("FOLDER"))
     root = Path(settings.root).expanduser()
-    words = {part: word for part, word in PART_WORDS.items() if part != "validation" or settings.validation is None}
-    return {part: _read(only_file(root, word)) for part, word in words.items()}
+    parts = [part for part in PART_WORDS if part != "validation" or settings.validation is None]
+    return {part: _read(path) for part, path in files_of_parts(root, parts).items()}
 
 
 def _read(path: Path) -> Labelled:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from ..from_transformers.local_tokenizer import check_tokenizer
 from ..interface import Batch, DataSettings, EvaluationSettings, Judgement, ModelSettings, OnBatch, Task
 from ..metrics import CLASS_METRICS
 from ..optional_packages import EXTRA
@@ -30,6 +31,10 @@ class TextClassification(Task):
     def packages(self, data: DataSettings) -> Sequence[str]:
         """transformers; and tokenizers, which it needs."""
         return ["transformers", "tokenizers"]
+
+    def check(self, data: LabelledSettings, model: ClassifierSettings) -> None:
+        """A pretrained model needs its own tokenizer."""
+        check_tokenizer(data.tokenizer, model)
 
     def special(self, data: Mapping[str, Any]) -> list[str]:
         """A reduced number of texts."""

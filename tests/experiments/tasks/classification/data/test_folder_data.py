@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import multiprocessing
+import os
 import shutil
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +14,7 @@ import pytest
 import torch
 
 from attentiondrop import AttentionDropError
-from attentiondrop.experiments.tasks.classification.data import ImageSettings, load_data
+from attentiondrop.experiments.tasks.classification.data import ImageSettings, image_folder, load_data
 from attentiondrop.experiments.tasks.classification.task import Classification
 
 pytest.importorskip("torchvision")
@@ -119,6 +122,19 @@ def test_workers_change_nothing_and_leave_the_global_generator_alone(root: Path,
     assert torch.equal(state, torch.get_rng_state())
     other = epoch(load(root, augment=augment), epoch=2)
     assert not torch.equal(alone[0], other[0])
+
+
+@pytest.mark.filterwarnings("ignore:Module attentiondrop was previously imported")
+def test_a_spawned_process_starts_its_readers_as_the_system_does(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the system forks, a reader knows what this process has changed, and need not import torch again."""
+    usual, here = multiprocessing.get_all_start_methods()[0], multiprocessing.get_start_method()
+    monkeypatch.setattr(image_folder, "_in_colour", lambda path: Image.new("RGB", (20, 20), (0, 255, 0)))
+    multiprocessing.set_start_method("spawn", force=True)
+    try:
+        images, _ = next(load(root, workers=1).batches("test", 4, normalise=False))
+    finally:
+        multiprocessing.set_start_method(here, force=True)
+    assert bool((images[:, 1] == 1).all()) is (usual == "fork")
 
 
 def test_each_augmentation_does_more(root: Path) -> None:
@@ -249,6 +265,32 @@ def test_images_of_other_modes_are_read_in_colour(root: Path, tmp_path: Path, mo
     with_image(root, tmp_path / "copy", file.getvalue())
     images, _ = next(load(tmp_path / "copy").batches("test", 4, normalise=False))
     assert torch.equal(images[0].mul(255).round().byte(), torch.from_numpy(pixels[:SIZE, :SIZE]).permute(2, 0, 1))
+
+
+def test_pillow_does_not_warn_of_each_image(root: Path, tmp_path: Path) -> None:
+    """Of palettes with several transparent colours it warns at each reading; that changes no pixel."""
+    file, pixels = io.BytesIO(), np.full((16, 16, 3), (0, 255, 0), np.uint8)
+    Image.fromarray(pixels).convert("P").save(file, "png", transparency=bytes(range(256)))
+    with_image(root, tmp_path / "copy", file.getvalue())
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        images, _ = next(load(tmp_path / "copy").batches("test", 4, normalise=False))
+    assert caught == []
+    assert torch.equal(images[0].mul(255).byte(), torch.from_numpy(pixels[:SIZE, :SIZE]).permute(2, 0, 1))
+
+
+def test_names_that_are_not_utf8_have_checksums_too(root: Path, tmp_path: Path) -> None:
+    clean = load(root).checksums
+    copy = tmp_path / "copy"
+    shutil.copytree(root, copy)
+    path = os.fsencode(copy / "val" / "n01" / "00.png")
+    try:
+        os.rename(path, path.replace(b"00.png", b"\xe9.png"))
+    except OSError:
+        return  # this file system takes no such name
+    data = load(copy)
+    assert {part for part in clean if data.checksums[part] != clean[part]} == {"test"}
+    assert len(next(data.batches("test", 15)).targets) == 15
 
 
 @pytest.mark.parametrize("factor", [1.5, 3])  # Pillow would only warn of the first.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import multiprocessing
 import os
 import warnings
 from collections.abc import Sequence
@@ -79,6 +80,7 @@ class FolderData(ImageData):
             images,
             batch_sampler=indices,
             num_workers=self.workers,
+            multiprocessing_context=_start_method() if self.workers else None,
             collate_fn=self._collate,
             pin_memory=self.device.type == "cuda",
             # Without a generator, the loader would draw from the global one.
@@ -127,6 +129,9 @@ class Decoded(Dataset[tuple[Tensor, int] | Unreadable]):
         path = self.files.paths[index]
         try:
             with warnings.catch_warnings():
+                # Pillow also warns of what does not change the pixels, such as damaged EXIF data. Python would repeat
+                # that for each image and epoch, because `catch_warnings` makes it forget what it has shown.
+                warnings.simplefilter("ignore")
                 # Pillow only warns of an image that declares very many pixels. Here such an image is unreadable.
                 warnings.simplefilter("error", DecompressionBombWarning)
                 image = _in_colour(path)
@@ -188,6 +193,14 @@ def load_folder(settings: ImageSettings) -> FolderData:
     )
 
 
+def _start_method() -> str:
+    """How this system starts processes. In a worker of `--workers` the loader would take that worker's way, "spawn".
+
+    Then each of its processes would import torch, which takes seconds, and a loader serves only one epoch.
+    """
+    return multiprocessing.get_all_start_methods()[0]
+
+
 def _cores() -> int:
     """The cores that this process may use. With more workers than these, torch warns, and reading is not faster."""
     try:
@@ -242,5 +255,6 @@ def _checksum(files: Files, root: str) -> str:
             size = os.stat(path).st_size
         except OSError as error:
             raise ArgumentError(f"data.root: expected images that can be read: {one_line(error)}") from error
-        digest.update(f"{name}\t{size}\t{label}\n".encode())
+        # The name of a file may contain bytes that are not UTF-8.
+        digest.update(f"{name}\t{size}\t{label}\n".encode("utf-8", "surrogateescape"))
     return digest.hexdigest()
