@@ -155,8 +155,7 @@ class Training:
         state, lines = self._stored()
         if state is not None:
             try:
-                load_full_state(self.accelerator, self.model, self.optimizer, state)
-                self.applied.load_state_dict(state["applied"])
+                load_full_state(self.accelerator, self.model, self.optimizer, self.applied, state)
                 if self.ema is not None:
                     self.ema.load_state_dict(state["ema"])
                 self.best.load_state_dict(state["best"])
@@ -371,12 +370,11 @@ class Training:
             self._write_state()
 
     def _write_state(self) -> None:
-        state = full_state(self.accelerator, self.model, self.optimizer)
+        state = full_state(self.accelerator, self.model, self.optimizer, self.applied)
         state |= {
             "epoch": self.done,
             "best": self.best.state_dict(),
             "mean": self.mean.state_dict(),
-            "applied": self.applied.state_dict(),
             "ema": None if self.ema is None else self.ema.state_dict(),
         }
         if self.accelerator.is_main_process:
