@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,26 @@ import torch
 METHOD = "blur(sigma_max=learnable(init=0.5,high=2.0))"
 
 
+def split_on_a_cpu() -> None:
+    """Let FSDP split the weights here, too: accelerate does so on GPUs only, and trains as DDP elsewhere."""
+    from accelerate import PartialState
+    from accelerate.state import AcceleratorState
+    from accelerate.utils import DistributedType
+
+    from attentiondrop.experiments.train import accelerator, loop
+
+    usual = accelerator.make_accelerator
+
+    def make(settings: Any) -> Any:
+        found = usual(settings)
+        for state in (AcceleratorState, PartialState):
+            state._shared_state["distributed_type"] = DistributedType.FSDP
+        found.state.fsdp_plugin = accelerator._fsdp(settings)
+        return found
+
+    loop.make_accelerator = make
+
+
 def training(folder: Path, method: str, changes: list[str]) -> Any:
     from attentiondrop.experiments.config.recipe_files import read_recipe
     from attentiondrop.experiments.methods.parse import read_method
@@ -18,6 +39,8 @@ def training(folder: Path, method: str, changes: list[str]) -> Any:
     from attentiondrop.experiments.train.loop import Training
 
     recipe = read_recipe("digits", "demo", changes)
+    if recipe.training.parallel == "fsdp":
+        split_on_a_cpu()
     return Training(recipe, read_method(method), 0, load_data(recipe.data), folder)
 
 
@@ -46,3 +69,19 @@ def run_in_parts(folder: Path, method: str, ends: Sequence[int], changes: list[s
         except KeyboardInterrupt:
             assert end is not None
     torch.save(found.applied.state_dict(), folder / f"kept{found.accelerator.process_index}.pt")
+
+
+def spoil_a_weight(folder: Path, changes: list[str]) -> None:
+    """Train, and in the last step spoil weights that only one process holds. All must notice."""
+    found, steps = training(folder, "none", changes), []
+    count = found.step.count
+
+    def spoil() -> None:
+        count()
+        steps.append(1)
+        if len(steps) == found.steps and found.accelerator.process_index == 1:
+            found.plain.head.weight.to_local().data.fill_(math.nan)
+
+    found.step.count = spoil
+    (epoch,) = found.run(lambda epoch: None)
+    assert epoch.train_loss is None and epoch.validation is None

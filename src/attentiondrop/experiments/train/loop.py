@@ -32,11 +32,10 @@ from .accelerator import make_accelerator, prepare
 from .captured_step import CAPTURED, CapturedStep, Recorder
 from .compiled_code import compile_calls, share_compiled_code
 from .epoch_log import BEST, EPOCHS, LAST, STATE, Epoch, rates_of, write_epoch
-from .finite_weights import are_finite
 from .mean_of_last import MeanOfLast
 from .probes import attention_entropies, gradient_spread, probe_epochs
 from .seeding import derived_seed
-from .sharding import full_state, is_sharded, load_full_state, model_weights
+from .sharding import full_state, is_sharded, load_full_state, model_weights, weights_are_finite
 from .step import Average, Step, Weight
 from .torch_attention import meets_unsound_kernel, without_cudnn
 
@@ -260,7 +259,7 @@ class Training:
         loss = self._train(index)
         seconds = time.perf_counter() - start
         # (The last step may spoil the weights after its loss was computed.)
-        finite = math.isfinite(loss) and are_finite(self.plain.parameters())
+        finite = math.isfinite(loss) and weights_are_finite(self.accelerator, self.plain)
         judged = self._validate(index + 1) if finite and self._is_due(index + 1, self.settings.validate_every) else None
         with without_cudnn(self._without_cudnn):
             probed = self._probe(index + 1) if finite and index + 1 in self.probes else {}

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedType, gather_object, send_to_device
 from torch import Tensor, nn
 
 from ..methods.apply import Applied, with_own
+from .finite_weights import are_finite
 
 # `torch.distributed.checkpoint` takes a second to load, so it is loaded only where weights are split.
 
@@ -29,11 +31,28 @@ def model_weights(accelerator: Accelerator, model: nn.Module) -> dict[str, Tenso
     return weights
 
 
+def weights_are_finite(accelerator: Accelerator, model: nn.Module) -> bool:
+    """Whether the weights are numbers in all processes. Every process must call this, and all get one answer.
+
+    With FSDP each process looks at its own part, which may be empty: a maximum over processes would forget a NaN.
+    """
+    parts = [getattr(weight, "to_local", weight.detach)() for weight in model.parameters()]
+    own = are_finite(part for part in parts if part.numel())
+    if accelerator.num_processes == 1:
+        return own
+    spoilt = torch.tensor(float(not own), device=accelerator.device)
+    return not accelerator.reduce(spoilt, "sum").item()
+
+
 def full_state(accelerator: Accelerator, model: nn.Module, optimizer: Any, applied: Applied) -> dict[str, Any]:
     """What resuming needs of model, optimiser, gradient scaler and method. Every process must call this."""
     if is_sharded(accelerator):
         from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict
+        from torch.distributed.fsdp import FSDPModule
 
+        for module in model.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()  # validation leaves it with whole weights, which the optimiser does not know
         whole = StateDictOptions(full_state_dict=True, cpu_offload=True)
         optimizer_state = get_optimizer_state_dict(model, optimizer.optimizer, options=whole)
     else:
