@@ -85,3 +85,18 @@ def spoil_a_weight(folder: Path, changes: list[str]) -> None:
     found.step.count = spoil
     (epoch,) = found.run(lambda epoch: None)
     assert epoch.train_loss is None and epoch.validation is None
+
+
+def keep_statistics(folder: Path, changes: list[str]) -> None:
+    """Train a model with statistics that differ between the processes. The stored ones are those that were judged."""
+    from attentiondrop.experiments.train import checkpoint
+    from attentiondrop.experiments.train.epoch_log import BEST
+
+    found = training(folder, "none", changes)
+    judged: list[torch.Tensor] = []
+    model = found.plain if found.ema is None else found.ema.module
+    model.register_buffer("statistics", torch.full((2,), 1.0 + found.accelerator.process_index))
+    model.register_forward_hook(lambda model, *_: None if model.training else judged.append(model.statistics.clone()))
+    found.run(lambda epoch: None)
+    stored = checkpoint.load_weights(folder / BEST)["statistics"]
+    assert judged and all(torch.equal(one, stored) for one in judged)

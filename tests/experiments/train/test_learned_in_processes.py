@@ -59,6 +59,13 @@ def test_weights_that_one_process_holds_and_spoils_are_a_divergence(tmp_path: Pa
     assert [status for status, _ in done] == [0, 0], done
 
 
+@pytest.mark.parametrize("changes", [[], ["training.ema=0.9"], ["training.parallel=fsdp"]], ids=["ddp", "ema", "fsdp"])
+def test_what_is_judged_is_what_is_stored(changes: list[str], tmp_path: Path) -> None:
+    """The statistics of a batch norm, for example, are those of the data that its process has seen."""
+    done = forks.two_ranks(learning_rank.keep_statistics, tmp_path, [*ON_A_CPU, "training.epochs=1", *changes])
+    assert [status for status, _ in done] == [0, 0], done
+
+
 def same(one: Any, other: Any) -> bool:
     if isinstance(one, torch.Tensor):
         return torch.equal(one, other)

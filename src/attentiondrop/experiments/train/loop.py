@@ -35,7 +35,7 @@ from .epoch_log import BEST, EPOCHS, LAST, STATE, Epoch, rates_of, write_epoch
 from .mean_of_last import MeanOfLast
 from .probes import attention_entropies, gradient_spread, probe_epochs
 from .seeding import derived_seed
-from .sharding import full_state, is_sharded, load_full_state, model_weights, weights_are_finite
+from .sharding import full_state, is_sharded, load_full_state, model_weights, take_stored_buffers, weights_are_finite
 from .step import Average, Step, Weight
 from .torch_attention import meets_unsound_kernel, without_cudnn
 
@@ -323,6 +323,7 @@ class Training:
     def _validate(self, epoch: int) -> dict[str, float]:
         """Score the weights on the validation part, and keep them if they are the best so far."""
         judged = self.plain if self.ema is None else self.ema.module
+        take_stored_buffers(self.accelerator, judged)
         batch_size = self.recipe.evaluation.batch_size
         found = self.task.scores(judged, self.data, "validation", batch_size, self.accelerator)
         if epoch >= self._first_choice and self.best.improves(epoch, found):

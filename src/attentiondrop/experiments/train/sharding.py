@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import DistributedType, gather_object, send_to_device
+from accelerate.utils import DistributedType, broadcast, gather_object, send_to_device
 from torch import Tensor, nn
 
 from ..methods.apply import Applied, with_own
@@ -42,6 +42,18 @@ def weights_are_finite(accelerator: Accelerator, model: nn.Module) -> bool:
         return own
     spoilt = torch.tensor(float(not own), device=accelerator.device)
     return not accelerator.reduce(spoilt, "sum").item()
+
+
+@torch.no_grad()
+def take_stored_buffers(accelerator: Accelerator, model: nn.Module) -> None:
+    """Give all processes the buffers of the main one, which are those that are stored. Every process must call this.
+
+    Each process has followed its own data, as a batch norm does. Their scores would be those of several models.
+    """
+    for own in model.buffers() if accelerator.num_processes > 1 else ():
+        stored = broadcast(own.clone(memory_format=torch.contiguous_format))
+        if not torch.equal(stored, own):
+            own.copy_(stored)
 
 
 def full_state(accelerator: Accelerator, model: nn.Module, optimizer: Any, applied: Applied) -> dict[str, Any]:
