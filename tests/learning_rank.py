@@ -24,6 +24,7 @@ def split_on_a_cpu() -> None:
 
     def make(settings: Any) -> Any:
         found = usual(settings)
+        assert found.distributed_type != DistributedType.FSDP  # then accelerate takes no plugin, on a GPU either
         for state in (AcceleratorState, PartialState):
             state._shared_state["distributed_type"] = DistributedType.FSDP
         found.state.fsdp_plugin = accelerator._fsdp(settings)
