@@ -193,6 +193,12 @@ class Applied:
         acting = {name: acting.state_dict() for name, acting in self.acting.items()}
         return {**rates, **({_ACTING: acting} if acting else {})}
 
+    def own_state(self) -> dict[str, Any]:
+        """The part of `state_dict` that may differ between processes, since each of them measures its own data."""
+        state, differing = self.state_dict(), {name for name, acting in self.acting.items() if acting.differs}
+        acting = {name: one for name, one in state.get(_ACTING, {}).items() if name in differing}
+        return {**state, _ACTING: acting}
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned."""
         for name, acting in self.acting.items():
@@ -208,6 +214,11 @@ class Applied:
         """Give the learned rates the gradients that they have on average in all processes."""
         if self.attachment is not None:
             self.attachment.average_gradients()
+
+
+def with_own(state: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """The state of one process (`Applied.state_dict`), from that of another one and its own part (`own_state`)."""
+    return {**state, **own, _ACTING: {**state.get(_ACTING, {}), **own[_ACTING]}}
 
 
 def _attach_parts(model: nn.Module, parts: Sequence[tuple[Spec, float]], kinds: Any) -> Attachment:

@@ -54,6 +54,8 @@ class Acting:
     #: Hooks that only work on tensors, in place where they keep something. A captured step may contain them: a replay
     #: repeats what they do with tensors, and calls no Python.
     on_tensors: ClassVar[tuple[str, ...]] = ()
+    #: Whether its state may differ between the processes of a run. A resumed run then gives each process its own one.
+    differs: ClassVar[bool] = False
 
     def begin_epoch(self, epoch: int, epochs: int) -> None:
         """Called before each epoch, counted from zero. Prune here: the rest of training then adapts the other weights.

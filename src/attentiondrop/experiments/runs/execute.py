@@ -21,7 +21,7 @@ from ..files.whole_files import DamagedRecordError, write_text
 from ..methods.parse import read_method
 from ..tasks.interface import Data, DataSettings
 from ..tasks.registry import find_task
-from ..train.accelerator import device_of, is_main_process
+from ..train.accelerator import device_of, is_main_process, processes
 from ..train.epoch_log import STATE, Epoch
 from ..train.loop import Training
 from ..train.seeding import own_generators
@@ -80,6 +80,9 @@ def execute(job: Job, on_epoch: OnEpoch = lambda done: None, say: Say = lambda l
                 stack.enter_context(FileLock(job.folder / LOCK, blocking=wait))
                 remove_temporary(job.folder)
             stack.enter_context(own_generators())
+            if processes() > 1:
+                # The main process may have waited for the lock: only from now on all find the same left to do.
+                PartialState(device_of(job.settings().training) == "cpu").wait_for_everyone()
             return _execute(job, on_epoch, say)
     except Timeout:
         raise BusyError(f"{job.label}: another process works on {job.folder}") from None

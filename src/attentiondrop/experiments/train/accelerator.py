@@ -60,8 +60,9 @@ def make_accelerator(settings: TrainingSettings) -> Accelerator:
         )
     if settings.precision == "float16" and device == "cpu":
         raise bad_argument("training.precision", "'float32' or 'bfloat16' on a CPU", settings.precision)
-    # Both classes keep one state for the whole process.
-    AcceleratorState._reset_state()
+    # Both classes keep one state for the whole process. With FSDP, so does the state below the first one: it says that
+    # weights are split, and then a second Accelerator would have no plugin to split them with.
+    AcceleratorState._reset_state(reset_partial_state=world > 1)
     GradientState._reset_state()
     return Accelerator(
         mixed_precision=_PRECISION[settings.precision],

@@ -32,11 +32,10 @@ from .accelerator import make_accelerator, prepare
 from .captured_step import CAPTURED, CapturedStep, Recorder
 from .compiled_code import compile_calls, share_compiled_code
 from .epoch_log import BEST, EPOCHS, LAST, STATE, Epoch, rates_of, write_epoch
-from .finite_weights import are_finite
 from .mean_of_last import MeanOfLast
 from .probes import attention_entropies, gradient_spread, probe_epochs
 from .seeding import derived_seed
-from .sharding import full_state, is_sharded, load_full_state, model_weights
+from .sharding import full_state, is_sharded, load_full_state, model_weights, take_stored_buffers, weights_are_finite
 from .step import Average, Step, Weight
 from .torch_attention import meets_unsound_kernel, without_cudnn
 
@@ -155,8 +154,7 @@ class Training:
         state, lines = self._stored()
         if state is not None:
             try:
-                load_full_state(self.accelerator, self.model, self.optimizer, state)
-                self.applied.load_state_dict(state["applied"])
+                load_full_state(self.accelerator, self.model, self.optimizer, self.applied, state)
                 if self.ema is not None:
                     self.ema.load_state_dict(state["ema"])
                 self.best.load_state_dict(state["best"])
@@ -261,7 +259,7 @@ class Training:
         loss = self._train(index)
         seconds = time.perf_counter() - start
         # (The last step may spoil the weights after its loss was computed.)
-        finite = math.isfinite(loss) and are_finite(self.plain.parameters())
+        finite = math.isfinite(loss) and weights_are_finite(self.accelerator, self.plain)
         judged = self._validate(index + 1) if finite and self._is_due(index + 1, self.settings.validate_every) else None
         with without_cudnn(self._without_cudnn):
             probed = self._probe(index + 1) if finite and index + 1 in self.probes else {}
@@ -325,6 +323,7 @@ class Training:
     def _validate(self, epoch: int) -> dict[str, float]:
         """Score the weights on the validation part, and keep them if they are the best so far."""
         judged = self.plain if self.ema is None else self.ema.module
+        take_stored_buffers(self.accelerator, judged)
         batch_size = self.recipe.evaluation.batch_size
         found = self.task.scores(judged, self.data, "validation", batch_size, self.accelerator)
         if epoch >= self._first_choice and self.best.improves(epoch, found):
@@ -371,12 +370,11 @@ class Training:
             self._write_state()
 
     def _write_state(self) -> None:
-        state = full_state(self.accelerator, self.model, self.optimizer)
+        state = full_state(self.accelerator, self.model, self.optimizer, self.applied)
         state |= {
             "epoch": self.done,
             "best": self.best.state_dict(),
             "mean": self.mean.state_dict(),
-            "applied": self.applied.state_dict(),
             "ema": None if self.ema is None else self.ema.state_dict(),
         }
         if self.accelerator.is_main_process:

@@ -39,6 +39,7 @@ class Pruning(Acting):
     """Measures the heads until an epoch, then zeroes what the least important ones contribute, and keeps it zero."""
 
     on_tensors = ("begin_epoch", "end_step")
+    differs = True  # until all processes prune, each adds up the importance in its own data
 
     def __init__(self, model: nn.Module, share: float, at: float, who: str) -> None:
         import torch
