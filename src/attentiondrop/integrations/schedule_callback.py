@@ -29,8 +29,9 @@ class ScheduleCallback(TrainerCallback):  # type: ignore[misc]
 
     The progress comes from the trainer's own state, so a resumed run continues with the same rates. Adaptive and
     learned rates and the importance of heads are in the `trainer_state.json` of each checkpoint, and a resumed run
-    continues with them, too. For learned rates, give the Trainer an optimiser that has `attachment.parameters()`. The
-    gradients of these rates are averaged over all processes.
+    continues with them, too. With several processes, all of them continue with what the main process has measured.
+    For learned rates, give the Trainer an optimiser that has `attachment.parameters()`. The gradients of these rates
+    are averaged over all processes.
 
     Example:
         >>> import attentiondrop as ad
