@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from ....errors import ArgumentError, bad_argument
+from ....errors import ArgumentError
 from ...failures import in_words
 from ..optional_packages import imported
-from .transformers_settings import TransformersSettings
 
 
 def load_tokenizer(folder: str) -> Any:
@@ -21,12 +20,6 @@ def load_tokenizer(folder: str) -> Any:
             f"data.tokenizer: expected a local folder with a tokenizer of transformers, received {folder!r}: "
             f"{in_words(error)}"
         ) from error
-
-
-def check_tokenizer(tokenizer: str | None, settings: TransformersSettings) -> None:
-    """Refuse a pretrained model without a tokenizer: for its weights, our numbers of words would be any words."""
-    if settings.checkpoint is not None and tokenizer is None:
-        raise bad_argument("data.tokenizer", "the folder of the tokenizer of model.checkpoint", tokenizer)
 
 
 def tokenizer_checksum(tokenizer: Any) -> str:

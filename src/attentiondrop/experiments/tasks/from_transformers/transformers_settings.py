@@ -43,3 +43,8 @@ class TransformersSettings(CheckpointSettings):
                 number(f"model.{name}", getattr(self, name), 0.0, 1.0)
         if self.width % self.heads:
             raise bad_argument("model.width", f"a multiple of the {self.heads} heads", self.width)
+
+    def check_tokenizer(self, tokenizer: str | None) -> None:
+        """Refuse a pretrained model without a tokenizer: for its weights, our numbers of words would be any words."""
+        if self.checkpoint is not None and tokenizer is None:
+            raise bad_argument("data.tokenizer", "the folder of the tokenizer of model.checkpoint", tokenizer)

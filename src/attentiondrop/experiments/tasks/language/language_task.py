@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..exhibits import Exhibits
-from ..from_transformers.local_tokenizer import check_tokenizer
 from ..interface import Batch, DataSettings, EvaluationSettings, Judgement, ModelSettings, OnBatch, Task
 from ..metrics import Metric, Metrics
 from ..optional_packages import EXTRA
@@ -44,7 +43,7 @@ class LanguageModelling(Task):
 
     def check(self, data: TextSettings, model: DecoderSettings) -> None:
         """A pretrained model needs its own tokenizer."""
-        check_tokenizer(data.tokenizer, model)
+        model.check_tokenizer(data.tokenizer)
 
     def special(self, data: Mapping[str, Any]) -> list[str]:
         """A test part that is not held out, and less text than there is."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..from_transformers.local_tokenizer import check_tokenizer
 from ..interface import Batch, DataSettings, EvaluationSettings, Judgement, ModelSettings, OnBatch, Task
 from ..metrics import CLASS_METRICS
 from ..optional_packages import EXTRA
@@ -34,7 +33,7 @@ class TextClassification(Task):
 
     def check(self, data: LabelledSettings, model: ClassifierSettings) -> None:
         """A pretrained model needs its own tokenizer."""
-        check_tokenizer(data.tokenizer, model)
+        model.check_tokenizer(data.tokenizer)
 
     def special(self, data: Mapping[str, Any]) -> list[str]:
         """A reduced number of texts."""
