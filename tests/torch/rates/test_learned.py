@@ -163,6 +163,7 @@ def test_compiled() -> None:
             lambda: ad.HardMasking(ad.Learnable(0.1), fill="-inf"),
             'p: expected a rate that is not learned, for fill="-inf"',
         ),
+        (lambda: ad.HardMasking(ad.Learnable(0.1), heads="stratified"), "p: .* not learned, .* or stratified heads"),
         (lambda: ad.Learnable(0.1, heads=0), "heads: expected a number >= 1, received 0"),
     ],
 )
