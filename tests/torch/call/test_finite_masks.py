@@ -58,6 +58,17 @@ def test_a_bias_that_falls_with_the_distance_is_none_of_them(slope: float, recwa
     assert not recwarn.list
 
 
+@pytest.mark.parametrize("slope", [0.5, 4.0])
+def test_a_mask_beside_such_a_bias_is_one_of_them(slope: float) -> None:
+    forget_warnings()
+    look_again()
+    q, positions = torch.randn(1, 1, 200, 4), torch.arange(200.0)
+    distance = positions[:, None] - positions
+    mask = (-slope * distance.abs()).masked_fill(distance < 0, -1e9)
+    with pytest.warns(ad.AttentionDropWarning, match="that count as a bias, not as hidden keys"):
+        attention(q, q, q, ad.HardMasking(), attn_mask=mask, backend="eager")
+
+
 def test_few_masks_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a GPU, each look waits for the device."""
     looks = []

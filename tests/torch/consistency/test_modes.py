@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from consistency_models import BATCH, CASES, SHARED_CALL, SPEC, Case, build
+from consistency_models import BATCH, CASES, SHARED_CALL, SPEC, Case, Classifier, build
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -210,6 +210,17 @@ def test_draws_of_views_and_modes() -> None:
         close(one, other)
     a, b, c = results[0]
     assert not torch.allclose(a, b) and not torch.allclose(b, c) and not torch.allclose(a, c)
+
+
+def test_a_list_of_parts_of_different_classes_is_no_list_of_layers() -> None:
+    """The outermost element would be the whole encoder, all layers of which would run for each view."""
+    encoder = Classifier().encoder
+    model, rows = nn.Sequential(encoder, nn.Linear(16, 5)), []
+    for layer in encoder.layers:
+        layer.register_forward_hook(lambda _, args, out: rows.append(len(out)))
+    attach(model, {"0.layers.2.*": "dropkey(p=0.3)"})
+    views(model, torch.randn(3, 7, 16), mode="shared")
+    assert rows == [3, 3, 6, 6]
 
 
 class Block(nn.Module):
