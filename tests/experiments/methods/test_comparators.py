@@ -167,6 +167,25 @@ def test_a_state_is_taken_up_where_it_was(made) -> None:
         )
 
 
+def test_a_teacher_is_a_copy_that_nothing_perturbs() -> None:
+    """It follows in whatever the model keeps. What was stored of it stays as it was."""
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2), torch.nn.Dropout(0.5)).train()
+    acting = COMPARATORS["emateacher"](decay=0.5).act(model)
+    assert not any(module.training for module in acting.teacher.modules())
+    before = copy.deepcopy(stored := acting.state_dict())
+    model(torch.randn(4, 2))
+    with torch.no_grad():
+        model[0].weight += 1.0
+    acting.end_step()
+    assert acting.teacher[1].num_batches_tracked == 1
+    assert torch.equal(acting.teacher[0].weight, model[0].weight - 0.5)
+    torch.testing.assert_close(stored, before, rtol=0.0, atol=0.0)
+
+
+def test_spans_begin_where_every_head_looks_nearby() -> None:
+    assert torch.equal(COMPARATORS["adaptivespan"]().learned(3)["span"], torch.zeros(3))
+
+
 @pytest.mark.parametrize("name", ["layerdrop", "branchdrop", "dropconnect", "dropdim", "patchdropout"])
 def test_views_that_are_equal_by_chance_are_no_error(made, name: str) -> None:
     assert made(f"{name}(p=1e-08)+consistency").loss(mode="sequential").isfinite()

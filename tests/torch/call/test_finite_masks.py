@@ -10,6 +10,7 @@ from attentiondrop.errors import forget_warnings
 from attentiondrop.torch import AttentionDrop, attention
 from attentiondrop.torch.call import finite_masks
 from attentiondrop.torch.call.finite_masks import look_again
+from attentiondrop.torch.call.visibility import is_hidden
 
 
 @pytest.mark.parametrize("value", [-1e9, -1e4, -100.0, -30.0, torch.finfo(torch.float32).min, -torch.inf])
@@ -23,6 +24,13 @@ def test_only_what_means_to_hide_and_does_not_is_warned_of(value: float, recwarn
     found = [str(warning.message) for warning in recwarn.list]
     assert len(found) == (value in (-1e9, -1e4, -100.0))
     assert not found or f"numbers of {value:.4g} or less that count as a bias, not as hidden keys" in found[0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_half_of_the_lowest_number_hides_a_key(dtype: torch.dtype) -> None:
+    limit = torch.finfo(dtype).min / 2
+    values = torch.tensor([0.0, limit * 0.99, limit, 2 * limit, -torch.inf, torch.nan], dtype=dtype)
+    assert is_hidden(values).tolist() == [False, False, True, True, True, False]
 
 
 @pytest.mark.parametrize("value", [-1e9, -1e4, -100.0, torch.finfo(torch.float32).min, -torch.inf])

@@ -13,6 +13,7 @@ import attentiondrop as ad
 from attentiondrop.torch import attach
 from attentiondrop.torch.functional import Options, perturbed_attention
 from attentiondrop.torch.rates.scheduled import driven_at
+from attentiondrop.torch.rates.learned import LearnedRate
 
 
 def site(spec: ad.Spec) -> Any:
@@ -170,6 +171,13 @@ def test_compiled() -> None:
 def test_bad_rates(make: Any, message: str) -> None:
     with pytest.raises(ad.AttentionDropError, match=message):
         make()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_a_rate_is_at_least_float32(dtype: torch.dtype) -> None:
+    """In 16 bits, steps as small as those of a rate are lost."""
+    rate = LearnedRate(ad.Learnable(0.1), torch.empty(0, dtype=dtype))
+    assert rate.raw.dtype == torch.promote_types(dtype, torch.float32)
 
 
 def test_fused_says_why_not() -> None:
