@@ -182,6 +182,22 @@ def test_a_teacher_is_a_copy_that_nothing_perturbs() -> None:
     torch.testing.assert_close(stored, before, rtol=0.0, atol=0.0)
 
 
+def test_heads_are_pruned_once(made) -> None:
+    """Later epochs still measure. They must not bring a head back, nor change what was stored before."""
+    acting = made("headpruning(share=0.25)").applied.acting["headpruning"]
+    for layer in acting.importance:
+        layer.copy_(torch.arange(1.0, 5.0))
+    before = copy.deepcopy(stored := acting.state_dict())
+    acting.begin_epoch(1, 4)
+    assert not acting.pruned
+    acting.begin_epoch(2, 4)
+    for layer in acting.importance:
+        layer.copy_(layer.flip(0))
+    acting.begin_epoch(3, 4)
+    assert [layer.tolist() for layer in acting.kept] == [[0.0, 1.0, 1.0, 1.0]] * 2
+    torch.testing.assert_close(stored, before, rtol=0.0, atol=0.0)
+
+
 def test_spans_begin_where_every_head_looks_nearby() -> None:
     assert torch.equal(COMPARATORS["adaptivespan"]().learned(3)["span"], torch.zeros(3))
 
