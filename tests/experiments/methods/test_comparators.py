@@ -251,3 +251,14 @@ def test_a_large_alpha_always_mixes_in_halves(made, name: str, most: float) -> N
         mixed = applied.acting[name].targets(applied.batch(batch()).targets)
         # The first label is 0. A box that reaches beyond the image takes less of it than a half.
         assert 0.4 < mixed[0, 0].item() < most
+
+
+@pytest.mark.parametrize("name", ["mixup", "cutmix", "manifoldmixup"])
+def test_the_share_of_batches_that_are_mixed_is_p(made, name: str) -> None:
+    for p, expected in ((0.0, range(1)), (0.5, range(20, 81)), (1.0, range(100, 101))):
+        applied, mixed = made(f"{name}(alpha=1000.0,p={p})").applied, 0
+        torch.manual_seed(0)
+        for _ in range(100):
+            targets = applied.acting[name].targets(applied.batch(batch()).targets)
+            mixed += bool((targets.amax(-1) < 0.99).any())
+        assert mixed in expected

@@ -90,6 +90,12 @@ def test_nothing_moves_before_something_can_be_measured(per: Any) -> None:
     assert values["p"].isfinite().all() and moved.tolist() == (True if per == "layer" else [True, False])
 
 
+def test_the_speed_is_a_share_of_the_range_in_a_call() -> None:
+    rule, values = ad.EntropyTarget(0.7, low=0.1, high=0.5, start=0.2, speed=0.5), {"p": torch.tensor(0.2)}
+    Controller(rule, values, 0, "p").update(torch.tensor([0.5, 0.7]))
+    assert values["p"].item() == pytest.approx(0.2 + 0.5 * (0.5 - 0.1) * (0.7 - 0.6))
+
+
 def test_a_checkpoint_goes_on_at_the_same_rate() -> None:
     spec = ad.HardMasking(p=ad.EntropyTarget(0.5, speed=0.3, per="head"), k=3)
     attachment = run(spec, steps=20, measured=1)
