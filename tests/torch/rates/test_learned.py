@@ -12,8 +12,8 @@ from torch import Tensor, nn
 import attentiondrop as ad
 from attentiondrop.torch import attach
 from attentiondrop.torch.functional import Options, perturbed_attention
-from attentiondrop.torch.rates.scheduled import driven_at
 from attentiondrop.torch.rates.learned import LearnedRate
+from attentiondrop.torch.rates.scheduled import driven_at
 
 
 def site(spec: ad.Spec) -> Any:
