@@ -27,6 +27,11 @@ ENTROPY = "blur(sigma_min={},sigma_max=entropy(0.1,start=0.9,high=1.0))"
             r"cannot exceed sigma_max=0.5 \(give it high=0.5 or less\), received 'learn",
         ),
         (ad.EntropyTarget(0.1), sc.Linear(1.0, 0.2), r"cannot exceed sigma_max=linear.* \(give it high=0.2 or less\)"),
+        (
+            ad.EntropyTarget(0.1, low=0.1),
+            sc.Warmup(1.0),
+            r"cannot exceed sigma_max=warmup.* \(give it high=0.0 or less\)",
+        ),
         (ad.Learnable(0.2), ad.EntropyTarget(0.1, low=0.4), "at most 0.4, .* low=0.5 or more"),
         (
             0.5,

@@ -52,6 +52,54 @@ def test_values(schedule: sc.Schedule, progress: float, expected: float) -> None
     assert math.isclose(schedule.at(progress), expected, abs_tol=1e-15)
 
 
+def test_the_ends_of_a_line_are_exact() -> None:
+    """0.2 + (0.9 - 0.2) is not 0.9."""
+    assert (sc.Linear(0.2, 0.9).at(0.0), sc.Linear(0.2, 0.9).at(1.0)) == (0.2, 0.9)
+
+
+HEIGHTS = (0.1, 0.2, 0.4)
+
+
+@pytest.mark.parametrize("most", [0, 1, 2])
+def test_no_value_lies_beyond_the_extremes(most: int) -> None:
+    """Wherever the largest or smallest value of a schedule is, a new spec must check it."""
+    a, b, c = (1.0 if place == most else height for place, height in enumerate(HEIGHTS))
+    for schedule in [
+        sc.Constant(a),
+        sc.Linear(a, b),
+        sc.Cosine(a, b),
+        sc.Warmup(a),
+        sc.Piecewise([0.0, 0.5, 1.0], [a, b, c]),
+        sc.Steps([0.0, 0.25, 0.5], [a, b, c]),
+        sc.VShape(a, b, turn=0.5),
+        sc.Depth(a, b),
+        sc.PerLayer([a, b, c]),
+        sc.PerHead([a, b, c]),
+    ]:
+        found = [schedule.at(step / 4, layer, 3) for step in range(5) for layer in range(3)]
+        values = [x for value in found for x in (value.values if isinstance(value, sc.PerHead) else [value])]
+        assert (min(values), max(values)) == (min(schedule.extremes()), max(schedule.extremes())), schedule
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda inner: sc.Constant(inner),
+        lambda inner: sc.Linear(inner, inner),
+        lambda inner: sc.Cosine(inner, inner),
+        lambda inner: sc.Warmup(inner, share=0.0),
+        lambda inner: sc.Piecewise([0.0, 1.0], [inner, inner]),
+        lambda inner: sc.Steps([0.0], [inner]),
+        lambda inner: sc.VShape(inner, inner),
+        lambda inner: sc.Depth(inner, inner),
+        lambda inner: sc.PerLayer([inner] * 3),
+    ],
+)
+def test_a_schedule_inside_another_one_knows_its_layer(make: object) -> None:
+    schedule = make(sc.Depth(0.0, 0.4))
+    assert [schedule.at(0.25, layer, 3) for layer in range(3)] == pytest.approx([0.0, 0.2, 0.4])
+
+
 def test_layers_and_heads() -> None:
     assert [sc.Depth(0.2, 0.0).at(0.0, layer, 5) for layer in range(5)] == pytest.approx([0.2, 0.15, 0.1, 0.05, 0.0])
     assert sc.Depth(0.2, 0.0).at(0.0) == 0.2
@@ -115,11 +163,13 @@ def test_a_spec_is_evaluated_with_all_its_parts() -> None:
         (lambda: sc.Piecewise([0.0, 1.2], [0.1, 0.2]), r"at_progress: expected rising numbers in \[0, 1\]"),
         (lambda: sc.Warmup(0.1, share=2), r"share: expected a number in \[0, 1\], received 2"),
         (lambda: sc.Steps([0.5, 0.2], [0.1, 0.2]), r"at_progress: expected rising numbers in \[0, 1\]"),
+        (lambda: sc.Piecewise([0.0, 0.5, 0.5], [0.1, 0.2, 0.3]), r"at_progress: expected rising numbers in \[0, 1\]"),
         (lambda: sc.Steps([0.1], [0.1]), "at_progress: expected 0 as the first"),
         (lambda: sc.Piecewise([0.0, 1.0], [0.1]), "values: expected 2 values, one for each progress"),
         (lambda: sc.VShape(0.2, turn=1.0), "turn: expected a number above 0 and below 1, received 1.0"),
         (lambda: sc.PerLayer([]), "values: expected a list of numbers or schedules"),
         (lambda: sc.PerLayer([0.1, 0.2]).at(0.0, 0, 3), "values: expected 3 values, one for each attached layer"),
+        (lambda: sc.PerLayer([0.1, 0.2]).at(0.0), "values: expected 1 values, one for each attached layer"),
         (lambda: sc.Linear(0.0, sc.PerHead([0.1])).at(0.5), r"expected heads\(...\) outside of other schedules"),
         (lambda: sc.PerHead([0.1, sc.PerHead([0.2])]).at(0.0), r"values: expected one level of heads\(...\)"),
         (lambda: sc.Warmup(ad.EntropyTarget(0.6)), r"to: expected .* entropy\(...\) must be a whole rate"),

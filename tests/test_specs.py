@@ -145,6 +145,10 @@ def test_specs_are_values() -> None:
     inner = ad.Compose([ad.DropKey(), ad.Compose([ad.DropHead(), ad.GaussianNoise()])])
     assert inner.parts == (ad.DropKey(), ad.DropHead(), ad.GaussianNoise())
     assert ad.OneOf([ad.DropKey(), ad.DropHead()], [1, 3]).weights == (0.25, 0.75)
+    # Rows of three keys have no more than three ranks.
+    assert ad.HardMasking(k=5, heads="stratified").draws.shape(2, 4, 9, 3) == (2, 4, 9, 3)
+    # Nearly 1 is not 1: the last part would get what is missing.
+    assert sum(ad.OneOf([ad.DropKey(), ad.DropHead()], [0.5, 0.499]).weights) == pytest.approx(1.0, abs=1e-12)
 
 
 @pytest.mark.parametrize(

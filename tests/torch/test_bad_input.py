@@ -67,6 +67,11 @@ HARD = ad.HardMasking()
             ad.ArgumentError,
             "key, value: expected the dtype of query, torch.float32",
         ),
+        (
+            lambda: attention(Q, Q, Q.half(), HARD),
+            ad.ArgumentError,
+            "key, value: expected the dtype of query, torch.float32, received 'torch.float32, torch.float16'",
+        ),
         (lambda: attention(Q[0, 0, 0], Q, Q, HARD), ad.ShapeError, "query: expected at least 2 dimensions"),
         (lambda: attention(Q, Q[0], Q, HARD), ad.ShapeError, "need the same number of dimensions"),
         (lambda: attention(Q, Q[..., :4], Q, HARD), ad.ShapeError, "query and key need the same head size"),
@@ -85,6 +90,11 @@ HARD = ad.HardMasking()
             lambda: attention(Q, Q[:, :3], Q[:, :3], HARD, enable_gqa=True),
             ad.ShapeError,
             "enable_gqa needs query heads that are a multiple",
+        ),
+        (
+            lambda: attention(Q, Q[:, :2], Q[:, :1], HARD, enable_gqa=True),
+            ad.ShapeError,
+            "enable_gqa needs query heads that are a multiple of the key and value heads",
         ),
         (
             lambda: attention(Q, Q, Q, HARD, attn_mask=torch.ones(6, 5).bool()),

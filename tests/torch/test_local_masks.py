@@ -137,6 +137,22 @@ def test_block_masks_with_whole_and_with_unequal_blocks() -> None:
         attention(q, k, v, ad.HardMasking(), blocks=unequal)
 
 
+@pytest.mark.parametrize("backend", ["eager", "fused"])
+def test_block_masks_without_a_partly_visible_block(backend: str) -> None:
+    """Documents as long as blocks. Of the lists of blocks only the first entries count: the others begin with 0."""
+    flex = pytest.importorskip("torch.nn.attention.flex_attention")
+
+    def same(b: Tensor, h: Tensor, row: Tensor, key: Tensor) -> Tensor:
+        return row // 16 == key // 16
+
+    blocks = flex.create_block_mask(same, None, None, 64, 64, device="cpu", BLOCK_SIZE=16)
+    assert (blocks.kv_num_blocks.sum(), blocks.full_kv_num_blocks.sum()) == (0, 4)
+    q, k, v = torch.randn(3, 2, 64, 8, dtype=torch.float64).unflatten(1, (1, 2)).unbind()
+    found = attention(q, k, v, ad.HardMasking(p=0.0), blocks=blocks, backend=backend)
+    for own in torch.arange(64).split(16):
+        torch.testing.assert_close(found[:, :, own], attention(q[:, :, own], k[:, :, own], v[:, :, own], None))
+
+
 def test_a_block_mask_that_an_evaluation_saw_first_serves_training() -> None:
     flex = pytest.importorskip("torch.nn.attention.flex_attention")
     mask = flex.create_block_mask(lambda b, h, row, key: row >= key, None, None, 50, 50, device="cpu", BLOCK_SIZE=16)
@@ -162,6 +178,7 @@ def test_bad_windows_and_blocks_are_refused() -> None:
         r"blocks.states: expected a shape that broadcasts to \[1, 2, 2, 2\], with 2 x 2 blocks of 6": {
             "blocks": Blocks(table, 6)
         },
+        "blocks.states: expected a tensor on cpu, received .*meta": {"blocks": Blocks(table.to("meta"), 4)},
         r"blocks.patterns: expected boolean \[patterns, 4, 4\]": {"blocks": Blocks(table, 4, table[None])},
     }
     for message, options in wrong.items():

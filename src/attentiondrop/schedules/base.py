@@ -120,7 +120,7 @@ def between(start: Any, end: Any, share: float, progress: float, layer: int, lay
     # A schedule whose value is a schedule again has a value for each head.
     if isinstance(low, Schedule) or isinstance(high, Schedule):
         raise bad_argument("values", "heads(...) outside of other schedules, not inside one", str(end))
-    # Exact at both ends: 0.1 + (0.3 - 0.1) is not 0.3.
+    # Exact at both ends: 0.2 + (0.9 - 0.2) is not 0.9.
     return high if share == 1.0 else low + (high - low) * share
 
 

@@ -21,6 +21,11 @@ def talkingheads(made) -> None:
     from timm.models.cait import TalkingHeadAttn
 
     found = made("talkingheads(mix=0.1)").model.eval().blocks[0].attn
+    # Both matrices begin with 1 on the diagonal and `mix` beside it, and go their own ways.
+    assert found.learned["before"].unique().tolist() == pytest.approx([0.1, 1.0])
+    assert found.learned["before"].diagonal().tolist() == [1.0] * 4
+    assert torch.equal(found.learned["after"], found.learned["before"])
+    assert found.learned["after"].data_ptr() != found.learned["before"].data_ptr()
     theirs = TalkingHeadAttn(16, num_heads=4, qkv_bias=True).eval()
     with torch.no_grad():
         for name in ("before", "after"):
@@ -86,6 +91,9 @@ def window(made) -> None:
 def strided(made) -> None:
     check_mask(made, "strided(stride=4)", lambda i, j: abs(i - j) < 4 or abs(i - j) % 4 == 0)
     check_mask(made, "strided", lambda i, j: abs(i - j) < 3 or abs(i - j) % 3 == 0)
+    # The root of the number of patches: 8, and not of the 9 tokens.
+    default, by_hand = (read_method(f"strided(stride={stride})").comparators[0].visible(9, 1) for stride in (0, 2))
+    assert torch.equal(default, by_hand)
 
 
 def lsh(made) -> None:
@@ -106,6 +114,8 @@ def lsh(made) -> None:
     assert torch.equal(small(x), first) and torch.equal(torch.get_rng_state(), state)
     assert not torch.allclose(small(x), found(x))
     assert not torch.equal(small.train()(x), small(x))
+    for block in made("lsh(chunk=2,hashes=3)").model.blocks:
+        assert (block.attn.chunk, block.attn.lsh.chunk_length, block.attn.lsh.num_hashes) == (2, 2, 3)
 
 
 ATTENTIONS = {

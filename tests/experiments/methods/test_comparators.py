@@ -167,6 +167,41 @@ def test_a_state_is_taken_up_where_it_was(made) -> None:
         )
 
 
+def test_a_teacher_is_a_copy_that_nothing_perturbs() -> None:
+    """It follows in whatever the model keeps. What was stored of it stays as it was."""
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2), torch.nn.Dropout(0.5)).train()
+    acting = COMPARATORS["emateacher"](decay=0.5).act(model)
+    assert not any(module.training for module in acting.teacher.modules())
+    before = copy.deepcopy(stored := acting.state_dict())
+    model(torch.randn(4, 2))
+    with torch.no_grad():
+        model[0].weight += 1.0
+    acting.end_step()
+    assert acting.teacher[1].num_batches_tracked == 1
+    assert torch.equal(acting.teacher[0].weight, model[0].weight - 0.5)
+    torch.testing.assert_close(stored, before, rtol=0.0, atol=0.0)
+
+
+def test_heads_are_pruned_once(made) -> None:
+    """Later epochs still measure. They must not bring a head back, nor change what was stored before."""
+    acting = made("headpruning(share=0.25)").applied.acting["headpruning"]
+    for layer in acting.importance:
+        layer.copy_(torch.arange(1.0, 5.0))
+    before = copy.deepcopy(stored := acting.state_dict())
+    acting.begin_epoch(1, 4)
+    assert not acting.pruned
+    acting.begin_epoch(2, 4)
+    for layer in acting.importance:
+        layer.copy_(layer.flip(0))
+    acting.begin_epoch(3, 4)
+    assert [layer.tolist() for layer in acting.kept] == [[0.0, 1.0, 1.0, 1.0]] * 2
+    torch.testing.assert_close(stored, before, rtol=0.0, atol=0.0)
+
+
+def test_spans_begin_where_every_head_looks_nearby() -> None:
+    assert torch.equal(COMPARATORS["adaptivespan"]().learned(3)["span"], torch.zeros(3))
+
+
 @pytest.mark.parametrize("name", ["layerdrop", "branchdrop", "dropconnect", "dropdim", "patchdropout"])
 def test_views_that_are_equal_by_chance_are_no_error(made, name: str) -> None:
     assert made(f"{name}(p=1e-08)+consistency").loss(mode="sequential").isfinite()
@@ -216,3 +251,14 @@ def test_a_large_alpha_always_mixes_in_halves(made, name: str, most: float) -> N
         mixed = applied.acting[name].targets(applied.batch(batch()).targets)
         # The first label is 0. A box that reaches beyond the image takes less of it than a half.
         assert 0.4 < mixed[0, 0].item() < most
+
+
+@pytest.mark.parametrize("name", ["mixup", "cutmix", "manifoldmixup"])
+def test_the_share_of_batches_that_are_mixed_is_p(made, name: str) -> None:
+    for p, expected in ((0.0, range(1)), (0.5, range(20, 81)), (1.0, range(100, 101))):
+        applied, mixed = made(f"{name}(alpha=1000.0,p={p})").applied, 0
+        torch.manual_seed(0)
+        for _ in range(100):
+            targets = applied.acting[name].targets(applied.batch(batch()).targets)
+            mixed += bool((targets.amax(-1) < 0.99).any())
+        assert mixed in expected

@@ -54,10 +54,10 @@ def with_input(module: nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 def layerdrop(made) -> None:
     block = hooked(made, "layerdrop(p=0.3)", lambda model: model.blocks[1])
-    x, y = torch.zeros(2, 3, 4), torch.ones(2, 3, 4)
+    x, y = torch.full((2, 3, 4), 2.0), torch.ones(2, 3, 4)
     found = torch.stack([with_output(block, y, x) for _ in range(DRAWS)])
-    assert ((found == 0).flatten(1).all(1) | (found == 1).flatten(1).all(1)).all()  # one choice for the whole batch
-    check_mean(found[:, 0, 0, 0], 0.7)
+    assert ((found == 2).flatten(1).all(1) | (found == 1).flatten(1).all(1)).all()  # one choice for the whole batch
+    check_mean(found[:, 0, 0, 0], 2.0 - 0.7)
 
 
 def branchdrop(made) -> None:

@@ -95,6 +95,15 @@ def test_every_batch_on_a_cpu_is_refused_with_a_reason() -> None:
         outputs(model, tokens(0), use_cache=True)
 
 
+@pytest.mark.parametrize("lengths", [(1, 11), (11, 1)])
+def test_a_document_of_one_token_is_one(lengths: tuple[int, int]) -> None:
+    model = model_of("llama")
+    attach(model, ad.HardMasking(p=0.5, k=2))
+    positions = torch.cat([torch.arange(length) for length in lengths])[None]
+    with pytest.raises(ad.AttentionDropError, match="position_ids pack several documents"):
+        model(tokens(0), position_ids=positions, use_cache=True)
+
+
 def readers_of_booleans(monkeypatch) -> list[str]:
     """The modules that read a tensor as a boolean from now on, once for each time."""
     readers = []

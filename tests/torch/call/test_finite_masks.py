@@ -10,6 +10,7 @@ from attentiondrop.errors import forget_warnings
 from attentiondrop.torch import AttentionDrop, attention
 from attentiondrop.torch.call import finite_masks
 from attentiondrop.torch.call.finite_masks import look_again
+from attentiondrop.torch.call.visibility import is_hidden
 
 
 @pytest.mark.parametrize("value", [-1e9, -1e4, -100.0, -30.0, torch.finfo(torch.float32).min, -torch.inf])
@@ -23,6 +24,13 @@ def test_only_what_means_to_hide_and_does_not_is_warned_of(value: float, recwarn
     found = [str(warning.message) for warning in recwarn.list]
     assert len(found) == (value in (-1e9, -1e4, -100.0))
     assert not found or f"numbers of {value:.4g} or less that count as a bias, not as hidden keys" in found[0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_half_of_the_lowest_number_hides_a_key(dtype: torch.dtype) -> None:
+    limit = torch.finfo(dtype).min / 2
+    values = torch.tensor([0.0, limit * 0.99, limit, 2 * limit, -torch.inf, torch.nan], dtype=dtype)
+    assert is_hidden(values).tolist() == [False, False, True, True, True, False]
 
 
 @pytest.mark.parametrize("value", [-1e9, -1e4, -100.0, torch.finfo(torch.float32).min, -torch.inf])
@@ -56,6 +64,17 @@ def test_a_bias_that_falls_with_the_distance_is_none_of_them(slope: float, recwa
     q, positions = torch.randn(1, 1, 200, 4), torch.arange(200.0)
     attention(q, q, q, ad.HardMasking(), attn_mask=-slope * (positions[:, None] - positions).abs(), backend="eager")
     assert not recwarn.list
+
+
+@pytest.mark.parametrize("slope", [0.5, 4.0])
+def test_a_mask_beside_such_a_bias_is_one_of_them(slope: float) -> None:
+    forget_warnings()
+    look_again()
+    q, positions = torch.randn(1, 1, 200, 4), torch.arange(200.0)
+    distance = positions[:, None] - positions
+    mask = (-slope * distance.abs()).masked_fill(distance < 0, -1e9)
+    with pytest.warns(ad.AttentionDropWarning, match="that count as a bias, not as hidden keys"):
+        attention(q, q, q, ad.HardMasking(), attn_mask=mask, backend="eager")
 
 
 def test_few_masks_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -255,6 +256,48 @@ def test_a_model_whose_blocks_refer_to_it_is_collected(mode: str) -> None:
     model = None
     gc.collect()
     assert alive() is None
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_loss_that_is_thrown_away_takes_its_graph_with_it(mode: str) -> None:
+    model, seen = model_of(None), []
+
+    class Noted(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            seen.append(weakref.ref(ctx))
+            return x.view_as(x)
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Tensor) -> Tensor:
+            return gradient
+
+    model.encoder.layers[0].register_forward_hook(lambda module, args, output: Noted.apply(output))
+    result = consistency_loss(model, example(), task, CONSISTENCY, mode)
+    assert seen[0]() is not None
+    del result
+    gc.collect()
+    assert seen[0]() is None
+
+
+def test_another_thread_makes_ordinary_calls_during_a_backward() -> None:
+    """Also where its generator is in the state that the views had."""
+    model, found = model_of(None), []
+
+    def plain() -> None:
+        torch.manual_seed(1)
+        found.append(model(example()).detach())
+
+    def in_a_thread(gradient: Tensor) -> None:
+        thread = threading.Thread(target=plain)
+        thread.start()
+        thread.join()
+
+    first_parameter(model).register_hook(in_a_thread)
+    torch.manual_seed(1)
+    consistency_loss(model, example(), task, CONSISTENCY, "batch").loss.backward()
+    plain()
+    assert len(found) == 2 and torch.equal(*found)
 
 
 def test_the_prefix_follows_a_block_that_is_exchanged() -> None:

@@ -73,6 +73,15 @@ def test_nothing_to_compare() -> None:
     assert divergence(samples(2, (2, 3, 4)), mask=torch.zeros(2, 3, dtype=torch.bool)) == 0
 
 
+def test_what_does_not_count_may_be_anything() -> None:
+    """Padding: rows that see no key may give NaN, and an impossible class of one view only an infinite KL."""
+    views, mask = samples(2, (2, 3, 4)), torch.ones(2, 3, dtype=torch.bool)
+    mask[1, 1:] = False
+    wanted = divergence(views, mask=mask)
+    views[0][1, 1], views[1][1, 2, 0] = torch.nan, -torch.inf
+    assert divergence(views).isnan() and torch.equal(divergence(views, mask=mask), wanted)
+
+
 def test_a_single_position_counts_in_full() -> None:
     views, mask = samples(2, (2, 3, 4)), torch.zeros(2, 3, dtype=torch.bool)
     mask[1, 2] = True

@@ -59,6 +59,11 @@ def test_diversity_is_the_mean_cosine_of_all_pairs() -> None:
     assert torch.autograd.gradcheck(head_diversity_loss, weights)
 
 
+def test_diversity_of_weights_in_half_precision_is_computed_wider() -> None:
+    weights = torch.rand(2, 5, 7, 9).bfloat16()
+    torch.testing.assert_close(head_diversity_loss(weights), head_diversity_loss(weights.float()), rtol=0, atol=0)
+
+
 def test_rows_that_see_nothing_and_bad_shapes() -> None:
     weights = torch.zeros(1, 2, 3, 4, requires_grad=True)
     loss = head_diversity_loss(weights)

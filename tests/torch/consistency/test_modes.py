@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from consistency_models import BATCH, CASES, SHARED_CALL, SPEC, Case, build
+from consistency_models import BATCH, CASES, SHARED_CALL, SPEC, Case, Classifier, build
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -16,6 +16,8 @@ import attentiondrop as ad
 from attentiondrop.torch import attach, consistency_loss, functional, views
 from attentiondrop.torch.attach import attend as stacked
 from attentiondrop.torch.call import leaves
+from attentiondrop.torch.consistency.loss import check_varies
+from attentiondrop.torch.consistency.stacked_batch import is_batched, is_folded
 from attentiondrop.torch.draws import Stream, Words, draw_seed, group_seed
 from attentiondrop.torch.eager import attention as eager
 from attentiondrop.torch.eager import table
@@ -210,6 +212,17 @@ def test_draws_of_views_and_modes() -> None:
     assert not torch.allclose(a, b) and not torch.allclose(b, c) and not torch.allclose(a, c)
 
 
+def test_a_list_of_parts_of_different_classes_is_no_list_of_layers() -> None:
+    """The outermost element would be the whole encoder, all layers of which would run for each view."""
+    encoder = Classifier().encoder
+    model, rows = nn.Sequential(encoder, nn.Linear(16, 5)), []
+    for layer in encoder.layers:
+        layer.register_forward_hook(lambda _, args, out: rows.append(len(out)))
+    attach(model, {"0.layers.2.*": "dropkey(p=0.3)"})
+    views(model, torch.randn(3, 7, 16), mode="shared")
+    assert rows == [3, 3, 6, 6]
+
+
 class Block(nn.Module):
     """Its parameters have no names."""
 
@@ -243,6 +256,41 @@ def test_arguments_without_names_and_masks_of_samples_are_repeated(mode: str) ->
     assert len(found) == 2
     for view in found:
         torch.testing.assert_close(view, plain)
+
+
+class Probing(Shifted):
+    """Its first block runs without gradients, as in the forward of a reentrant checkpoint."""
+
+    def forward(self, x: Tensor, shift: Tensor) -> Tensor:
+        with torch.no_grad():
+            self.blocks[0](x, shift)
+        return self.blocks[1](x, shift)
+
+
+@pytest.mark.parametrize("mode", ["batch", "shared"])
+def test_what_was_repeated_without_gradients_is_repeated_again_with_them(mode: str) -> None:
+    model, x, shift = Probing(), torch.randn(3, 4, 8), torch.randn(3, 1, 1, requires_grad=True)
+    attach(model, ad.HardMasking(p=0.0, k=1))
+    found = torch.autograd.grad(sum(view.sum() for view in views(model, (x, shift), mode=mode)), shift)[0]
+    torch.testing.assert_close(found, torch.autograd.grad(2 * model(x, shift).sum(), shift)[0])
+
+
+def test_what_holds_the_batch() -> None:
+    """Positions and rotations may be as many as there are samples, and belong to all of them."""
+    assert is_batched("x", torch.zeros(4), 4) and not is_batched("x", torch.zeros(3), 4)
+    assert not is_batched("cache_position", torch.zeros(4), 4) and not is_batched("rope", torch.zeros(4, 8), 4)
+    assert is_batched("attn_mask", torch.zeros(4, 5), 4) and not is_batched("attn_mask", torch.zeros(4, 4), 4)
+    assert is_batched("attn_mask", torch.zeros(4, 5, 5), 4) and not is_folded("attn_mask", torch.zeros(4, 5, 5), 4)
+    assert is_folded("attn_mask", torch.zeros(8, 5, 5), 4) and not is_folded("attn_mask", torch.zeros(6, 5, 5), 4)
+    assert not is_folded("x", torch.zeros(8, 5, 5), 4)
+
+
+def test_two_equal_views_of_three_are_no_error() -> None:
+    """Randomness that is not known may act seldom."""
+    one, other = torch.rand(2, 2, 3)
+    check_varies(nn.Linear(2, 3), [one, one, other])
+    with pytest.raises(ad.ArgumentError, match="views are identical"):
+        check_varies(nn.Linear(2, 3), [one, one, one])
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from attentiondrop.torch import attach, consistency_loss, views
 from attentiondrop.torch.attach.sites import site_of
 from attentiondrop.torch.consistency.divergence import divergence
 from attentiondrop.torch.consistency.shared_prefix import KEY
+from tests.torch.compiler import needs_compiler
 
 CONSISTENCY = ad.Consistency(weight=0.5)
 Gradients = dict[str, Tensor]
@@ -144,6 +145,22 @@ def test_accumulated_gradients_are_those_of_the_sum(mode: str) -> None:
     for part in x.chunk(2):
         (consistency_loss(model, part, task, CONSISTENCY, mode).loss / 2).backward()
     same((expected[0], {n: p.grad for n, p in model.named_parameters() if p.grad is not None}), expected)
+
+
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=needs_compiler)])
+def test_the_sum_over_positions_is_divided_by_the_given_number(compiled: bool) -> None:
+    """As the task loss of an accumulated batch is. Padding does not count."""
+    model, x, mask = build("encoder"), floats(4, 6, 16), torch.ones(4, 6, dtype=torch.bool)
+    mask[1, 2:] = False
+    attach(model, {"encoder.layers.3.*": SPEC})
+    found = []
+    for items in (None, 100, torch.tensor(100)):
+        torch.manual_seed(1)
+        result = consistency_loss(model, x, task, CONSISTENCY, mask=mask, items=items, compiled=compiled)
+        found.append(result.divergence.detach())
+        torch.testing.assert_close(result.loss, result.task + 0.5 * result.divergence)
+    torch.testing.assert_close(found[1], found[0] * mask.sum() / 100)
+    torch.testing.assert_close(found[2], found[1])
 
 
 @pytest.mark.parametrize("mode", ["batch", "sequential", "shared"])

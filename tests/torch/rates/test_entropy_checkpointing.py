@@ -21,6 +21,9 @@ SPECS = {
     "hard": ad.HardMasking(p=RULE, k=3),
     "by head": ad.HardMasking(p=ad.EntropyTarget(0.9, high=0.5, start=0.2, speed=0.1, per="head"), k=3),
     "blur": ad.BlurSmoothing(ad.EntropyTarget(0.9, high=2.0, start=0.5, speed=0.1)),
+    "blur between two rates": ad.BlurSmoothing(
+        ad.EntropyTarget(0.9, low=0.3, high=2.0, start=0.5, speed=0.1), sigma_min=ad.schedules.Constant(0.3)
+    ),
     "two": ad.Compose([ad.GaussianNoise(RULE), ad.DropKey(RULE)]),
 }
 Call = Callable[..., Tensor]
@@ -139,3 +142,13 @@ def test_compiled(inside: bool, reentrant: bool) -> None:
     assert other_calls == calls
     assert other_rates["attention"]["hard.p"] == pytest.approx(rates["attention"]["hard.p"])
     torch.testing.assert_close(found, want, rtol=1e-9, atol=1e-9)
+
+
+def test_the_last_calls_are_remembered_after_many_more() -> None:
+    kept = recent.Recent()
+    for seed in range(recent.LENGTH + 3):
+        kept.add(torch.tensor(seed), [torch.tensor(float(seed))])
+    for seed in (3, recent.LENGTH - 1, recent.LENGTH, recent.LENGTH + 2):
+        assert kept.surely_rates_of(torch.tensor(seed)) == [seed]
+    with pytest.raises(ad.AttachError, match=f"not among the last {recent.LENGTH}"):
+        kept.surely_rates_of(torch.tensor(2))

@@ -11,6 +11,7 @@ from peaked import Peaked
 
 import attentiondrop as ad
 from attentiondrop.torch import attach, detach
+from attentiondrop.torch.rates.entropy_controller import Controller
 
 
 def run(spec: ad.Spec, steps: int = 300, measured: int = 150) -> Any:
@@ -73,6 +74,26 @@ def test_a_flat_model_is_left_alone() -> None:
         ad.HardMasking(p=ad.EntropyTarget(0.05, high=0.5, start=0.4, speed=0.5), k=3), steps=60, measured=1
     )
     assert attachment.rates() == {"attention": {"hard.p": 0.0}}
+
+
+@pytest.mark.parametrize("per", ["layer", "head"])
+def test_nothing_moves_before_something_can_be_measured(per: Any) -> None:
+    """Rows of one key have no entropy. What follows must find a rate that is a number."""
+    rule = ad.EntropyTarget(0.5, start=0.2, speed=0.5, per=per)
+    values = {"p": torch.tensor(0.2)}
+    controller = Controller(rule, values, 0, "p")
+    controller.update(torch.full((2,), torch.nan))
+    assert values["p"].unique().tolist() == [pytest.approx(0.2)]
+    controller.update(torch.tensor([0.4, torch.nan]))
+    # The first entropy moves both heads, or its own one.
+    moved = (values["p"] - 0.2).abs() > 1e-6
+    assert values["p"].isfinite().all() and moved.tolist() == (True if per == "layer" else [True, False])
+
+
+def test_the_speed_is_a_share_of_the_range_in_a_call() -> None:
+    rule, values = ad.EntropyTarget(0.7, low=0.1, high=0.5, start=0.2, speed=0.5), {"p": torch.tensor(0.2)}
+    Controller(rule, values, 0, "p").update(torch.tensor([0.5, 0.7]))
+    assert values["p"].item() == pytest.approx(0.2 + 0.5 * (0.5 - 0.1) * (0.7 - 0.6))
 
 
 def test_a_checkpoint_goes_on_at_the_same_rate() -> None:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import attentiondrop as ad
 from attentiondrop.torch import attach
 from attentiondrop.torch.functional import Options, perturbed_attention
+from attentiondrop.torch.rates.learned import LearnedRate
 from attentiondrop.torch.rates.scheduled import driven_at
 
 
@@ -163,12 +164,20 @@ def test_compiled() -> None:
             lambda: ad.HardMasking(ad.Learnable(0.1), fill="-inf"),
             'p: expected a rate that is not learned, for fill="-inf"',
         ),
+        (lambda: ad.HardMasking(ad.Learnable(0.1), heads="stratified"), "p: .* not learned, .* or stratified heads"),
         (lambda: ad.Learnable(0.1, heads=0), "heads: expected a number >= 1, received 0"),
     ],
 )
 def test_bad_rates(make: Any, message: str) -> None:
     with pytest.raises(ad.AttentionDropError, match=message):
         make()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_a_rate_is_at_least_float32(dtype: torch.dtype) -> None:
+    """In 16 bits, steps as small as those of a rate are lost."""
+    rate = LearnedRate(ad.Learnable(0.1), torch.empty(0, dtype=dtype))
+    assert rate.raw.dtype == torch.promote_types(dtype, torch.float32)
 
 
 def test_fused_says_why_not() -> None:

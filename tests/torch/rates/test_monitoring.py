@@ -15,9 +15,10 @@ import attentiondrop as ad
 from attentiondrop import reference
 from attentiondrop.torch import attach
 from attentiondrop.torch.call.blocks import Blocks
-from attentiondrop.torch.call.leaves import LogitShape
+from attentiondrop.torch.call.leaves import Excerpt, LogitShape
 from attentiondrop.torch.functional import Options, perturbed_attention
-from attentiondrop.torch.rates.monitoring import Monitor
+from attentiondrop.torch.rates.monitoring import Monitor, _Tally
+from attentiondrop.torch.rates.sampled_rows import SampledRows
 
 SPECS = [
     "hard(p=0.5,k=3)",
@@ -175,3 +176,10 @@ def test_compiled() -> None:
     # Once more when the first sums are there, not in every step.
     assert counter.frame_count <= 3
     assert [site.calls for site in attachment.stats().values()] == [5]
+
+
+def test_a_row_that_has_lost_all_of_its_weights_is_not_counted() -> None:
+    """Dropout may drop every weight of a row. No entropy of 0 may come from there."""
+    tally, seen = _Tally(), SampledRows(torch.zeros(1, 1, 3, 4), None, Excerpt(LogitShape(1, 1, 3, 4), torch.arange(3)))
+    weights = torch.tensor([[0.5, 0.5, 0.5, 0.5], [0.0, 0.0, 0.0, 0.0], [0.0, 2.0, 0.0, 0.0]])
+    assert tally.entropy("after", weights[None, None], seen).tolist() == [pytest.approx(0.5)]

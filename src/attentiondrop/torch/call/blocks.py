@@ -146,7 +146,9 @@ def with_patterns(
     # The last blocks may reach beyond the end, where a function that looks into tensors finds nothing.
     within = (row < rows) & (column < columns)
     shown = visible(b[:, None, None], h[:, None, None], row.clamp_max(rows - 1), column.clamp_max(columns - 1))
-    return Blocks(states, size, (shown & within).expand(len(b), size, size).contiguous())
+    patterns = (shown & within).expand(len(b), size, size)
+    # One more, which no block has: with no partly visible block there would be no pattern to look into.
+    return Blocks(states, size, torch.nn.functional.pad(patterns, (0, 0, 0, 0, 0, 1)).contiguous())
 
 
 def _listed(counts: Tensor, indices: Tensor, shape: tuple[int, int]) -> Tensor:
