@@ -21,9 +21,12 @@ from attentiondrop.torch.call.blocks import Blocks
 from attentiondrop.torch.call.inputs import Options
 from attentiondrop.torch.call.leaves import Driven, Excerpt, LogitShape, active_leaves, needs_calls_for_groups
 from attentiondrop.torch.draws import Stream, draw_seed, group_seed
+from attentiondrop.torch.functional import Attended
 
 GROUPS, SHAPE = 3, LogitShape(6, 2, 9, 9)
 BLUR = ad.BlurSmoothing(sigma_max=2.0, sigma_min=0.3)
+#: One call cannot serve its groups.
+BLUR_OF_HEADS = ad.BlurSmoothing(sigma_max=2.0, sampling="head")
 
 
 def inputs(dtype: torch.dtype = torch.float64) -> list[Tensor]:
@@ -131,23 +134,59 @@ def test_some_rows_of_the_first_samples_have_the_draws_of_their_groups() -> None
     assert torch.equal(some, whole[:3])
 
 
-@pytest.mark.parametrize("samples", [1, SHAPE.batch // GROUPS, SHAPE.batch])
+def attend_to_views(q: Tensor, k: Tensor, v: Tensor, spec: ad.Spec, backend: str, **options: Any) -> Attended:
+    """A call of a module whose batch holds a view in each of the groups."""
+    stack = SimpleNamespace(views=GROUPS, belongs=lambda *call: True, check=lambda *call: None)
+    site = Site("", spec, "auto", "sdpa", views=GROUPS, stacks=(stack,))
+    torch.manual_seed(1)
+    return attend(site, q, k, v, spec, Options(**options), backend)
+
+
+def seed_of_view(q: Tensor, group: int) -> Tensor:
+    """The seed that this module gives one of the groups."""
+    torch.manual_seed(1)
+    return group_seed(draw_seed(q), group)
+
+
+PART = SHAPE.batch // GROUPS
+
+
+@pytest.mark.parametrize("samples", [1, PART, SHAPE.batch])
 def test_with_blocks_each_group_has_a_call_of_its_own(samples: int) -> None:
     """Blocks of as many samples as a group has belong to each group."""
     torch.manual_seed(0)
     q, k, v = inputs()
     states = torch.rand(samples, 1, 3, 3).argsort(-1) > 0
-    stack = SimpleNamespace(views=GROUPS, belongs=lambda *call: True, check=lambda *call: None)
-    site = Site("", BLUR, "auto", "sdpa", views=GROUPS, stacks=(stack,))
-    torch.manual_seed(1)
-    have = attend(site, q, k, v, BLUR, Options(blocks=Blocks(states, 3)), "auto").output
-    torch.manual_seed(1)
-    seed, part = draw_seed(q), SHAPE.batch // GROUPS
+    have = attend_to_views(q, k, v, BLUR, "auto", blocks=Blocks(states, 3)).output
     for group in range(GROUPS):
-        own = slice(group * part, (group + 1) * part)
+        own = slice(group * PART, (group + 1) * PART)
         blocks = Blocks(states[own] if samples == SHAPE.batch else states, 3)
-        want = call(q[own], k[own], v[own], BLUR, group_seed(seed, group), 1, blocks=blocks)
+        want = call(q[own], k[own], v[own], BLUR, seed_of_view(q, group), 1, blocks=blocks)
         torch.testing.assert_close(have[own], want)
+
+
+@pytest.mark.parametrize(
+    ("spec", "keys", "hiding"),
+    [(BLUR, PART, SHAPE.batch), (BLUR, SHAPE.batch, PART), (BLUR_OF_HEADS, SHAPE.batch, SHAPE.batch)],
+    ids=str,
+)
+def test_what_has_the_samples_of_a_group_belongs_to_each_group(spec: ad.Spec, keys: int, hiding: int) -> None:
+    """Keys and values, masks and biases. The weights of all groups are joined."""
+    torch.manual_seed(0)
+    q, k, v = inputs()
+    k, v = k[:keys], v[:keys]
+    mask, bias = torch.rand(hiding, 1, 9, 9) > 0.2, torch.randn(hiding, 1, 9, 9, dtype=q.dtype)
+    have = attend_to_views(q, k, v, spec, "eager", attn_mask=mask, bias=bias)
+    for group in range(GROUPS):
+        own = slice(group * PART, (group + 1) * PART)
+        k_own, v_own, m_own, b_own = (x[own] if len(x) == SHAPE.batch else x for x in (k, v, mask, bias))
+        options = Options(attn_mask=m_own, bias=b_own)
+        want = functional.perturbed_attention(
+            q[own], k_own, v_own, spec, options, backend="eager", seed=seed_of_view(q, group)
+        )
+        torch.testing.assert_close(have.output[own], want.output)
+        assert have.weights is not None
+        torch.testing.assert_close(have.weights[own], want.weights)
 
 
 @pytest.mark.parametrize(
