@@ -63,8 +63,8 @@ class TrainingSettings:
     capture: str = field(default="auto", metadata={SWITCH: True})
     #: `cpu`, `cuda`, `mps`, or `auto`: an accelerator if there is one.
     device: str = "auto"
-    #: With several processes: `ddp`, or `fsdp` to split weights and optimiser between the processes. On CPUs, accelerate
-    #: splits nothing: there, `fsdp` is `ddp`.
+    #: With several processes: `ddp`, or `fsdp` to split weights and optimiser between the processes. On CPUs,
+    #: accelerate splits nothing: there, `fsdp` is `ddp`.
     parallel: str = "ddp"
     #: Which weights are tested: those of the best epoch on the validation part, or of the last epoch.
     select: str = "best"
