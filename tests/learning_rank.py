@@ -1,8 +1,10 @@
-"""One of two processes that train. A module of its own, so that a new process can import it."""
+"""What one of two processes does that train. A module of its own, so that a new process can import it."""
 
 from __future__ import annotations
 
 import math
+import shutil
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -101,3 +103,20 @@ def keep_statistics(folder: Path, changes: list[str]) -> None:
     found.run(lambda epoch: None)
     stored = checkpoint.load_weights(folder / BEST)["statistics"]
     assert judged and all(torch.equal(one, stored) for one in judged)
+
+
+def wait_for_another_command(finished: Path, job: Any) -> None:
+    """Execute a job whose lock another command holds at first. That one then finishes the run."""
+    from attentiondrop.experiments.runs import execute
+
+    class Held:
+        def __init__(self, *args: object, **options: object) -> None: ...
+
+        def __enter__(self) -> None:
+            time.sleep(3)
+            shutil.copytree(finished, job.folder, dirs_exist_ok=True)
+
+        def __exit__(self, *error: object) -> None: ...
+
+    execute.FileLock = Held
+    assert execute.execute(job).status == "finished"

@@ -6,7 +6,6 @@ import dataclasses
 import json
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -14,12 +13,12 @@ import time
 from pathlib import Path
 
 import forks
+import learning_rank
 import pytest
 
 from attentiondrop import AttentionDropError
 from attentiondrop.experiments.runs import pool as running
 from attentiondrop.experiments.runs.folders import run_folder
-from attentiondrop.experiments.runs.job import Job
 from attentiondrop.experiments.runs.pool import Where
 from attentiondrop.experiments.runs.store import RESULT, Result, read_run
 from attentiondrop.experiments.studies.compare import compare
@@ -214,29 +213,12 @@ def test_two_processes_find_the_losses_of_one(tmp_path, job, launcher: list[str]
     assert two.result.test["nll"] == pytest.approx(one.result.test["nll"], rel=1e-5)
 
 
-def wait_for_another_command(finished: Path, job: Job) -> None:
-    """Execute a job whose lock another command holds at first. That one then finishes the run."""
-    from attentiondrop.experiments.runs import execute
-
-    class Held:
-        def __init__(self, *args: object, **options: object) -> None: ...
-
-        def __enter__(self) -> None:
-            time.sleep(3)
-            shutil.copytree(finished, job.folder, dirs_exist_ok=True)
-
-        def __exit__(self, *error: object) -> None: ...
-
-    execute.FileLock = Held
-    assert execute.execute(job).status == "finished"
-
-
 def test_processes_of_a_run_wait_together_for_another_command(tmp_path, job) -> None:
     from attentiondrop.experiments.runs.execute import execute
 
     execute(job())
     again = dataclasses.replace(job(), out=str(tmp_path / "again"))
-    done = forks.two_ranks(wait_for_another_command, job().folder, again)
+    done = forks.two_ranks(learning_rank.wait_for_another_command, job().folder, again)
     assert [status for status, _ in done] == [0, 0], done
 
 
